@@ -1,0 +1,66 @@
+"""Every setting of the shim, with its unit and default.
+
+The field name is the key of the TOML file; with `-` for `_` it is the flag. Names are cri-dockerd's where the meaning
+is the same.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "console", "json"]
+RestrictOomScoreAdj = Literal["auto", "true", "false"]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The effective settings of one server."""
+
+    container_runtime_endpoint: str = "unix:///run/cri-dockerd.sock"
+    """Where the CRI is served: `unix:///path`, or `fd://` for a socket handed over by systemd."""
+
+    docker_endpoint: str = "unix:///var/run/docker.sock"
+    """Where the Docker Engine answers: `unix:///path`. It must be this machine's Engine."""
+
+    root_directory: Path = Path("/var/lib/pydockershim")
+    """State that must outlive a restart: sandbox checkpoints and each pod's resolv.conf (0700)."""
+
+    netns_directory: Path = Path("/run/netns")
+    """Where the network namespace of each pod is pinned, as `cri-<sandbox id>`."""
+
+    pod_infra_container_image: str = "registry.k8s.io/pause:3.10"
+    """Image of the container that holds the namespaces of a pod; pulled when missing, reported as pinned."""
+
+    image_pull_progress_deadline: float = 60.0
+    """Seconds a pull may show no progress (download or extraction) before it is given up; 0 waits for ever."""
+
+    runtime_request_timeout: float = 120.0
+    """Seconds one call to Docker may take, on top of a grace period that is part of the call."""
+
+    cni_conf_dir: Path = Path("/etc/cni/net.d")
+    """Directory of CNI configurations; the first valid one by file name is used."""
+
+    cni_bin_dir: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+    """Directories searched for CNI plugins, in this order."""
+
+    cni_cache_dir: Path = Path("/var/lib/cni/cache")
+    """Where CNI results are kept in the format of the CNI reference library."""
+
+    cni_plugin_timeout: float = 220.0
+    """Seconds one run of one CNI plugin may take before it is killed."""
+
+    pod_cidr: str = ""
+    """Pod address range(s) of this node, comma-separated, until UpdateRuntimeConfig brings them."""
+
+    restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
+    """Whether OOM scores below what Docker may set are raised to it instead of failing; auto finds out."""
+
+    shutdown_grace: float = 240.0
+    """Seconds that RPCs under way, such as a CNI ADD, may take to finish after SIGTERM."""
+
+    log_level: LogLevel = "info"
+    """Least severity that is logged."""
+
+    log_format: LogFormat = "auto"
+    """`json` (one object a line), `console`, or `auto`: console on a terminal, else json."""

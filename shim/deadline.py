@@ -1,0 +1,111 @@
+"""How long work may take, and whether its client is still there.
+
+An RPC opens a `Scope`; everything below it asks `current()` how long it may wait and is woken when the client goes
+away. The scope travels in a context variable, so that the domain need not hand it through every call;
+`shim.gather` carries it into the threads it starts.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from shim.errors import Cancelled, DeadlineExceeded
+
+
+class Scope:
+    """One bound on a piece of work. Thread-safe."""
+
+    __slots__ = ("_cancelled", "_expires", "_lock", "_tickets", "_wakers")
+
+    def __init__(self, *, seconds: float | None = None) -> None:
+        self._expires = None if seconds is None else time.monotonic() + seconds
+        self._cancelled = False
+        self._lock = threading.Lock()
+        self._tickets = itertools.count()
+        self._wakers: dict[int, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has gone."""
+        return self._cancelled
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is over."""
+        return self._expires is not None and time.monotonic() >= self._expires
+
+    def remaining(self, limit: float | None = None) -> float | None:
+        """Seconds left, at most `limit`; None when neither bounds the wait. Never negative."""
+        left = None if self._expires is None else max(0.0, self._expires - time.monotonic())
+        if left is None or limit is None:
+            return limit if left is None else left
+        return min(left, limit)
+
+    def check(self, what: str) -> None:
+        """Raise Cancelled or DeadlineExceeded when `what` must not go on."""
+        if self._cancelled:
+            raise Cancelled(f"{what}: the client cancelled the request")
+        if self.expired:
+            raise DeadlineExceeded(f"{what}: the deadline of the request has passed")
+
+    def cancel(self) -> None:
+        """Say that the client has gone, and wake every wait that asked for it. Idempotent."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            wakers = list(self._wakers.values())
+        for wake in wakers:
+            wake()
+
+    @contextmanager
+    def on_cancel(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call `wake` (short, from any thread) once if the client goes away inside the block."""
+        with self._lock:
+            ticket = next(self._tickets)
+            self._wakers[ticket] = wake
+            gone = self._cancelled
+        try:
+            if gone:
+                wake()
+            yield
+        finally:
+            with self._lock:
+                self._wakers.pop(ticket, None)
+
+
+_current: ContextVar[Scope] = ContextVar("scope", default=Scope())  # noqa: B039 - the unbounded scope never changes
+
+
+def current() -> Scope:
+    """Give the scope of the work at hand; unbounded where nobody opened one."""
+    return _current.get()
+
+
+@contextmanager
+def entered(scope: Scope) -> Iterator[Scope]:
+    """Make `scope` the current one inside the block."""
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def bound(seconds: float) -> Iterator[Scope]:
+    """Narrow the current scope to at most `seconds`; the client's cancellation still reaches the block."""
+    outer = current()
+    inner = Scope(seconds=outer.remaining(seconds))
+    with outer.on_cancel(inner.cancel), entered(inner):
+        yield inner
+
+
+@contextmanager
+def shielded(seconds: float) -> Iterator[Scope]:
+    """Open a scope of its own: clean-up goes on for `seconds` although the client is gone or its time is over."""
+    with entered(Scope(seconds=seconds)) as scope:
+        yield scope

@@ -1,0 +1,23 @@
+"""Failures of the Engine that the domain tells apart, beyond the classes of `shim.errors`."""
+
+from shim.errors import AlreadyExists, FailedPrecondition, ShimError
+
+
+class NameConflict(AlreadyExists):
+    """The container name is taken; `holder` is the id of the container that has it, as far as Docker told."""
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class RemovalInProgress(FailedPrecondition):
+    """Somebody is removing this container already."""
+
+
+class RegistryUnavailable(ShimError):
+    """The registry refused the connection, could not be reached, timed out or answered 5xx."""
+
+
+class RegistryDenied(ShimError):
+    """The registry did not accept the credentials, or wants some."""

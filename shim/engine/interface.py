@@ -1,0 +1,282 @@
+"""What the shim asks of a Docker Engine, and the shapes of the answers.
+
+Answers are read tolerantly: every field has a default, unknown fields are ignored and `null` is accepted where the
+Engine writes it, since fields come and go between API 1.41 and the newest (source: the Engine API version history).
+Times stay in the Engine's RFC 3339 text; `shim.view.translate` turns them into nanoseconds.
+
+Every call is bound by the current `shim.deadline` scope and by the configured request timeout. Errors, all from
+`shim.errors`: NotFound for an unknown id, Unavailable when the Engine cannot be reached, DeadlineExceeded and Cancelled
+by the scope, InvalidArgument for what the Engine refuses as malformed, and the finer ones of `shim.engine.errors`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+JsonObject = dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True, rename="pascal"):
+    """Base of all answers: Docker spells keys in PascalCase."""
+
+
+class Runtime(Answer):
+    """One OCI runtime the daemon knows."""
+
+    path: str = ""
+    status: dict[str, str] | None = None
+    """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
+
+
+class EngineInfo(Answer):
+    """`GET /info`, as far as the shim reads it."""
+
+    id: str = msgspec.field(default="", name="ID")
+    server_version: str = ""
+    cgroup_driver: str = ""
+    """`systemd`, `cgroupfs` or `none`."""
+    cgroup_version: str = "1"
+    docker_root_dir: str = ""
+    driver: str = ""
+    driver_status: list[list[str]] | None = None
+    runtimes: dict[str, Runtime] | None = None
+    default_runtime: str = ""
+    live_restore_enabled: bool = False
+    security_options: list[str] | None = None
+
+
+class ContainerState(Answer):
+    """`State` of a container inspect."""
+
+    status: str = ""
+    """created, running, paused, restarting, removing, exited or dead."""
+    running: bool = False
+    oom_killed: bool = msgspec.field(default=False, name="OOMKilled")
+    pid: int = 0
+    exit_code: int = 0
+    error: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+class ContainerSettings(Answer):
+    """`Config` of a container inspect."""
+
+    image: str = ""
+    labels: dict[str, str] | None = None
+    stop_signal: str = ""
+
+
+class HostSettings(Answer):
+    """`HostConfig` of a container inspect."""
+
+    network_mode: str = ""
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    runtime: str = ""
+    cgroup_parent: str = ""
+    cpu_period: int = 0
+    cpu_quota: int = 0
+    cpu_shares: int = 0
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
+    memory: int = 0
+    memory_swap: int = 0
+    oom_score_adj: int = 0
+    pids_limit: int | None = None
+
+
+class ContainerInspect(Answer):
+    """`GET /containers/{id}/json`."""
+
+    id: str
+    name: str = ""
+    """With the leading slash Docker puts there."""
+    created: str = ""
+    image: str = ""
+    """The image id."""
+    state: ContainerState = ContainerState()
+    config: ContainerSettings = ContainerSettings()
+    host_config: HostSettings = HostSettings()
+    log_path: str = ""
+    resolv_conf_path: str = ""
+
+
+class ContainerSummary(Answer):
+    """One row of `GET /containers/json`."""
+
+    id: str
+    names: list[str] | None = None
+    state: str = ""
+    labels: dict[str, str] | None = None
+
+
+class ImageSettings(Answer):
+    """`Config` of an image inspect."""
+
+    user: str = ""
+    labels: dict[str, str] | None = None
+    entrypoint: list[str] | None = None
+    cmd: list[str] | None = None
+    stop_signal: str = ""
+
+
+class ImageInspect(Answer):
+    """`GET /images/{ref}/json`."""
+
+    id: str
+    repo_tags: list[str] | None = None
+    repo_digests: list[str] | None = None
+    size: int = 0
+    config: ImageSettings | None = None
+
+
+class ImageSummary(Answer):
+    """One row of `GET /images/json`."""
+
+    id: str
+    repo_tags: list[str] | None = None
+    repo_digests: list[str] | None = None
+    size: int = 0
+    labels: dict[str, str] | None = None
+
+
+class ExecInspect(Answer):
+    """`GET /exec/{id}/json`."""
+
+    running: bool = False
+    exit_code: int | None = None
+    pid: int = 0
+    """In the pid namespace of the daemon; 0 until the process runs."""
+
+
+class Actor(Answer):
+    """Whom an event is about."""
+
+    id: str = msgspec.field(default="", name="ID")
+    attributes: dict[str, str] | None = None
+
+
+class Event(Answer):
+    """One message of `GET /events`. Only `Type`, `Action` and `Actor` are read: API 1.52 dropped the rest."""
+
+    type: str = ""
+    action: str = ""
+    actor: Actor = Actor()
+    time_nano: int = msgspec.field(default=0, name="timeNano")
+
+
+class RegistryAuth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The `X-Registry-Auth` of a pull. Its repr shows no secret."""
+
+    username: str = ""
+    password: str = ""
+    identitytoken: str = ""
+    registrytoken: str = ""
+    serveraddress: str = ""
+
+    def __repr__(self) -> str:
+        return f"RegistryAuth(serveraddress={self.serveraddress!r}, ...)"
+
+
+class PullProgress(msgspec.Struct, frozen=True):
+    """One message of a pull's progress stream."""
+
+    id: str = ""
+    """The layer, where the message is about one."""
+    status: str = ""
+    progress_detail: dict[str, Any] | None = msgspec.field(default=None, name="progressDetail")
+
+
+class ExecStream(Protocol):
+    """The output of an exec'd process over its own hijacked connection."""
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (1 for stdout, 2 for stderr; bytes) until the process has closed both."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; a blocked `frames` ends too. Idempotent, from any thread."""
+        ...
+
+
+class Engine(Protocol):
+    """A Docker Engine. Thread-safe."""
+
+    @property
+    def api_version(self) -> tuple[int, int]:
+        """The negotiated API version."""
+        ...
+
+    def ping(self) -> None: ...
+    def info(self) -> EngineInfo: ...
+    def daemon_pid(self) -> int:
+        """Pid of the process that owns the Engine's socket, 0 where it cannot be seen."""
+        ...
+
+    def create_container(self, *, name: str, body: JsonObject) -> str:
+        """Create and return the id. NameConflict when the name is taken, NotFound when the image is missing."""
+        ...
+
+    def start_container(self, container_id: str) -> None: ...
+    def stop_container(self, container_id: str, *, grace: int) -> None:
+        """Send the stop signal, after `grace` seconds SIGKILL, and wait for the end. Already stopped: nothing."""
+        ...
+
+    def kill_container(self, container_id: str, *, signal: str) -> None:
+        """Send a signal; FailedPrecondition when it does not run."""
+        ...
+
+    def wait_container(self, container_id: str) -> int:
+        """Wait until the container does not run, and give its exit code."""
+        ...
+
+    def remove_container(self, container_id: str) -> None:
+        """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
+        ...
+
+    def rename_container(self, container_id: str, *, name: str) -> None: ...
+    def update_container(self, container_id: str, *, body: JsonObject) -> None: ...
+    def inspect_container(self, container_id: str) -> ContainerInspect: ...
+    def list_containers(self) -> list[ContainerSummary]:
+        """All containers of the Engine, in any state, whoever made them."""
+        ...
+
+    def create_exec(self, container_id: str, *, body: JsonObject) -> str:
+        """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
+        ...
+
+    def start_exec(self, exec_id: str) -> AbstractContextManager[ExecStream]: ...
+    def inspect_exec(self, exec_id: str) -> ExecInspect: ...
+
+    def list_images(self) -> list[ImageSummary]: ...
+    def inspect_image(self, reference: str) -> ImageInspect: ...
+    def pull_image(
+        self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    ) -> None:
+        """Pull, and report each progress message; returns when the image is complete.
+
+        The current scope bounds it, the request timeout does not. RegistryUnavailable and RegistryDenied (see
+        `shim.engine.errors`) tell the registry's side of a failure.
+        """
+        ...
+
+    def remove_image(self, reference: str) -> None:
+        """Untag or delete by force. NotFound when unknown."""
+        ...
+
+    def disk_usage(self) -> Mapping[str, Any]:
+        """`GET /system/df`, images only where the Engine can (API 1.42)."""
+        ...
+
+    def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
+        """Container, image and daemon events from `since` (ns since the epoch, inclusive) on, until closed.
+
+        The iterator ends with Unavailable when the connection is lost; leaving the block closes it, also while
+        another thread waits for the next event.
+        """
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,96 @@
+"""What the shim writes on Docker containers to know them again, and how it reads that back.
+
+Three kinds of labels are written:
+
+* `io.pydockershim.*`: the truth. The CRI configuration as JSON, since Docker cannot give back mounts, requested users,
+  annotations or nanosecond times.
+* `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath`, and `annotation.<key>`: what
+  Docker-backed nodes have always carried, so that cri-dockerd, log agents and people find their way.
+* the CRI labels themselves, so that `docker ps --filter label=...` works.
+
+Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
+the truth alone, and a container is ours only when its *name*, which no image can set, has our prefix too.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from google.protobuf import json_format
+
+from shim.api.v1 import api_pb2 as pb
+from shim.names import PREFIX, SANDBOX_PREFIX
+
+CONFIG = "io.pydockershim.config"
+"""JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
+RUNTIME_HANDLER = "io.pydockershim.runtime-handler"
+
+TYPE = "io.kubernetes.docker.type"
+TYPE_SANDBOX = "podsandbox"
+TYPE_CONTAINER = "container"
+SANDBOX_ID = "io.kubernetes.sandbox.id"
+LOG_PATH = "io.kubernetes.container.logpath"
+CONTAINER_NAME = "io.kubernetes.container.name"
+ANNOTATION_PREFIX = "annotation."
+
+OWN_PREFIX = "io.pydockershim."
+RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a CRI label must not have this key."""
+    return key in RESERVED or key.startswith(OWN_PREFIX)
+
+
+def is_ours(name: str, labels: dict[str, str]) -> bool:
+    """Whether the container of this Docker name (with or without its slash) was made by us."""
+    return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
+
+
+def is_sandbox(name: str) -> bool:
+    """Whether a container that is ours is the pause container of a pod; no container may be called POD."""
+    return name.lstrip("/").startswith(SANDBOX_PREFIX)
+
+
+def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict[str, str]:
+    """Labels of a pause container."""
+    return {
+        **_visible(config.labels, config.annotations),
+        CONFIG: _json(config),
+        RUNTIME_HANDLER: runtime_handler,
+        TYPE: TYPE_SANDBOX,
+        CONTAINER_NAME: "POD",
+    }
+
+
+def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: str) -> dict[str, str]:
+    """Labels of an application container; `log_path` is absolute or empty."""
+    kept = pb.ContainerConfig()
+    kept.CopyFrom(config)
+    # Docker gives these back itself, and environments hold secrets that need no second copy.
+    for field in ("command", "args", "envs"):
+        kept.ClearField(field)  # type: ignore[arg-type] # the stub wants literals
+    return {
+        **_visible(config.labels, config.annotations),
+        CONFIG: _json(kept),
+        TYPE: TYPE_CONTAINER,
+        SANDBOX_ID: sandbox_id,
+        LOG_PATH: log_path,
+    }
+
+
+def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
+    """Read the configuration of a pause container that is ours."""
+    return json_format.Parse(labels[CONFIG], pb.PodSandboxConfig(), ignore_unknown_fields=True)
+
+
+def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
+    """Read the configuration of a container that is ours, without command, args and envs."""
+    return json_format.Parse(labels[CONFIG], pb.ContainerConfig(), ignore_unknown_fields=True)
+
+
+def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, str]:
+    return {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
+
+
+def _json(message: pb.PodSandboxConfig | pb.ContainerConfig) -> str:
+    return msgspec.json.encode(json_format.MessageToDict(message, preserving_proto_field_name=True)).decode()

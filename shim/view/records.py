@@ -1,0 +1,82 @@
+"""One immutable record for each pod sandbox, container and image of the node.
+
+A change makes a new record, so a reader may keep one as long as it likes. The CRI messages inside are shared and
+must not be changed by readers; copy first.
+"""
+
+from dataclasses import dataclass
+
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import HostSettings
+from shim.ids import ContainerId, ImageId, SandboxId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """Where a container is between its creation and its end. Times are ns since the epoch, 0 for never."""
+
+    state: pb.ContainerState
+    pid: int
+    """Of the first process, 0 unless running."""
+    exit_code: int
+    reason: str
+    """`Completed`, `Error`, `OOMKilled` or `StartError` once EXITED, else empty."""
+    message: str
+    created_at: int
+    started_at: int
+    finished_at: int
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs, paused or not."""
+        return self.state == pb.CONTAINER_RUNNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRecord:
+    """A pause container and the pod it stands for."""
+
+    id: SandboxId
+    name: str
+    """Docker name, without the slash."""
+    config: pb.PodSandboxConfig
+    runtime_handler: str
+    life: Life
+    foreign: bool = False
+    """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRecord:
+    """An application container."""
+
+    id: ContainerId
+    name: str
+    """Docker name, without the slash."""
+    sandbox_id: SandboxId
+    config: pb.ContainerConfig
+    """As it was created, without command, args and envs."""
+    image_id: ImageId
+    log_path: str
+    """Absolute, or empty for a container without a log."""
+    stop_signal: str
+    """What Docker will send on stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
+    host: HostSettings
+    """The resources as Docker applies them now."""
+    life: Life
+    foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecord:
+    """An image of the Engine."""
+
+    id: ImageId
+    repo_tags: tuple[str, ...]
+    """Canonical: `docker.io/library/busybox:latest`; sorted."""
+    repo_digests: tuple[str, ...]
+    """Canonical: `docker.io/library/busybox@sha256:...`; sorted."""
+    size: int
+    """Bytes."""
+    user: str
+    """`USER` of the image: name or uid, perhaps with `:group`."""

@@ -1,0 +1,1 @@
+"""The wire format of the CRI, generated from `proto/`."""

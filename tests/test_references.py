@@ -1,0 +1,116 @@
+"""References are read and spelled as the distribution grammar says."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shim import references
+from shim.errors import InvalidArgument
+
+HEX = "0123456789abcdef" * 4
+DIGEST = "sha256:" + HEX
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "familiar"),
+    [
+        ("busybox", "docker.io/library/busybox:latest", "busybox"),
+        ("busybox:1.36", "docker.io/library/busybox:1.36", "busybox:1.36"),
+        ("library/busybox", "docker.io/library/busybox:latest", "busybox"),
+        ("docker.io/busybox", "docker.io/library/busybox:latest", "busybox"),
+        ("index.docker.io/library/busybox:1", "docker.io/library/busybox:1", "busybox:1"),
+        ("user/app", "docker.io/user/app:latest", "user/app"),
+        ("library/team/app", "docker.io/library/team/app:latest", "library/team/app"),
+        ("docker.io/foo.bar/app:1", "docker.io/foo.bar/app:1", "docker.io/foo.bar/app:1"),
+        ("docker.io/localhost/app:1", "docker.io/localhost/app:1", "docker.io/localhost/app:1"),
+        ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
+        ("localhost/app", "localhost/app:latest", "localhost/app"),
+        ("localhost:5000/team/app:v1", "localhost:5000/team/app:v1", "localhost:5000/team/app:v1"),
+        ("registry:5000/app", "registry:5000/app:latest", "registry:5000/app"),
+        ("Registry/app", "Registry/app:latest", "Registry/app"),
+        ("[::1]:5000/app", "[::1]:5000/app:latest", "[::1]:5000/app"),
+        (f"busybox@{DIGEST}", f"docker.io/library/busybox@{DIGEST}", f"busybox@{DIGEST}"),
+        (f"busybox:1@{DIGEST}", f"docker.io/library/busybox@{DIGEST}", f"busybox:1@{DIGEST}"),
+        ("a__b/c-d.e--f", "docker.io/a__b/c-d.e--f:latest", "a__b/c-d.e--f"),
+        ("host:5000", "docker.io/library/host:5000", "host:5000"),
+        ("sha256:abcd", "docker.io/library/sha256:abcd", "sha256:abcd"),
+    ],
+)
+def test_forms(text: str, canonical: str, familiar: str) -> None:
+    assert references.canonical(text) == canonical
+    assert references.familiar(text) == familiar
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("Busybox", "capitals in its repository"),
+        ("docker.io/library/BusyBox:1", "capitals in its repository"),
+        ("busybox:", "malformed tag"),
+        ("busybox:-x", "malformed tag"),
+        ("busybox:" + "t" * 129, "malformed tag"),
+        ("busybox@", "malformed digest"),
+        ("busybox@sha256:abcd", "malformed digest"),
+        (f"busybox@md5:{HEX}", "malformed digest"),
+        (f"busybox@{DIGEST.upper()}", "malformed digest"),
+        (":tag", "malformed repository"),
+        (f"@{DIGEST}", "malformed repository"),
+        ("a//b", "malformed repository"),
+        ("a___b", "malformed repository"),
+        ("a..b", "malformed repository"),
+        ("/app", "malformed repository"),
+        ("registry.example/", "malformed repository"),
+        ("busy box", "malformed repository"),
+        ("busybox\n", "malformed repository"),
+        ("-registry.example/app", "malformed registry"),
+        ("registry.example:port/app", "malformed registry"),
+        (HEX, "is an image id"),
+        ("a" * 256, "more than 255"),
+    ],
+)
+def test_refused(text: str, words: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        references.parse(text)
+    assert words in str(caught.value)
+    assert not text or repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HEX, DIGEST),
+        (DIGEST, DIGEST),
+        (HEX[:63], None),
+        (HEX.upper(), None),
+        ("sha512:" + HEX, None),
+        (f"busybox@{DIGEST}", None),
+    ],
+)
+def test_image_id(text: str, expected: str | None) -> None:
+    assert references.image_id(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("abc", "sha256:abc"),
+        ("sha256:abc", "sha256:abc"),
+        ("", None),
+        ("sha256:", None),
+        ("xyz", None),
+        ("ABC", None),
+    ],
+)
+def test_image_id_prefix(text: str, expected: str | None) -> None:
+    assert references.image_id_prefix(text) == expected
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused_and_its_canonical_form_is_stable(text: str) -> None:
+    try:
+        spelled = references.canonical(text)
+    except InvalidArgument:
+        return
+    assert references.canonical(spelled) == spelled
+    assert references.canonical(references.familiar(spelled)) == spelled

@@ -1,7 +1,7 @@
 """Image references: what people write, and the one spelling the shim compares.
 
-The grammar is the one of the distribution project (`reference/regexp.go` and `normalize.go` there), which Docker,
-the kubelet and every registry share::
+The grammar is the one of the distribution project (`reference/regexp.go` and `normalize.go` there), which
+Docker, the kubelet and every registry share::
 
     reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
 

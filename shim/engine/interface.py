@@ -109,6 +109,10 @@ class ContainerSummary(Answer):
 
     id: str
     names: list[str] | None = None
+    """Each with the leading slash Docker puts there."""
+    image_id: str = msgspec.field(default="", name="ImageID")
+    created: int = 0
+    """Seconds since the epoch."""
     state: str = ""
     labels: dict[str, str] | None = None
 

@@ -1,0 +1,74 @@
+"""What is kept on disk for each pod sandbox.
+
+Fields may be added with a default: older shims skip them. Anything else is a new `VERSION`.
+"""
+
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+"""Format of the files; a file of another version is set aside, not guessed at."""
+
+
+class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):
+    """What CNI was, or was about to be, asked for: written before ADD, and all that DEL needs."""
+
+    conflist: dict[str, Any]
+    """The whole CNI configuration list of the ADD, parsed; DEL runs with it although the file has changed."""
+
+    netns: str
+    """Path of the pinned network namespace."""
+
+    ifname: str
+    """Name of the interface in the pod."""
+
+    args: list[tuple[str, str]]
+    """CNI_ARGS in their order."""
+
+    capabilities: dict[str, Any]
+    """Capability arguments by capability, port mappings among them."""
+
+    result: dict[str, Any] | None = None
+    """The result of ADD; None until it succeeded."""
+
+    released: bool = False
+    """Whether DEL succeeded."""
+
+
+class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod sandbox."""
+
+    sandbox_id: str
+    """Docker's id of the pause container."""
+
+    name: str
+    """Name of the pod."""
+
+    namespace: str
+    """Kubernetes namespace of the pod."""
+
+    uid: str
+    """Kubernetes uid of the pod."""
+
+    attempt: int
+    """How many sandboxes this pod had before."""
+
+    host_network: bool
+    """Whether the pod lives in the network namespace of the host."""
+
+    ready: bool = False
+    """Whether RunPodSandbox has finished."""
+
+    network: NetworkIntent | None = None
+    """None for the host network, and until there is something to undo."""
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The file: a checkpoint as it was encoded, and how to trust it."""
+
+    version: int
+    checksum: str
+    """SHA-256 of the bytes of `data`, in hexadecimal."""
+
+    data: msgspec.Raw

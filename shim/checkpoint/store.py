@@ -1,0 +1,173 @@
+"""The checkpoints of this node: one file for each sandbox, and all of them in memory.
+
+Memory is written through: a reader never waits for the disk, and what `get` gives has reached it. A file that cannot
+be trusted is set aside and reported; its pod is then torn down on best effort, as one that never had a checkpoint.
+"""
+
+import hashlib
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from shim import disk
+from shim.checkpoint.model import VERSION, Envelope, SandboxCheckpoint
+from shim.errors import InvalidArgument
+from shim.locks import KeyedLocks
+
+SUFFIX = ".json"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
+_json = msgspec.json.Encoder(order="sorted")
+_envelope = msgspec.json.Decoder(Envelope)
+_checkpoint = msgspec.json.Decoder(SandboxCheckpoint)
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrupt:
+    """A file found at start that holds no checkpoint this shim can trust."""
+
+    sandbox_id: str
+    """As the name of the file has it."""
+    path: Path
+    """Where the file is now."""
+    reason: str
+
+
+class CheckpointStore:
+    """All checkpoints below one directory. Thread-safe; one process at a time.
+
+    Writes for one sandbox are put in order; those for different sandboxes wait for the disk side by side.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Load `directory`, made if need be. Raises ShimError only when it cannot be made or listed."""
+        self._directory = directory
+        self._writing = KeyedLocks()
+        self._lock = threading.Lock()
+        self._known: dict[str, SandboxCheckpoint] = {}
+        self._corrupt: list[Corrupt] = []
+        disk.ensure_private_directory(directory)
+        disk.remove_temporaries(directory)
+        with disk.failing_as(f"list the checkpoints in {directory}"):
+            paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
+        for path in paths:
+            self._load(path)
+
+    def get(self, sandbox_id: str) -> SandboxCheckpoint | None:
+        """Give the checkpoint of a sandbox by its full id."""
+        with self._lock:
+            return self._known.get(sandbox_id)
+
+    def all(self) -> list[SandboxCheckpoint]:
+        """Give every checkpoint, in no order."""
+        with self._lock:
+            return list(self._known.values())
+
+    def corrupt(self) -> list[Corrupt]:
+        """Give the files that were set aside when this store was loaded."""
+        return list(self._corrupt)
+
+    def put(self, checkpoint: SandboxCheckpoint) -> None:
+        """Write `checkpoint` durably, instead of what was kept for its sandbox; on an error that is still kept.
+
+        Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
+        """
+        path = self._path(checkpoint.sandbox_id)
+        content = encode(checkpoint)
+        with self._writing.hold(checkpoint.sandbox_id):
+            disk.write_atomically(path, content)
+            with self._lock:
+                self._known[checkpoint.sandbox_id] = checkpoint
+
+    def delete(self, sandbox_id: str) -> None:
+        """Forget a sandbox, durably; an unknown one is fine."""
+        path = self._path(sandbox_id)
+        with self._writing.hold(sandbox_id):
+            disk.remove_file(path)
+            with self._lock:
+                self._known.pop(sandbox_id, None)
+
+    def _path(self, sandbox_id: str) -> Path:
+        if not _ID.match(sandbox_id):
+            raise InvalidArgument(f"sandbox id {sandbox_id[:140]!r} cannot name a checkpoint file")
+        return self._directory / f"{sandbox_id}{SUFFIX}"
+
+    def _load(self, path: Path) -> None:
+        sandbox_id = path.name.removesuffix(SUFFIX)
+        try:
+            checkpoint = decode(path.read_bytes(), sandbox_id=sandbox_id)
+        except OSError as error:
+            self._set_aside(path, reason=(error.strerror or str(error)).lower())
+        except ValueError as error:
+            self._set_aside(path, reason=str(error))
+        else:
+            self._known[sandbox_id] = checkpoint
+
+    def _set_aside(self, path: Path, *, reason: str) -> None:
+        try:
+            kept = _moved_aside(path)
+        except OSError as error:
+            reason = f"{reason}; and it could not be set aside: {(error.strerror or str(error)).lower()}"
+            kept = path
+        found = Corrupt(sandbox_id=path.name.removesuffix(SUFFIX), path=kept, reason=reason)
+        self._corrupt.append(found)
+        log.error(
+            "checkpoint set aside; the network of its pod is torn down on best effort",
+            sandbox=found.sandbox_id,
+            file=str(path),
+            kept=str(kept),
+            reason=reason,
+        )
+
+
+def encode(checkpoint: SandboxCheckpoint) -> bytes:
+    """Give the content of a checkpoint's file. InvalidArgument for what JSON cannot hold."""
+    try:
+        data = _json.encode(checkpoint)
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidArgument(f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {error}") from error
+    envelope = Envelope(version=VERSION, checksum=hashlib.sha256(data).hexdigest(), data=msgspec.Raw(data))
+    return msgspec.json.encode(envelope)
+
+
+def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
+    """Read the content of the checkpoint's file of a sandbox. ValueError says why it cannot be trusted."""
+    envelope = _parsed(_envelope, content)
+    if envelope.version > VERSION:
+        raise ValueError(f"its version {envelope.version} is newer than this shim, which knows {VERSION}")
+    if envelope.version != VERSION:
+        raise ValueError(f"its version {envelope.version} is unknown")
+    data = bytes(envelope.data)
+    if hashlib.sha256(data).hexdigest() != envelope.checksum:
+        raise ValueError("its checksum does not match")
+    checkpoint = _parsed(_checkpoint, data)
+    if checkpoint.sandbox_id != sandbox_id:
+        raise ValueError(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
+    return checkpoint
+
+
+def _parsed(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+    try:
+        return decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _moved_aside(path: Path) -> Path:
+    directory = path.parent / "corrupt"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    number = 1
+    while (target := directory / f"{path.name}.corrupt-{number}").exists():
+        number += 1
+    path.rename(target)
+    disk.sync_directory(directory)
+    disk.sync_directory(path.parent)
+    return target

@@ -1,0 +1,88 @@
+"""Files that survive a crash: each is there with its whole old or its whole new content.
+
+The order is the one POSIX asks for: write a new file, fsync it, rename it over the old one, fsync the directory. No
+lock is taken here; two files are written, and wait for the disk, side by side.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shim.errors import ResourceExhausted, ShimError
+
+_TEMPORARY = ".tmp"
+_EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+@contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Turn an OSError of the block into an error of the domain: `what`, a colon and the system's reason.
+
+    ResourceExhausted where space or descriptors ran out, else ShimError. `what` names the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        kind = ResourceExhausted if error.errno in _EXHAUSTED else ShimError
+        raise kind(f"{what}: {(error.strerror or str(error)).lower()}") from error
+
+
+def ensure_private_directory(path: Path) -> None:
+    """Make `path` and what is missing above it; `path` itself is 0700 afterwards, whoever made it."""
+    with failing_as(f"create the directory {path}"):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o777 != 0o700:
+            path.chmod(0o700)
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` by `content` atomically and durably; on an error the old file is still there, whole.
+
+    When the fsync of the directory fails, the new content is in place but may be lost with the power: an error too.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
+    with failing_as(f"write {path}"):
+        try:
+            _write_new(temporary, content, mode=mode)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove `path` durably; nothing there is fine."""
+    with failing_as(f"remove {path}"):
+        path.unlink(missing_ok=True)
+        # Also when it was gone already: an earlier removal may have failed between unlink and fsync.
+        sync_directory(path.parent)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what a crash in `write_atomically` left in `directory`; no other process may be writing there."""
+    with failing_as(f"remove leftover files in {directory}"):
+        for path in directory.glob(f".*{_TEMPORARY}"):
+            path.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in `path` durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb", buffering=0) as file:
+        os.fchmod(file.fileno(), mode)
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())

@@ -1,0 +1,48 @@
+"""Network interfaces inside a pod's namespace."""
+
+import fcntl
+import socket
+import struct
+from pathlib import Path
+
+from shim.disk import failing_as
+from shim.errors import ShimError
+from shim.netns.enter import in_netns
+
+_LOOPBACK = "lo"
+_SIOCGIFFLAGS = 0x8913
+_IFF_UP = 1
+_IFREQ = struct.Struct("16sH22x")
+"""struct ifreq with the flags of an interface (netdevice(7))."""
+
+
+def ensure_loopback_up(path: Path) -> None:
+    """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would; idempotent."""
+    in_netns(path, lambda: _ensure_up_here(path))
+
+
+def _ensure_up_here(path: Path) -> None:
+    with failing_as(f"look at interface {_LOOPBACK} in {path}"):
+        if not _is_up(_LOOPBACK):
+            _bring_up(_LOOPBACK, path=path)
+
+
+def _is_up(name: str) -> bool:
+    # An ioctl: Docker has brought lo up in nearly every case, and pyroute2 need not be loaded then. Not
+    # /sys/class/net, which shows the namespace it was mounted in.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, _IFREQ.pack(name.encode(), 0))
+    _, flags = _IFREQ.unpack(answer)
+    return bool(flags & _IFF_UP)
+
+
+def _bring_up(name: str, *, path: Path) -> None:
+    # Loaded on first use: see shim.netns.syscalls for what it costs.
+    from pyroute2 import IPRoute, NetlinkError  # type: ignore[import-untyped] # noqa: PLC0415 - it has no stubs
+
+    # This thread is in the namespace already, hence no `netns=`, which would fork the gRPC process.
+    try:
+        with IPRoute() as netlink:
+            netlink.link("set", index=socket.if_nametoindex(name), state="up")
+    except NetlinkError as error:
+        raise ShimError(f"bring up interface {name} in {path}: {error}") from error

@@ -1,13 +1,125 @@
 """Logs by structlog: one JSON object a line, or coloured lines for a person.
 
-Every module asks `structlog.get_logger(__name__)`; `configure` decides once where and how lines are written. What the
-gRPC door binds (request id, method) is on every line of that request, also from other threads that carry its context.
+Every module asks `structlog.get_logger(__name__)`; `configure` decides once where and how lines are written. What
+the gRPC door binds (request id, method) is on every line of that request, also from other threads that carry its
+context.
+
+Nothing but plain values is written: an object, a CRI message for one, appears as its type alone, and what stands
+under the key of a secret is masked. So a careless `log.info("pull", auth=request.auth)` shows nothing.
 """
 
+import contextlib
 import logging
 import sys
+import threading
+from collections.abc import Mapping
+from os import PathLike
+from typing import TextIO
 
+import msgspec
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
-from shim.config.model import LogFormat, LogLevel
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+SECRETS = frozenset(
+    {"auth", "authorization", "env", "environment", "envs", "identity_token", "identitytoken", "password"}
+    | {"registry_token", "registrytoken", "secret", "token", "x_registry_auth"}
+)
+"""Keys whose values are never written; compared in lower case, `-` as `_`."""
+
+MASK = "<redacted>"
+
+NOISY = ("urllib3.connectionpool",)
+"""Loggers that warn of normal things, such as a connection pool that grows for a moment."""
+
+
+def configure(*, level: str, style: str, stream: TextIO | None = None) -> None:
+    """Send all logs of this process to `stream` (standard error), from `level` on.
+
+    `level` is a key of LEVELS; `style` is `json`, `console`, or `auto`: console on a terminal, else json. Libraries
+    that use the standard `logging` come out the same way, from warning on.
+    """
+    out = stream if stream is not None else sys.stderr
+    structlog.configure(
+        processors=_processors(console=style == "console" or (style == "auto" and out.isatty())),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda name="shim", *_: _Lines(name, out),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[_Foreign()], force=True)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _processors(*, console: bool) -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _with_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _plain_values,
+        structlog.dev.ConsoleRenderer() if console else _json_line,
+    ]
+
+
+class _Lines:
+    """Writes each line in one piece, so that lines of several threads do not mix."""
+
+    __slots__ = ("_stream", "name")
+    _lock = threading.Lock()
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self.name = name
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        # A reader that is gone (a restart of journald) must not fail the pod the line is about.
+        with self._lock, contextlib.suppress(OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = msg
+
+
+class _Foreign(logging.Handler):
+    """Passes records of the standard `logging` on to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger(record.name)
+        logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+
+
+def _with_name(logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event["logger"] = logger.name
+    return event
+
+
+def _plain_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    return {key: _plain(key, value) for key, value in event.items()}
+
+
+def _plain(key: str, value: object) -> object:
+    return MASK if key.lower().replace("-", "_") in SECRETS else _plain_value(value)
+
+
+def _plain_value(value: object) -> object:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            # A file name may hold bytes that are no UTF-8; they must not make the line fail.
+            return value.encode(errors="backslashreplace").decode()
+        case BaseException() | PathLike():
+            return _plain_value(str(value))
+        case Mapping():
+            return {str(key): _plain(str(key), inner) for key, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain_value(inner) for inner in value]
+        case _:
+            return f"<{type(value).__name__}>"
+
+
+def _json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return msgspec.json.encode(event).decode()

@@ -237,6 +237,10 @@ class Engine(Protocol):
         """Wait until the container does not run, and give its exit code."""
         ...
 
+    def wait_removed(self, container_id: str) -> None:
+        """Wait until the container is gone; returns at once for one that does not exist."""
+        ...
+
     def remove_container(self, container_id: str) -> None:
         """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
         ...

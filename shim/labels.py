@@ -13,6 +13,7 @@ the truth alone, and a container is ours only when its *name*, which no image ca
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from google.protobuf import json_format
@@ -78,6 +79,16 @@ def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: s
     }
 
 
+def config_as_dict(config: pb.PodSandboxConfig | pb.ContainerConfig) -> dict[str, Any]:
+    """A configuration as plain JSON values, keys spelled as in the CRI."""
+    return json_format.MessageToDict(config, preserving_proto_field_name=True)
+
+
+def sandbox_config_from_dict(config: dict[str, Any]) -> pb.PodSandboxConfig:
+    """The reverse of `config_as_dict`; keys of a newer shim are skipped."""
+    return json_format.ParseDict(config, pb.PodSandboxConfig(), ignore_unknown_fields=True)
+
+
 def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
     """Read the configuration of a pause container that is ours."""
     return json_format.Parse(labels[CONFIG], pb.PodSandboxConfig(), ignore_unknown_fields=True)
@@ -93,4 +104,4 @@ def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[
 
 
 def _json(message: pb.PodSandboxConfig | pb.ContainerConfig) -> str:
-    return msgspec.json.encode(json_format.MessageToDict(message, preserving_proto_field_name=True)).decode()
+    return msgspec.json.encode(config_as_dict(message)).decode()

@@ -1,0 +1,53 @@
+"""The pod address ranges the kubelet told by UpdateRuntimeConfig.
+
+The kubelet tells them once, when the node gets its range; a restart of the shim alone must not lose them.
+"""
+
+import ipaddress
+import threading
+from pathlib import Path
+
+from shim import disk
+from shim.errors import InvalidArgument
+
+
+class PodCidr:
+    """The ranges in force, kept in one small file. Thread-safe."""
+
+    def __init__(self, path: Path, *, default: str) -> None:
+        """Read `path`; `default` (the setting) holds until the kubelet has told something else."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._ranges = parse_pod_cidr(_read(path) or default)
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """Ranges such as `10.244.1.0/24`, in the order they were told; empty when none are known."""
+        return self._ranges
+
+    def update(self, text: str) -> None:
+        """Take and store new comma-separated ranges. InvalidArgument names the one that is none."""
+        ranges = parse_pod_cidr(text)
+        with self._lock:
+            if ranges != self._ranges:
+                disk.write_atomically(self._path, ",".join(ranges).encode())
+                self._ranges = ranges
+
+
+def parse_pod_cidr(text: str) -> tuple[str, ...]:
+    """Split comma-separated ranges, each in canonical form."""
+    return tuple(_canonical(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _canonical(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError as error:
+        raise InvalidArgument(f"pod_cidr {text!r} is no address range: {error}") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,87 @@
+"""CreateContainer."""
+
+import posixpath
+
+from shim import labels, names, pod
+from shim.api.v1 import api_pb2 as pb
+from shim.container.cgroup import extra_writes
+from shim.container.mounts import recursive_read_only_supported
+from shim.container.removal import create_under_name, ensure_removed
+from shim.container.spec import Surroundings, container_body
+from shim.errors import FailedPrecondition, NotFound
+from shim.ids import ContainerId, ImageId
+from shim.rollback import Rollback
+from shim.runtime import Runtime
+from shim.view.records import SandboxRecord
+
+
+def create_container(
+    rt: Runtime, *, sandbox_id: str, config: pb.ContainerConfig, sandbox_config: pb.PodSandboxConfig
+) -> ContainerId:
+    """Create a container in a ready sandbox; the view knows it before this returns.
+
+    `sandbox_config` is the client's copy of what the sandbox was made with; the sandbox itself is the authority, but
+    for the log directory of a pod that another shim made.
+    """
+    sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
+    name = names.container_name(config.metadata, pod=sandbox.config.metadata)
+    log_directory = sandbox.config.log_directory or sandbox_config.log_directory
+    around = _surroundings(rt, sandbox=sandbox, config=config, log_directory=log_directory)
+    body = container_body(config, around)
+    with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
+        made: list[str] = []
+        rollback.undo("its creation", lambda: [ensure_removed(rt, container_id) for container_id in made])
+        made.append(create_under_name(rt, name=name, body=body))
+        rt.view.refresh_container(made[0])
+        rollback.commit()
+    return ContainerId(made[0])
+
+
+def _surroundings(
+    rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str
+) -> Surroundings:
+    resources = config.linux.resources
+    field = "config.linux.resources"
+    extra_writes(resources, field=field, version=rt.facts.info().cgroup_version)  # refused here, not at start
+    runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
+    log_path = posixpath.join(log_directory, config.log_path) if config.log_path else ""
+    return Surroundings(
+        sandbox_id=sandbox.id,
+        sandbox_privileged=sandbox.config.linux.security_context.privileged,
+        host_network=pod.host_network(sandbox.config),
+        image_id=_image_id(rt, config.image),
+        labels=labels.container_labels(config, sandbox_id=sandbox.id, log_path=log_path),
+        resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
+        api_version=rt.engine.api_version,
+        cgroup_parent=pod.docker_cgroup_parent(rt, sandbox.config),
+        runtime=runtime,
+        oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
+        recursive_read_only=_recursive_read_only(rt, runtime),
+        target_id=_target_id(rt, config=config, sandbox=sandbox),
+    )
+
+
+def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
+    record = rt.view.image(image.image)
+    if record is None:
+        raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
+    return record.id
+
+
+def _recursive_read_only(rt: Runtime, runtime: str) -> bool:
+    info = rt.facts.info()
+    known = (info.runtimes or {}).get(runtime or info.default_runtime)
+    return known is not None and recursive_read_only_supported(known.status)
+
+
+def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecord) -> str:
+    """Full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
+    options = config.linux.security_context.namespace_options
+    if options.pid != pb.TARGET:
+        return ""
+    target = rt.view.container(options.target_id)
+    if target.sandbox_id != sandbox.id or not target.life.running:
+        raise FailedPrecondition(
+            f"config.linux.security_context.namespace_options.target_id: container {target.id} does not run in this pod"
+        )
+    return target.id

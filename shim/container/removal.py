@@ -1,0 +1,58 @@
+"""Ending Docker containers for good, whoever else is at it: pause and application containers alike."""
+
+import structlog
+
+from shim.engine.errors import NameConflict, RemovalInProgress
+from shim.engine.interface import JsonObject
+from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.names import with_random_suffix
+from shim.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def ensure_killed(rt: Runtime, container_id: str) -> None:
+    """Kill a container and wait for its end. One that is gone or does not run is fine."""
+    try:
+        rt.engine.kill_container(container_id, signal="SIGKILL")
+        rt.engine.wait_container(container_id)
+    except (NotFound, FailedPrecondition):
+        pass
+    rt.view.refresh_container(container_id)
+
+
+def ensure_removed(rt: Runtime, container_id: str) -> None:
+    """Remove a container by force; one that is gone is fine, one that somebody removes right now is waited for."""
+    try:
+        rt.engine.remove_container(container_id)
+    except NotFound:
+        pass
+    except RemovalInProgress:
+        rt.engine.wait_removed(container_id)
+    rt.view.forget(container_id)
+
+
+def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
+    """Create a container and return its id, whoever holds the name.
+
+    A holder that does not run is a leftover of an attempt that nobody waits for any more: it is removed. One that
+    runs, or that Docker cannot find (its name index outlives a crash), keeps the name, and ours gets a suffix.
+    """
+    try:
+        return rt.engine.create_container(name=name, body=body)
+    except NameConflict as conflict:
+        log.info("container name is taken", name=name, holder=conflict.holder)
+        if _removed_dead_holder(rt, conflict.holder):
+            return rt.engine.create_container(name=name, body=body)
+        return rt.engine.create_container(name=with_random_suffix(name), body=body)
+
+
+def _removed_dead_holder(rt: Runtime, holder: str) -> bool:
+    try:
+        if rt.engine.inspect_container(holder).state.running:
+            return False
+        ensure_removed(rt, holder)
+    except ShimError as error:
+        log.warning("cannot remove the holder of a container name", holder=holder, error=str(error))
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""The body of Docker's container create, built from the CRI's configuration. Pure, but for paths on the host.
+
+What does not depend on the fields here is decided by the client's door (shape of the request) or by Docker itself
+(whether a capability or device exists).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container import mounts, security
+from shim.container.devices import docker_device_requests, docker_devices
+from shim.container.resources import create_fields
+from shim.container.users import docker_groups, docker_user
+from shim.engine.interface import JsonObject
+from shim.errors import InvalidArgument, Unsupported
+from shim.ids import ImageId, SandboxId
+from shim.pod import RESOLV_CONF
+
+DOCKER_LOG = {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "2"}}
+"""Docker's own copy of a container's output, for `docker logs`: bounded whatever the daemon's default is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a container's configuration is combined with."""
+
+    sandbox_id: SandboxId
+    sandbox_privileged: bool
+    host_network: bool
+    image_id: ImageId
+    labels: dict[str, str]
+    resolv_conf: str
+    """The pod's file on the host, empty for a pod made by another shim."""
+    api_version: tuple[int, int]
+    cgroup_parent: str
+    """In Docker's form."""
+    runtime: str
+    oom_score_adj: int
+    recursive_read_only: bool
+    """Whether the OCI runtime can make read-only mounts recursive."""
+    target_id: str
+    """Full id of the container whose pid namespace is joined, empty for none."""
+
+
+def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
+    """Build the create body. InvalidArgument, FailedPrecondition and Unsupported name the field."""
+    context = config.linux.security_context
+    return {
+        "Image": around.image_id,
+        "Entrypoint": list(config.command) or None,
+        "Cmd": list(config.args) or None,
+        "Env": environment(config.envs),
+        "WorkingDir": config.working_dir,
+        "Labels": around.labels,
+        "User": docker_user(context),
+        "OpenStdin": config.stdin,
+        "StdinOnce": config.stdin_once,
+        "Tty": config.tty,
+        "StopSignal": docker_signal(config.stop_signal),
+        # The kubelet probes; a HEALTHCHECK of the image must not run beside it.
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": _host_config(config, around),
+    }
+
+
+def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
+    """`key=value`. Values are bytes, but Docker's API is JSON text: others than UTF-8 are refused, not altered."""
+    lines = []
+    for index, pair in enumerate(envs):
+        try:
+            lines.append(f"{pair.key}={pair.value.decode()}")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(
+                f"config.envs[{index}].value of {pair.key!r} is not UTF-8, which Docker's API cannot carry"
+            ) from error
+    return lines
+
+
+def docker_signal(signal: int) -> str:
+    """Docker's name of a CRI signal; empty for the image's own."""
+    if signal == pb.RUNTIME_DEFAULT:
+        return ""
+    name = pb.Signal.Name(signal)  # type: ignore[arg-type] # the stub wants the enum, not its number
+    return name.replace("PLUS", "+").replace("MINUS", "-")
+
+
+def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
+    context = config.linux.security_context
+    _refuse_what_docker_cannot(context, privileged_pod=around.sandbox_privileged)
+    return {
+        **_namespaces(context, around),
+        **create_fields(config.linux.resources),
+        "OomScoreAdj": around.oom_score_adj,
+        "CgroupParent": around.cgroup_parent,
+        "Runtime": around.runtime,
+        "Mounts": _mounts(config, around),
+        "Devices": docker_devices(config.devices),
+        "DeviceRequests": docker_device_requests(config.CDI_devices, api_version=around.api_version),
+        "Privileged": context.privileged,
+        "ReadonlyRootfs": context.readonly_rootfs,
+        "CapAdd": list(context.capabilities.add_capabilities),
+        "CapDrop": list(context.capabilities.drop_capabilities),
+        "GroupAdd": docker_groups(context.supplemental_groups),
+        "SecurityOpt": _security_options(context),
+        # Docker fills in its defaults for null, not for an empty list.
+        "MaskedPaths": list(context.masked_paths),
+        "ReadonlyPaths": list(context.readonly_paths),
+        "LogConfig": DOCKER_LOG,
+        "RestartPolicy": {"Name": "no"},
+        # A daemon-wide `init: true` must not put a process of Docker's in front.
+        "Init": False,
+    }
+
+
+def _refuse_what_docker_cannot(context: pb.LinuxContainerSecurityContext, *, privileged_pod: bool) -> None:
+    if context.privileged and not privileged_pod:
+        raise InvalidArgument("config.linux.security_context.privileged: the pod sandbox is not privileged")
+    if context.supplemental_groups_policy == pb.Strict:
+        raise Unsupported("config.linux.security_context.supplemental_groups_policy: Strict is not implemented")
+
+
+def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> JsonObject:
+    options, pause = context.namespace_options, f"container:{around.sandbox_id}"
+    pid = {
+        pb.POD: pause,
+        pb.CONTAINER: "",
+        pb.NODE: "host",
+        pb.TARGET: f"container:{around.target_id}",
+    }
+    return {
+        # The network is the pod's whatever the container says; for a host-network pod that is the host's.
+        "NetworkMode": pause,
+        "IpcMode": "host" if options.ipc == pb.NODE else pause,
+        "PidMode": pid[options.pid],
+        "UTSMode": "host" if around.host_network else "",
+        "CgroupnsMode": "host" if context.privileged else "",
+    }
+
+
+def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
+    docker = [
+        mounts.docker_mount(
+            mount,
+            field=f"config.mounts[{index}]",
+            api_version=around.api_version,
+            recursive_read_only=around.recursive_read_only,
+        )
+        for index, mount in enumerate(config.mounts)
+    ]
+    if around.resolv_conf and all(mount["Target"] != RESOLV_CONF for mount in docker):
+        resolv_conf = mounts.bind(around.resolv_conf, RESOLV_CONF)
+        docker.append({**resolv_conf, "ReadOnly": config.linux.security_context.readonly_rootfs})
+    return docker
+
+
+def _security_options(context: pb.LinuxContainerSecurityContext) -> list[str]:
+    field = "config.linux.security_context"
+    options = security.selinux_options(context.selinux_options)
+    options.append(security.no_new_privileges_option(context.no_new_privs))
+    if context.privileged:
+        return options  # Docker confines no privileged container, as the CRI wants
+    options += security.seccomp_options(
+        context.seccomp if context.HasField("seccomp") else None,
+        deprecated=context.seccomp_profile_path,
+        field=f"{field}.seccomp",
+    )
+    options += security.apparmor_options(
+        context.apparmor if context.HasField("apparmor") else None,
+        deprecated=context.apparmor_profile,
+        field=f"{field}.apparmor",
+    )
+    return options

@@ -1,0 +1,47 @@
+"""StartContainer."""
+
+import structlog
+
+from shim import deadline, pod
+from shim.api.v1 import api_pb2 as pb
+from shim.container.cgroup import apply_writes, extra_writes
+from shim.container.removal import ensure_killed
+from shim.errors import FailedPrecondition, ShimError
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
+
+log = structlog.get_logger(__name__)
+
+KILL_SECONDS = 30.0
+"""Bound on ending a container whose limits could not be set."""
+
+
+def start_container(rt: Runtime, *, container_id: str) -> None:
+    """Start a created container. FailedPrecondition in any other state, and when its pod is not ready.
+
+    When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
+    """
+    record = rt.view.container(container_id)
+    if record.life.state != pb.CONTAINER_CREATED:
+        state = pb.ContainerState.Name(record.life.state)
+        raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
+    pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+    try:
+        rt.engine.start_container(record.id)
+    finally:
+        rt.view.refresh_container(record.id)
+    _set_limits_docker_cannot(rt, rt.view.container(record.id))
+
+
+def _set_limits_docker_cannot(rt: Runtime, record: ContainerRecord) -> None:
+    """Write them to the cgroup; a container that would run with weaker limits than asked for is ended instead."""
+    version = rt.facts.info().cgroup_version
+    writes = extra_writes(record.config.linux.resources, field="config.linux.resources", version=version)
+    if not writes or not record.life.running:
+        return
+    try:
+        apply_writes(writes, pid=record.life.pid, container_id=record.id)
+    except ShimError:
+        with deadline.shielded(KILL_SECONDS):
+            ensure_killed(rt, record.id)
+        raise

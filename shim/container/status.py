@@ -1,0 +1,66 @@
+"""ContainerStatus."""
+
+from typing import Any
+
+import msgspec
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.resources import actual_resources
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
+
+DEFAULT_STOP_SIGNAL = "SIGTERM"
+
+
+def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
+    """Describe a container as the view knows it. NotFound for an unknown id."""
+    record = rt.view.container(container_id)
+    info = {"info": msgspec.json.encode(_verbose(record)).decode()} if verbose else {}
+    return pb.ContainerStatusResponse(status=status_message(rt, record), info=info)
+
+
+def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
+    """Build the status of one container, also for PodSandboxStatus and events."""
+    life = record.life
+    return pb.ContainerStatus(
+        id=record.id,
+        metadata=record.config.metadata,
+        state=life.state,
+        created_at=life.created_at,
+        started_at=life.started_at,
+        finished_at=life.finished_at,
+        exit_code=life.exit_code,
+        reason=life.reason,
+        message=life.message,
+        image=image_spec(record),
+        image_ref=_image_ref(rt, record),
+        image_id=record.image_id,
+        labels=record.config.labels,
+        annotations=record.config.annotations,
+        mounts=record.config.mounts,
+        log_path=record.log_path,
+        resources=pb.ContainerResources(linux=actual_resources(record.host)),
+        stop_signal=stop_signal_number(record.stop_signal),
+    )
+
+
+def image_spec(record: ContainerRecord) -> pb.ImageSpec:
+    """The image as the client named it at create; its id for a container that does not tell."""
+    if record.config.image.image:
+        return record.config.image
+    return pb.ImageSpec(image=record.image_id)
+
+
+def stop_signal_number(docker: str) -> pb.Signal:
+    """The CRI's signal for Docker's name; RUNTIME_DEFAULT for one the CRI has no name for."""
+    name = (docker or DEFAULT_STOP_SIGNAL).replace("+", "PLUS").replace("-", "MINUS")
+    return pb.Signal.Value(name) if name in pb.Signal.keys() else pb.RUNTIME_DEFAULT  # noqa: SIM118 - no dict
+
+
+def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
+    image = rt.view.image(record.image_id)
+    return image.repo_digests[0] if image and image.repo_digests else record.image_id
+
+
+def _verbose(record: ContainerRecord) -> dict[str, Any]:
+    return {"sandboxID": record.sandbox_id, "pid": record.life.pid, "dockerName": record.name}

@@ -1,0 +1,27 @@
+"""StopContainer."""
+
+from contextlib import suppress
+
+from shim.container.removal import ensure_killed
+from shim.errors import NotFound
+from shim.runtime import Runtime
+
+
+def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
+    """Stop a container: its stop signal, after `timeout` seconds SIGKILL, with 0 SIGKILL at once.
+
+    Idempotent: an unknown id and a container that does not run are fine. No lock is held during the grace period, so
+    a second call with a shorter one takes effect.
+    """
+    try:
+        record = rt.view.container(container_id)
+    except NotFound:
+        return
+    if not record.life.running:
+        return
+    if timeout == 0:
+        ensure_killed(rt, record.id)
+        return
+    with suppress(NotFound):  # removed by somebody while we waited is as stopped as it gets
+        rt.engine.stop_container(record.id, grace=timeout)
+    rt.view.refresh_container(record.id)

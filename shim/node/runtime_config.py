@@ -1,0 +1,15 @@
+"""RuntimeConfig."""
+
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import FailedPrecondition
+from shim.runtime import Runtime
+
+_DRIVERS = {"systemd": pb.SYSTEMD, "cgroupfs": pb.CGROUPFS}
+
+
+def runtime_config(rt: Runtime) -> pb.RuntimeConfigResponse:
+    """Tell the kubelet which cgroup driver Docker uses. FailedPrecondition for a daemon without cgroups."""
+    driver = rt.facts.info().cgroup_driver
+    if driver not in _DRIVERS:
+        raise FailedPrecondition(f"docker uses the cgroup driver {driver!r}, pods need systemd or cgroupfs")
+    return pb.RuntimeConfigResponse(linux=pb.LinuxRuntimeConfiguration(cgroup_driver=_DRIVERS[driver]))

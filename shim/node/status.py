@@ -1,0 +1,68 @@
+"""Status."""
+
+from typing import Any
+
+import msgspec
+
+import shim
+from shim.api.v1 import api_pb2 as pb
+from shim.container.mounts import recursive_read_only_supported
+from shim.errors import ShimError
+from shim.runtime import Runtime
+
+RUNTIME_READY = "RuntimeReady"
+NETWORK_READY = "NetworkReady"
+
+INFO_AGE = 60.0
+"""Seconds after which the Engine is asked again what it is."""
+
+
+def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
+    """Readiness of Docker and of the pod network. Never an error: a node that is not ready says why."""
+    network = rt.networks.status()
+    conditions = [
+        _runtime_condition(rt),
+        pb.RuntimeCondition(type=NETWORK_READY, status=network.ready, reason=network.reason, message=network.message),
+    ]
+    return pb.StatusResponse(
+        status=pb.RuntimeStatus(conditions=conditions),
+        runtime_handlers=_runtime_handlers(rt) if conditions[0].status else [],
+        features=pb.RuntimeFeatures(),
+        info={"config": msgspec.json.encode(_verbose(rt), enc_hook=str).decode()} if verbose else {},
+    )
+
+
+def _runtime_condition(rt: Runtime) -> pb.RuntimeCondition:
+    try:
+        rt.engine.ping()
+        rt.facts.info(max_age=INFO_AGE)
+    except ShimError as error:
+        return pb.RuntimeCondition(type=RUNTIME_READY, status=False, reason="DockerDaemonNotReady", message=str(error))
+    return pb.RuntimeCondition(type=RUNTIME_READY, status=True)
+
+
+def _runtime_handlers(rt: Runtime) -> list[pb.RuntimeHandler]:
+    """The default, under the empty name, and every runtime of the daemon."""
+    info = rt.facts.info()
+    runtimes = info.runtimes or {}
+    named = dict(sorted(runtimes.items()))
+    if info.default_runtime in runtimes:
+        named = {"": runtimes[info.default_runtime], **named}
+    return [
+        pb.RuntimeHandler(
+            name=name,
+            features=pb.RuntimeHandlerFeatures(
+                recursive_read_only_mounts=recursive_read_only_supported(runtime.status), user_namespaces=False
+            ),
+        )
+        for name, runtime in named.items()
+    ]
+
+
+def _verbose(rt: Runtime) -> dict[str, Any]:
+    return {
+        "version": shim.__version__,
+        "config": msgspec.to_builtins(rt.config, enc_hook=str),
+        "view": rt.view.stats(),
+        "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
+    }

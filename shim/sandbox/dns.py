@@ -1,0 +1,46 @@
+"""The resolv.conf of a pod: one file on the host, ours, bind-mounted by every container of the pod.
+
+Docker writes a resolv.conf of its own whenever a container starts; a file it does not own keeps what the kubelet asked
+for over a restart of the pause container and of the daemon.
+"""
+
+from pathlib import Path
+
+from shim.api.v1 import api_pb2 as pb
+
+HOST_RESOLV_CONF = Path("/etc/resolv.conf")
+
+
+def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> str:
+    """Text of the file; without any DNS setting the host's own, as the CRI wants."""
+    lines = [] if dns is None else _lines(dns)
+    if lines:
+        return "".join(line + "\n" for line in lines)
+    try:
+        return host.read_text()
+    except FileNotFoundError:
+        return ""  # a host without a resolver is no reason to run no pods
+
+
+def _lines(dns: pb.DNSConfig) -> list[str]:
+    lines = [f"nameserver {server}" for server in dns.servers]
+    if dns.searches:
+        lines.append(f"search {' '.join(dns.searches)}")
+    if dns.options:
+        lines.append(f"options {' '.join(dns.options)}")
+    return lines
+
+
+def write_resolv_conf(path: Path, text: str) -> None:
+    """Make or rewrite the file in place: running containers have mounted this very inode."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if path.exists() and path.read_text() == text:
+        return
+    # Not atomic on purpose: a rename would leave the containers with the old file.
+    path.write_text(text)
+    path.chmod(0o644)
+
+
+def remove_resolv_conf(path: Path) -> None:
+    """Remove the file; one that is gone is fine."""
+    path.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""Which pod sandboxes there are: those whose pause container exists, and those of which only a checkpoint is left.
+
+A pause container can be removed behind our back (`docker rm -f`, `docker system prune`) while its addresses are still
+reserved. Listed as not ready, it is stopped and removed by the kubelet like any other, which releases them.
+"""
+
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.errors import InvalidArgument, NotFound
+from shim.ids import SandboxId
+from shim.labels import sandbox_config_from_dict
+from shim.names import sandbox_name
+from shim.runtime import Runtime
+from shim.view.records import Life, SandboxRecord
+
+
+def sandboxes(rt: Runtime) -> list[SandboxRecord]:
+    """All sandboxes of the node."""
+    alive = list(rt.view.sandboxes())
+    known = {record.id for record in alive}
+    return alive + [
+        _left_behind(checkpoint) for checkpoint in rt.checkpoints.all() if checkpoint.sandbox_id not in known
+    ]
+
+
+def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
+    """The sandbox of an id or unique prefix. NotFound; InvalidArgument when the prefix fits several."""
+    try:
+        return rt.view.sandbox(sandbox_id)
+    except NotFound:
+        fitting = [c for c in rt.checkpoints.all() if sandbox_id and c.sandbox_id.startswith(sandbox_id)]
+        if not fitting:
+            raise
+    if len(fitting) > 1:
+        raise InvalidArgument(f"pod sandbox id {sandbox_id!r} is ambiguous")
+    return _left_behind(fitting[0])
+
+
+def _left_behind(checkpoint: SandboxCheckpoint) -> SandboxRecord:
+    config = sandbox_config_from_dict(checkpoint.config)
+    life = Life(
+        state=pb.CONTAINER_EXITED,
+        pid=0,
+        exit_code=0,
+        reason="",
+        message="the pause container is gone",
+        created_at=checkpoint.created_at,
+        started_at=0,
+        finished_at=0,
+    )
+    return SandboxRecord(
+        id=SandboxId(checkpoint.sandbox_id),
+        name=sandbox_name(config.metadata),
+        config=config,
+        runtime_handler=checkpoint.runtime_handler,
+        life=life,
+    )

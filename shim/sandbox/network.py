@@ -1,0 +1,97 @@
+"""The network of a pod, from intent to release.
+
+The checkpoint holds the intent before anything exists: which CNI configuration, with which arguments, in which network
+namespace. ADD adds its result there; DEL runs with what is written there, whatever the node's configuration says by
+then, until it has succeeded once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
+from shim.cni.capabilities import capability_args, cni_args
+from shim.cni.network import Attachment
+from shim.cni.result import parse_result, pod_ips
+from shim.netns.links import ensure_loopback_up
+from shim.netns.pin import ensure_pinned, is_pinned, unpin
+from shim.runtime import Runtime
+
+INTERFACE = "eth0"
+
+
+def network_intent(
+    rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, conflist: dict[str, Any]
+) -> NetworkIntent:
+    """What ADD is going to be run with."""
+    return NetworkIntent(
+        conflist=conflist,
+        netns=str(rt.config.netns_directory / f"cri-{sandbox_id}"),
+        ifname=INTERFACE,
+        args=cni_args(config.metadata, sandbox_id=sandbox_id),
+        capabilities=capability_args(config, pod_cidrs=rt.pod_cidr.ranges),
+    )
+
+
+def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
+    """Keep the network namespace of the pause process alive on its path, with the loopback interface up."""
+    path = _netns(checkpoint)
+    ensure_pinned(path, pid=pid)
+    ensure_loopback_up(path)
+
+
+def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
+    """Let the network namespace go; done already is fine."""
+    if checkpoint.network is not None:
+        unpin(_netns(checkpoint))
+
+
+def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
+    """Run CNI ADD in the pinned namespace; the checkpoint that comes back holds the result, not yet on disk."""
+    result = rt.plugins.add(_attachment(checkpoint))
+    return msgspec.structs.replace(checkpoint, network=_changed(checkpoint, result=result))
+
+
+def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
+    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk."""
+    if checkpoint.network is None or checkpoint.network.released:
+        return checkpoint
+    rt.plugins.delete(_attachment(checkpoint))
+    released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
+    rt.checkpoints.put(released)
+    return released
+
+
+def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
+    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL."""
+    network = checkpoint.network if checkpoint else None
+    if network is None or network.result is None or network.released:
+        return []
+    return pod_ips(parse_result(network.result), ifname=network.ifname)
+
+
+def _netns(checkpoint: SandboxCheckpoint) -> Path:
+    assert checkpoint.network is not None  # noqa: S101 - callers look first; host-network pods have none
+    return Path(checkpoint.network.netns)
+
+
+def _changed(checkpoint: SandboxCheckpoint, **changes: Any) -> NetworkIntent:
+    assert checkpoint.network is not None  # noqa: S101 - as above
+    return msgspec.structs.replace(checkpoint.network, **changes)
+
+
+def _attachment(checkpoint: SandboxCheckpoint) -> Attachment:
+    network = _changed(checkpoint)
+    # After a reboot, or a crash before the pin, there is no namespace; plugins free what they hold elsewhere.
+    netns = network.netns if is_pinned(Path(network.netns)) else ""
+    return Attachment(
+        conflist=network.conflist,
+        container_id=checkpoint.sandbox_id,
+        netns=netns,
+        ifname=network.ifname,
+        args=network.args,
+        capabilities=network.capabilities,
+        result=network.result,
+    )

@@ -1,0 +1,37 @@
+"""RemovePodSandbox."""
+
+from functools import partial
+
+from shim import names, pod
+from shim.container.removal import ensure_removed
+from shim.errors import NotFound
+from shim.gather import gather
+from shim.runtime import Runtime
+from shim.sandbox import dns
+from shim.sandbox.find import find_sandbox
+from shim.sandbox.stop import stop_record
+from shim.view.records import SandboxRecord
+
+
+def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
+    """Remove a pod sandbox with all its containers, stopping it first if need be. An unknown id is fine."""
+    try:
+        record = find_sandbox(rt, sandbox_id)
+    except NotFound:
+        return
+    with rt.locks.hold(("sandbox", names.sandbox_name(record.config.metadata))):
+        remove_record(rt, record)
+
+
+def remove_record(rt: Runtime, record: SandboxRecord) -> None:
+    """Remove a sandbox; the caller holds the lock of its name.
+
+    The checkpoint goes last: as long as anything is left, it is what a later try starts from.
+    """
+    stop_record(rt, record)
+    containers = rt.view.containers_of(record.id)
+    gather([partial(ensure_removed, rt, container.id) for container in containers])
+    ensure_removed(rt, record.id)
+    if not record.foreign:
+        dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
+    rt.checkpoints.delete(record.id)

@@ -1,0 +1,103 @@
+"""RunPodSandbox."""
+
+import time
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from shim import labels, names, pod
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.container.removal import create_under_name, ensure_removed
+from shim.ids import SandboxId
+from shim.image.ensure import ensure_image
+from shim.rollback import Rollback
+from shim.runtime import Runtime
+from shim.sandbox import dns, network
+from shim.sandbox.remove import remove_record
+from shim.sandbox.spec import OOM_SCORE_ADJ, Surroundings, pause_body
+
+log = structlog.get_logger(__name__)
+
+
+def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
+    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Returns its id.
+
+    A sandbox of the same name that is ready is the answer to an earlier try whose client gave up waiting: its id is
+    returned. One that is not ready is removed first. On any error everything is undone in reverse; where an undo
+    fails too, the sandbox stays listed as not ready, for the kubelet's Stop and Remove to finish.
+    """
+    name = names.sandbox_name(config.metadata)
+    with rt.locks.hold(("sandbox", name)):
+        for earlier in [record for record in rt.view.sandboxes() if record.name == name]:
+            if pod.is_ready(rt, earlier):
+                log.info("pod sandbox is there already", sandbox=earlier.id)
+                return earlier.id
+            remove_record(rt, earlier)
+        with Rollback(f"run of pod sandbox {name}") as rollback:
+            sandbox_id = _run(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
+            rollback.commit()
+    return sandbox_id
+
+
+def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
+    # Chosen before anything exists: without a network there is nothing to begin with.
+    conflist = None if pod.host_network(config) else rt.networks.chosen().conflist
+    sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
+    checkpoint = SandboxCheckpoint(
+        sandbox_id=sandbox_id,
+        config=labels.config_as_dict(config),
+        runtime_handler=runtime_handler,
+        created_at=time.time_ns(),
+        network=_intent(rt, config=config, sandbox_id=sandbox_id, conflist=conflist),
+    )
+    rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
+    rt.checkpoints.put(checkpoint)
+    rt.engine.start_container(sandbox_id)
+    rt.view.refresh_container(sandbox_id)
+    # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
+    _write_resolv_conf(rt, config)
+    if checkpoint.network is not None:
+        checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
+    rt.checkpoints.put(replace(checkpoint, ready=True))
+    return sandbox_id
+
+
+def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
+    around = Surroundings(
+        image_id=ensure_image(rt, reference=rt.config.pod_infra_container_image),
+        labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
+        resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
+        cgroup_parent=pod.docker_cgroup_parent(rt, config),
+        runtime=pod.docker_runtime(rt, handler=runtime_handler),
+        oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
+    )
+    body = pause_body(config, around)
+    rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
+    _write_resolv_conf(rt, config)
+    made: list[str] = []
+    rollback.undo("its pause container", lambda: [ensure_removed(rt, container_id) for container_id in made])
+    made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
+    return SandboxId(made[0])
+
+
+def _intent(
+    rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: SandboxId, conflist: dict[str, Any] | None
+) -> network.NetworkIntent | None:
+    if conflist is None:
+        return None
+    return network.network_intent(rt, config=config, sandbox_id=sandbox_id, conflist=conflist)
+
+
+def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
+    wanted = dns.resolv_conf(config.dns_config if config.HasField("dns_config") else None)
+    dns.write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
+
+
+def _connect(rt: Runtime, *, checkpoint: SandboxCheckpoint, rollback: Rollback) -> SandboxCheckpoint:
+    """Pin the network namespace and run ADD in it. An ADD that failed half-way is undone by DEL."""
+    rollback.undo("the pin of its network namespace", lambda: network.unpin_netns(checkpoint))
+    network.pin_netns(checkpoint, pid=rt.view.sandbox(checkpoint.sandbox_id).life.pid)
+    rollback.undo("its network", lambda: network.release(rt, checkpoint))
+    return network.attach(rt, checkpoint)

@@ -1,0 +1,95 @@
+"""The body of Docker's container create for the pause container of a pod. Pure, but for reading a seccomp profile."""
+
+from dataclasses import dataclass
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container import mounts, security
+from shim.container.spec import DOCKER_LOG
+from shim.container.users import docker_groups, docker_user
+from shim.engine.interface import JsonObject
+from shim.ids import ImageId
+from shim.pod import RESOLV_CONF, host_network
+
+OOM_SCORE_ADJ = -998
+"""Pause goes last: with it, every container of the pod would lose its namespaces."""
+
+CPU_SHARES = 2
+"""The least there is: pause sleeps."""
+
+SHM_SIZE = 64 << 20
+"""Bytes of /dev/shm, which the containers of the pod share by joining the IPC namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a sandbox's configuration is combined with."""
+
+    image_id: ImageId
+    labels: dict[str, str]
+    resolv_conf: str
+    """The pod's file on the host."""
+    cgroup_parent: str
+    """In Docker's form."""
+    runtime: str
+    oom_score_adj: int
+
+
+def pause_body(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
+    """Build the create body."""
+    return {
+        "Image": around.image_id,
+        # Docker refuses a host name beside the host's UTS namespace.
+        "Hostname": "" if host_network(config) else config.hostname,
+        "Labels": around.labels,
+        "User": docker_user(config.linux.security_context),
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": _host_config(config, around),
+    }
+
+
+def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
+    context = config.linux.security_context
+    return {
+        **_namespaces(config),
+        "CgroupParent": around.cgroup_parent,
+        "Runtime": around.runtime,
+        "Sysctls": dict(config.linux.sysctls),
+        "OomScoreAdj": around.oom_score_adj,
+        "CpuShares": CPU_SHARES,
+        "ShmSize": SHM_SIZE,
+        "Mounts": [mounts.bind(around.resolv_conf, RESOLV_CONF)],
+        # A privileged pod lets its containers be privileged; pause itself has no use for it.
+        "Privileged": False,
+        "ReadonlyRootfs": context.readonly_rootfs,
+        "GroupAdd": docker_groups(context.supplemental_groups),
+        "SecurityOpt": _security_options(context),
+        "LogConfig": DOCKER_LOG,
+        "RestartPolicy": {"Name": "no"},
+        "Init": False,
+    }
+
+
+def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:
+    options = config.linux.security_context.namespace_options
+    return {
+        "NetworkMode": "host" if host_network(config) else "none",
+        "UTSMode": "host" if host_network(config) else "",
+        "IpcMode": "host" if options.ipc == pb.NODE else "shareable",
+        "PidMode": "host" if options.pid == pb.NODE else "",
+    }
+
+
+def _security_options(context: pb.LinuxSandboxSecurityContext) -> list[str]:
+    field = "config.linux.security_context"
+    return [
+        *security.selinux_options(context.selinux_options),
+        security.no_new_privileges_option(True),
+        *security.seccomp_options(
+            context.seccomp if context.HasField("seccomp") else None,
+            deprecated=context.seccomp_profile_path or "runtime/default",
+            field=f"{field}.seccomp",
+        ),
+        *security.apparmor_options(
+            context.apparmor if context.HasField("apparmor") else None, deprecated="", field=f"{field}.apparmor"
+        ),
+    ]

@@ -1,0 +1,55 @@
+"""PodSandboxStatus."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.status import status_message
+from shim.runtime import Runtime
+from shim.sandbox import network
+from shim.sandbox.find import find_sandbox
+from shim.sandbox.list import sandbox_state
+from shim.view.records import SandboxRecord
+
+
+def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.PodSandboxStatusResponse:
+    """Describe a sandbox and its containers as of one moment. NotFound for an unknown id."""
+    record = find_sandbox(rt, sandbox_id)
+    return pb.PodSandboxStatusResponse(
+        status=_status(rt, record),
+        info={"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {},
+        containers_statuses=[status_message(rt, container) for container in rt.view.containers_of(record.id)],
+        timestamp=time.time_ns(),
+    )
+
+
+def _status(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
+    ips = network.addresses(rt.checkpoints.get(record.id))
+    options = record.config.linux.security_context.namespace_options
+    return pb.PodSandboxStatus(
+        id=record.id,
+        metadata=record.config.metadata,
+        state=sandbox_state(rt, record),
+        created_at=record.life.created_at,
+        network=pb.PodSandboxNetworkStatus(
+            ip=ips[0] if ips else "", additional_ips=[pb.PodIP(ip=ip) for ip in ips[1:]]
+        ),
+        linux=pb.LinuxPodSandboxStatus(namespaces=pb.Namespace(options=options)),
+        labels=record.config.labels,
+        annotations=record.config.annotations,
+        runtime_handler=record.runtime_handler,
+    )
+
+
+def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
+    checkpoint = rt.checkpoints.get(record.id)
+    intent = checkpoint.network if checkpoint else None
+    return {
+        "pid": record.life.pid,
+        "dockerName": record.name,
+        "netns": intent.netns if intent else "",
+        "cniNetwork": intent.conflist.get("name", "") if intent else "",
+        "cniResult": intent.result if intent else None,
+    }

@@ -1,0 +1,47 @@
+"""StopPodSandbox."""
+
+from functools import partial
+
+from shim import names
+from shim.container.removal import ensure_killed
+from shim.errors import NotFound
+from shim.gather import gather
+from shim.runtime import Runtime
+from shim.sandbox import network
+from shim.sandbox.find import find_sandbox
+from shim.view.records import SandboxRecord
+
+
+def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
+    """Kill what runs in a pod and release its network. Idempotent; an unknown id is fine.
+
+    The kubelet has given the containers their grace periods before. A CNI DEL that fails is the error of the call,
+    and is tried again by the next.
+    """
+    try:
+        record = find_sandbox(rt, sandbox_id)
+    except NotFound:
+        return
+    with rt.locks.hold(("sandbox", names.sandbox_name(record.config.metadata))):
+        stop_record(rt, record)
+
+
+def stop_record(rt: Runtime, record: SandboxRecord) -> None:
+    """Stop a sandbox; the caller holds the lock of its name."""
+    running = [container.id for container in rt.view.containers_of(record.id) if container.life.running]
+    # Their network goes only when they have ended: an address must not be given away while it is in use.
+    gather([partial(ensure_killed, rt, container_id) for container_id in running])
+    # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
+    gather([partial(_release, rt, record), partial(_stop_pause, rt, record)])
+    if checkpoint := rt.checkpoints.get(record.id):
+        network.unpin_netns(checkpoint)
+
+
+def _release(rt: Runtime, record: SandboxRecord) -> None:
+    if checkpoint := rt.checkpoints.get(record.id):
+        network.release(rt, checkpoint)
+
+
+def _stop_pause(rt: Runtime, record: SandboxRecord) -> None:
+    if record.life.running:
+        ensure_killed(rt, record.id)

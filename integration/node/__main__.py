@@ -1,0 +1,51 @@
+"""Set up a node from the command line.
+
+python -m integration.node prepare               fetch everything into the cache
+python -m integration.node run [--disk] COMMAND  run a command inside a box with the node's tools
+python -m integration.node host COMMAND          run a command on this machine, with Docker and CNI set up
+python -m integration.node release               undo what a killed `host` left behind
+"""
+
+import argparse
+import sys
+
+from integration.node.box import run_in_box
+from integration.node.commands import NodeError, run_foreground
+from integration.node.host import prepared_host, release
+from integration.node.prepare import prepare
+
+
+def main() -> int:
+    """Run one of the commands and return the exit status."""
+    arguments = _parser().parse_args()
+    try:
+        if arguments.verb == "prepare":
+            prepare()
+        elif arguments.verb == "run":
+            return run_in_box(arguments.command, node=prepare(), on_disk=arguments.disk)
+        elif arguments.verb == "host":
+            with prepared_host():
+                return run_foreground(arguments.command)
+        else:
+            release()
+    except NodeError as cause:
+        print(f"node: {cause}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.node", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("prepare")
+    verbs.add_parser("release")
+    boxed = verbs.add_parser("run")
+    boxed.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")
+    for verb in (boxed, verbs.add_parser("host")):
+        verb.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Running commands of the machine, and telling the reader what takes so long."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_HEARTBEAT_SECONDS = 10.0
+_TAIL_LINES = 15
+
+
+class NodeError(RuntimeError):
+    """The node cannot be set up; the message says what was tried and what it answered."""
+
+
+def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    """Run a command to its end and return its standard output.
+
+    `timeout` is in seconds; `env` is added to our own environment. Raises NodeError with the end of the
+    output when the command is missing, too slow or fails.
+    """
+    words = " ".join(os.fspath(word) for word in argv)
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+        )
+    except FileNotFoundError as cause:
+        raise NodeError(f"run {words}: no such program") from cause
+    except subprocess.TimeoutExpired as cause:
+        raise NodeError(f"run {words}: no end within {timeout:g} s") from cause
+    if done.returncode != 0:
+        raise NodeError(f"run {words}: exit status {done.returncode}\n{tail(done.stdout + done.stderr)}")
+    return done.stdout
+
+
+def run_foreground(argv: Sequence[str]) -> int:
+    """Run a command that has the terminal, to its own end, and return its exit status.
+
+    Ctrl-C reaches it from the terminal, SIGTERM is passed on; both times it is the command that decides how
+    to end, and we clean up after it.
+    """
+    child = subprocess.Popen(argv)
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    return child.wait()
+
+
+def tail(text: str) -> str:
+    """Return the last lines of an output, enough to see why a program gave up."""
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Print a step with the time it took, and a sign of life every ten seconds in between."""
+    started = time.monotonic()
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(_HEARTBEAT_SECONDS):
+            print(f"    ... {title} ({time.monotonic() - started:.0f} s)", flush=True)
+
+    print(f"  - {title}", flush=True)
+    ticker = threading.Thread(target=tell, name="progress", daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticker.join()
+        print(f"    {time.monotonic() - started:6.1f} s", flush=True)

@@ -1,0 +1,105 @@
+"""A background program of the node: started, waited for until it answers, stopped or killed."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from integration.node.commands import NodeError, tail
+
+_TICK_SECONDS = 0.02
+
+
+class Daemon:
+    """One program with its log file.
+
+    It gets a session of its own: Ctrl-C in the terminal reaches the tests only, which then stop their daemons
+    in order. A daemon that outlives a killed test run ends with the box (see `box`).
+    """
+
+    def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:
+        self.argv = tuple(os.fspath(word) for word in argv)
+        self.log = log
+        self._env = dict(env)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The running program's id; NodeError when it does not run."""
+        if self._child is None:
+            raise NodeError(f"{self.argv[0]} is not running")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the program was started and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self, *, ready: Callable[[], bool], timeout: float) -> None:
+        """Start the program and return once `ready` says so; NodeError with its log when that never comes."""
+        self.spawn()
+        try:
+            self.wait_ready(ready, timeout=timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def spawn(self) -> None:
+        """Start the program without waiting for it."""
+        if self.running:
+            raise NodeError(f"start {self.argv[0]}: it runs already")
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
+        """Return once `ready` says so; NodeError when the program ends first, or after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.wait_ended(_TICK_SECONDS):
+                raise NodeError(f"start {self.argv[0]}: it ended\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise NodeError(f"start {self.argv[0]}: no answer in time\n{self.log_tail()}")
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the program's own end; tells whether it came."""
+        if self._child is None:
+            return True
+        try:
+            self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        self._child = None
+        return True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, SIGSTOP and SIGCONT included: a stopped daemon is one that hangs."""
+        os.kill(self.pid, number)
+
+    def stop(self, *, timeout: float) -> None:
+        """Ask the program to end, and kill it when it does not; nothing happens when it does not run."""
+        if not self.running:
+            self.wait_ended(0)
+            return
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        if not self.wait_ended(timeout):
+            self.kill()
+
+    def kill(self) -> None:
+        """End the program at once, as a crash would."""
+        if self.running:
+            self.signal(signal.SIGKILL)
+        self.wait_ended(timeout=10)
+
+    def log_tail(self) -> str:
+        """Return the last lines of the program's log."""
+        return tail(self.log.read_text(errors="replace"))

@@ -1,0 +1,184 @@
+"""Docker, CNI and images on the machine itself, for the demo; what was not there before is undone after.
+
+What will have to be undone is written down, so that `release` also cleans up after a demo that was killed.
+Installed packages stay.
+"""
+
+import os
+import select
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import msgspec
+
+from integration.node import images
+from integration.node.commands import NodeError, step
+from integration.node.daemon import Daemon
+from integration.node.engine import answers, remove_link
+from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
+
+SOCKET = Path("/var/run/docker.sock")
+CONF_DIR = Path("/etc/cni/net.d")
+BIN_DIRS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
+
+_RECORD = Path("/run/pydockershim-demo.json")
+_LOG = Path("/var/log/pydockershim-demo-dockerd.log")
+_START_SECONDS = 60
+_STOP_SECONDS = 40
+
+
+class Undo(msgspec.Struct):
+    """What `release` takes back: images, a configuration file and its bridge, a dockerd.
+
+    `dockerd_started` is that process's start time in clock ticks since boot: a process id alone may have
+    come to mean another program.
+    """
+
+    images: list[str] = []
+    conf: str = ""
+    bridge: str = ""
+    dockerd: int = 0
+    dockerd_started: int = 0
+
+    def save(self) -> None:
+        """Write it down."""
+        _RECORD.write_bytes(msgspec.json.encode(self))
+
+
+@contextmanager
+def prepared_host() -> Iterator[None]:
+    """Set up the machine for pods, and take back what was added when the block ends.
+
+    Inside the block an Engine answers on SOCKET and has the images PAUSE and BUSYBOX, CONF_DIR has a network
+    configuration, and one of BIN_DIRS the CNI plugins.
+    """
+    release()
+    undo = Undo()
+    daemon: Daemon | None = None
+    try:
+        _ensure_packages()
+        daemon = _ensure_engine(undo)
+        _ensure_configuration(undo)
+        _ensure_images(undo)
+        yield
+    finally:
+        release()
+        if daemon is not None:
+            daemon.wait_ended(timeout=10)
+
+
+def release() -> None:
+    """Take back what an earlier `prepared_host` added; nothing happens when there is nothing to take back."""
+    try:
+        undo = msgspec.json.decode(_RECORD.read_bytes(), type=Undo)
+    except FileNotFoundError:
+        return
+    with step("taking back what was added to this machine"):
+        if undo.images and answers(SOCKET):
+            _remove_images(undo.images)
+        if undo.conf:
+            Path(undo.conf).unlink(missing_ok=True)
+        if undo.bridge and not any(Path("/sys/class/net", undo.bridge, "brif").glob("*")):
+            remove_link(undo.bridge)
+        if undo.dockerd:
+            _stop_engine(undo)
+    _RECORD.unlink()
+
+
+def _ensure_packages() -> None:
+    wanted = []
+    if not answers(SOCKET) and shutil.which("dockerd") is None:
+        wanted.append("docker.io")
+    if not any((directory / "bridge").exists() for directory in BIN_DIRS):
+        wanted.append("containernetworking-plugins")
+    ensure_installed(wanted)
+
+
+def _ensure_engine(undo: Undo) -> Daemon | None:
+    if answers(SOCKET):
+        return None
+    with step("starting dockerd"):
+        daemon = Daemon(["dockerd"], log=_LOG, env=os.environ)
+        daemon.spawn()
+        undo.dockerd, undo.dockerd_started = daemon.pid, started_at(daemon.pid)
+        undo.save()
+        daemon.wait_ready(lambda: answers(SOCKET), timeout=_START_SECONDS)
+    return daemon
+
+
+def _stop_engine(undo: Undo) -> None:
+    if started_at(undo.dockerd) != undo.dockerd_started:
+        return
+    handle = os.pidfd_open(undo.dockerd)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        if not select.select([handle], [], [], _STOP_SECONDS)[0]:
+            raise NodeError(f"stop dockerd {undo.dockerd}: it did not end within {_STOP_SECONDS} s")
+    finally:
+        os.close(handle)
+
+
+def started_at(pid: int) -> int:
+    """Return a process's start time in clock ticks since boot, 0 for none; see proc(5), field 22 of stat."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return 0
+    # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _ensure_configuration(undo: Undo) -> None:
+    CONF_DIR.mkdir(parents=True, exist_ok=True)
+    if any(path.suffix in {".conflist", ".conf", ".json"} for path in CONF_DIR.iterdir()):
+        return
+    target = CONF_DIR / EXAMPLE.name
+    bridge = bridge_of(EXAMPLE.read_bytes())
+    if not Path("/sys/class/net", bridge).exists():
+        undo.bridge = bridge
+    undo.conf = str(target)
+    undo.save()
+    shutil.copyfile(EXAMPLE, target)
+    print(f"  - installed {target}", flush=True)
+
+
+def bridge_of(conflist: bytes) -> str:
+    """Return the name of the bridge that a configuration list makes, the plugin's default when unnamed."""
+    for plugin in msgspec.json.decode(conflist)["plugins"]:
+        if plugin["type"] == "bridge":
+            return str(plugin.get("bridge", "cni0"))
+    raise NodeError("find the bridge: the configuration list has no plugin of type bridge")
+
+
+def _ensure_images(undo: Undo) -> None:
+    client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
+    try:
+        busybox = ensure_unpacked(BUSYBOX).root / "bin/busybox"
+        for image in (images.pause_image(busybox), images.busybox_image(busybox)):
+            if images.image_id(client, image.reference) is None:
+                with step(f"making {image.reference}"):
+                    undo.images.append(image.reference)
+                    undo.save()
+                    images.load(client, image)
+    finally:
+        client.close()
+
+
+def _remove_images(references: list[str]) -> None:
+    # Somebody else's container may have come to use one; then it stays, and the reader is told.
+    client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
+    try:
+        for reference in references:
+            try:
+                client.remove_image(reference)
+            except docker.errors.ImageNotFound:
+                continue
+            except docker.errors.APIError as cause:
+                print(f"  - image {reference} stays: {cause.explanation}", flush=True)
+    finally:
+        client.close()

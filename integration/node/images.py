@@ -1,0 +1,168 @@
+"""Images made on the spot: no registry is needed, and the same input gives the same image id everywhere.
+
+They are written as `docker save` archives. Both image stores of every engine load that format, unlike
+`docker import` (no entrypoint) and `docker build` (a builder of its own in each version).
+"""
+
+import hashlib
+import io
+import platform
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+import msgspec
+
+from integration.node.commands import NodeError, run
+
+PAUSE = "registry.k8s.io/pause:3.10"
+BUSYBOX = "docker.io/library/busybox:latest"
+
+_EPOCH = "1970-01-01T00:00:00Z"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_DIRECTORIES = ("bin", "dev", "etc", "home", "proc", "root", "sys", "usr", "var", "var/www")
+_PASSWD = """\
+root:x:0:0:root:/root:/bin/sh
+daemon:x:1:1:daemon:/:/bin/false
+www:x:1000:1000:www:/home:/bin/sh
+nobody:x:65534:65534:nobody:/:/bin/false
+"""
+_GROUP = """\
+root:x:0:
+daemon:x:1:
+staff:x:50:www
+www:x:1000:
+video:x:44:www
+nobody:x:65534:
+"""
+# The shell waits for its job with the trap armed; `wait` also collects adopted children.
+_PAUSE_SCRIPT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One entry of a layer: a file with content, a symbolic link when `link` is set, or a directory."""
+
+    path: str
+    content: bytes = b""
+    mode: int = 0o644
+    link: str = ""
+    directory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image to be made: its reference, files of its only layer, and Docker's container configuration.
+
+    `config` has the keys of an image's `config` object: Entrypoint, Cmd, Env, User, Labels, Volumes,
+    StopSignal, Healthcheck, ...
+    """
+
+    reference: str
+    files: tuple[File, ...]
+    config: Mapping[str, object] = field(default_factory=dict)
+
+
+def load(api: docker.APIClient, image: Image) -> str:
+    """Load the image into the engine; returns its id there."""
+    for line in api.load_image(archive(image)):  # type: ignore[no-untyped-call]  # absent from types-docker
+        if "error" in line:
+            raise NodeError(f"load {image.reference}: {line['error']}")
+    found = image_id(api, image.reference)
+    if found is None:
+        raise NodeError(f"load {image.reference}: the engine took it and does not list it")
+    return found
+
+
+def image_id(api: docker.APIClient, reference: str) -> str | None:
+    """Return the id of an image the engine has, None for one it has not."""
+    try:
+        found = api.inspect_image(reference)  # type: ignore[no-untyped-call]  # absent from types-docker
+    except docker.errors.ImageNotFound:
+        return None
+    return str(found["Id"])
+
+
+def archive(image: Image) -> bytes:
+    """Return the image in the format of `docker save`."""
+    layer = _tar(image.files)
+    config = msgspec.json.encode(
+        {
+            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "os": "linux",
+            "created": _EPOCH,
+            "config": dict(image.config),
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer)}"]},
+            "history": [{"created": _EPOCH, "created_by": "pydockershim integration"}],
+        }
+    )
+    config_name, layer_name = f"{_digest(config)}.json", f"{_digest(layer)}/layer.tar"
+    # Docker's own archives use the familiar short form; the containerd store expands it to the full one.
+    tags = [image.reference.removeprefix("docker.io/library/")]
+    manifest = msgspec.json.encode([{"Config": config_name, "RepoTags": tags, "Layers": [layer_name]}])
+    return _tar(
+        [File(config_name, config), File(layer_name, layer), File("manifest.json", manifest)],
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _tar(files: Iterable[File]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for file in files:
+            tar.addfile(_entry(file), io.BytesIO(file.content))
+    return buffer.getvalue()
+
+
+def _entry(file: File) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(file.path)  # times and owners stay 0: the same input gives the same bytes
+    entry.mode, entry.size, entry.linkname = file.mode, len(file.content), file.link
+    if file.directory:
+        entry.type = tarfile.DIRTYPE
+    elif file.link:
+        entry.type = tarfile.SYMTYPE
+    return entry
+
+
+def pause_image(busybox: Path, *, compiler: str | None = "gcc") -> Image:
+    """Return the pause image: compiled where there is a C compiler, else the same behaviour in shell."""
+    if compiler is not None and shutil.which(compiler):
+        files: tuple[File, ...] = (File("pause", _compiled(compiler), mode=0o755),)
+        entrypoint = ["/pause"]
+    else:
+        files = (File("busybox", busybox.read_bytes(), mode=0o755),)
+        entrypoint = ["/busybox", "sh", "-c", _PAUSE_SCRIPT]
+    return Image(PAUSE, files, {"Entrypoint": entrypoint, "User": "65535:65535", "WorkingDir": "/"})
+
+
+def _compiled(compiler: str) -> bytes:
+    with tempfile.TemporaryDirectory() as scratch:
+        output = Path(scratch, "pause")
+        source = Path(__file__).with_name("pause.c")
+        run([compiler, "-static", "-Os", "-s", "-Wall", "-Werror", "-o", output, source], timeout=60)
+        return output.read_bytes()
+
+
+def busybox_image(busybox: Path, *, reference: str = BUSYBOX, config: Mapping[str, object] | None = None) -> Image:
+    """Return a small Linux to test with: busybox under all its names, a few users and a web page.
+
+    `config` is added to the configuration, for an image with a user, labels, a health check and so on.
+    """
+    applets = run([busybox, "--list"], timeout=10).split()
+    files = (
+        *(File(path, mode=0o755, directory=True) for path in _DIRECTORIES),
+        File("tmp", mode=0o1777, directory=True),
+        File("bin/busybox", busybox.read_bytes(), mode=0o755),
+        *(File(f"bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
+        File("etc/passwd", _PASSWD.encode()),
+        File("etc/group", _GROUP.encode()),
+        File("var/www/index.html", b"it works\n"),
+    )
+    return Image(reference, files, {"Cmd": ["sh"], "Env": ["PATH=/bin"], **(config or {})})

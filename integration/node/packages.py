@@ -1,0 +1,259 @@
+"""Debian packages: a few host tools by apt, everything that would start a service only unpacked.
+
+`dpkg -x` into a cache instead of `apt-get install` for Docker, the CNI plugins and the registry: a machine
+that already has a Docker (of any vendor) keeps it, no service is started or replaced, and two Docker versions
+fit beside each other. apt still checks the signatures, by a private configuration that only borrows the
+machine's mirror and keys.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from integration.node.commands import NodeError, run, step
+
+_APT_SECONDS = 900
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_RECORD = "bundle.json"
+
+HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2")
+"""Tools and libraries without services, which the unpacked programs need in their usual places."""
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """Packages that are unpacked together.
+
+    `suites` are tried in this order. `program` with `least` keeps a suite from being taken whose version of
+    that program is too old or does not run on this machine (a newer glibc, say).
+    """
+
+    name: str
+    suites: tuple[str, ...]
+    packages: tuple[str, ...]
+    program: str = ""
+    least: tuple[int, ...] = ()
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What lies in an unpacked bundle; written last, so its presence means that the rest is complete."""
+
+    suite: str
+    versions: dict[str, str]
+
+
+class Unpacked(msgspec.Struct, frozen=True):
+    """An unpacked bundle: the directory that stands for `/`, and the record of what is in it."""
+
+    root: Path
+    record: Record
+
+    @property
+    def path(self) -> tuple[Path, ...]:
+        """Directories of its programs, as a search path."""
+        return (self.root / "usr/sbin", self.root / "usr/bin", self.root / "bin")
+
+
+STABLE = Bundle(name="engine-20.10", suites=("bookworm",), packages=("docker.io", "containerd", "runc", "tini"))
+# No runc from there: it is linked against a newer glibc than Debian 12 has; STABLE's serves both engines.
+NEWER = Bundle(
+    name="engine-28",
+    suites=("testing", "unstable"),
+    packages=("docker.io", "containerd"),
+    program="usr/sbin/dockerd",
+    least=(28,),
+)
+TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
+BUSYBOX = Bundle(name="busybox", suites=("bookworm",), packages=("busybox-static",))
+
+
+def cache_directory() -> Path:
+    """Where unpacked bundles live: outside the checkout, so that a fresh clone need not download again."""
+    return Path(os.environ.get("PYDOCKERSHIM_CACHE", "/var/cache/pydockershim"))
+
+
+# --- packages installed on the machine ------------------------------------------------------------------
+
+
+def ensure_installed(names: Iterable[str]) -> tuple[str, ...]:
+    """Install those of the packages that are missing; returns which these were."""
+    missing = tuple(name for name in names if not is_installed(name))
+    if missing:
+        with step(f"installing {' '.join(missing)}"):
+            run(["apt-get", "update", "-qq"], timeout=_APT_SECONDS)
+            run(
+                ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing],
+                timeout=_APT_SECONDS,
+                env={"DEBIAN_FRONTEND": "noninteractive"},
+            )
+    return missing
+
+
+def is_installed(name: str) -> bool:
+    """Tell whether dpkg has the package fully installed."""
+    try:
+        status = run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name], timeout=30)
+    except NodeError:
+        return False  # dpkg-query exits 1 for a package it has never heard of
+    return status == "installed"
+
+
+# --- packages unpacked into the cache -------------------------------------------------------------------
+
+
+def ensure_unpacked(bundle: Bundle) -> Unpacked:
+    """Return the unpacked bundle, from the cache or else downloaded from the first suite that has it.
+
+    Raises NodeError with the reason of every suite when none will do.
+    """
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / "lock"):
+        return _cached(cache, bundle) or _downloaded(cache, bundle)
+
+
+def _cached(cache: Path, bundle: Bundle) -> Unpacked | None:
+    root = cache / bundle.name
+    try:
+        record = msgspec.json.decode((root / _RECORD).read_bytes(), type=Record)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return Unpacked(root=root, record=record) if set(record.versions) == set(bundle.packages) else None
+
+
+def _downloaded(cache: Path, bundle: Bundle) -> Unpacked:
+    reasons = []
+    for suite in bundle.suites:
+        try:
+            with step(f"unpacking {' '.join(bundle.packages)} from Debian {suite}"):
+                return _unpacked_from(suite, cache=cache, bundle=bundle)
+        except NodeError as cause:
+            reasons.append(f"{suite}: {cause}")
+    raise NodeError(f"unpack {bundle.name}: no suite will do\n" + "\n".join(reasons))
+
+
+def _unpacked_from(suite: str, *, cache: Path, bundle: Bundle) -> Unpacked:
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f"{bundle.name}.") as scratch:
+        root = Path(scratch, "root")
+        versions = {}
+        for archive in _download(suite, cache=cache, packages=bundle.packages, into=Path(scratch)):
+            run(["dpkg-deb", "--extract", archive, root], timeout=120)
+            name, version = package_of_archive(archive.name)
+            versions[name] = version
+        _link_docker_init(root)
+        if bundle.program:
+            check_version(run([root / bundle.program, "--version"], timeout=30), least=bundle.least)
+        record = Record(suite=suite, versions=versions)
+        (root / _RECORD).write_bytes(msgspec.json.encode(record))
+        final = cache / bundle.name
+        if final.exists():
+            shutil.rmtree(final)
+        root.rename(final)
+    return Unpacked(root=final, record=record)
+
+
+def _link_docker_init(root: Path) -> None:
+    # Docker looks for its init under this name; Debian makes the link in the installation script, which an
+    # unpacked package never runs.
+    tini, link = root / "usr/bin/tini-static", root / "usr/bin/docker-init"
+    if tini.exists() and not link.exists():
+        link.symlink_to(tini.name)
+
+
+def _download(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> list[Path]:
+    private = cache / "apt" / suite
+    for part in ("lists/partial", "archives/partial"):
+        (private / part).mkdir(parents=True, exist_ok=True)
+    (private / "status").touch()
+    targets = run(
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+            "Created-By: Packages",
+        ],
+        timeout=60,
+    )
+    (private / "sources.list").write_text(source_line(mirror_from_targets(targets), suite=suite))
+    (private / "apt.conf").write_text(apt_configuration(private))
+    env = {"APT_CONFIG": str(private / "apt.conf")}
+    run(["apt-get", "update", "-qq", "--allow-releaseinfo-change"], timeout=_APT_SECONDS, env=env)
+    downloads = into / "archives"
+    downloads.mkdir()
+    # `apt-get download` writes into its working directory and has no option for another one.
+    run(["apt-get", "download", "-qq", *packages], timeout=_APT_SECONDS, env=env, cwd=downloads)
+    return sorted(downloads.glob("*.deb"))
+
+
+def mirror_from_targets(targets: str) -> str:
+    """Return the Debian mirror this machine uses.
+
+    `targets` has one line per package index, `URI release component`. The mirror is the one that serves
+    component `main` of a whole release: a name with a dash or slash (bookworm-updates, bookworm/updates) is
+    a supplement, and third parties that publish for a release use other component names.
+    """
+    for line in targets.splitlines():
+        uri, _, rest = line.partition(" ")
+        release, _, component = rest.partition(" ")
+        if component == "main" and re.fullmatch(r"[a-z]+", release):
+            return uri
+    raise NodeError("find the Debian mirror: apt has no source with component main of a Debian release")
+
+
+def source_line(mirror: str, *, suite: str) -> str:
+    """Return the apt source of one suite, checked with Debian's archive keys where these have their own file."""
+    options = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
+    return f"deb {options}{mirror} {suite} main\n"
+
+
+def apt_configuration(private: Path) -> str:
+    """Return an apt configuration that keeps lists and state of its own below `private`.
+
+    The machine's other settings (proxy, certificates) stay in force. No package counts as installed there.
+    """
+    return "".join(
+        f'{key} "{value}";\n'
+        for key, value in {
+            "Dir::State": private,
+            "Dir::State::lists": private / "lists",
+            "Dir::State::status": private / "status",
+            "Dir::Cache": private,
+            "Dir::Etc::sourcelist": private / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "APT::Sandbox::User": "root",  # the cache need not be readable for apt's own user
+            "APT::Update::Error-Mode": "any",  # an index that cannot be fetched is a failure, not a warning
+            "Acquire::Retries": "2",
+            "Acquire::Languages": "none",
+        }.items()
+    )
+
+
+def package_of_archive(filename: str) -> tuple[str, str]:
+    """Split `name_version_architecture.deb`, where a colon of the version is written `%3a`."""
+    name, version, _ = filename.split("_", 2)
+    return name, unquote(version)
+
+
+def check_version(banner: str, *, least: tuple[int, ...]) -> None:
+    """Raise NodeError when the first version number in a program's banner is below `least`."""
+    found = re.search(r"\d+(?:\.\d+)*", banner)
+    if found is None:
+        raise NodeError(f"read a version: none in {banner!r}")
+    if tuple(map(int, found[0].split("."))) < least:
+        raise NodeError(f"version {found[0]} is older than {'.'.join(map(str, least))}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

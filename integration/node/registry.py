@@ -1,0 +1,85 @@
+"""A private image registry on a loopback port, which Docker accepts without TLS."""
+
+import http.client
+import os
+import socket
+from pathlib import Path
+
+import docker
+import msgspec
+
+from integration.node.commands import NodeError
+from integration.node.daemon import Daemon
+
+_START_SECONDS = 30
+_STOP_SECONDS = 10
+
+USER = "kubelet"
+PASSWORD = "open sesame"
+_HTPASSWD = "kubelet:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW"
+"""The line for USER and PASSWORD. Ready-made: Python has no bcrypt, the only scheme the registry accepts."""
+
+
+class Registry:
+    """One registry; with `private`, only USER with PASSWORD may push and pull."""
+
+    def __init__(self, program: Path, *, home: Path, private: bool = False) -> None:
+        home.mkdir(parents=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.auth_config = {"username": USER, "password": PASSWORD} if private else None
+        (home / "htpasswd").write_text(_HTPASSWD + "\n")
+        # JSON is YAML, the format the registry reads.
+        (home / "config.yml").write_bytes(msgspec.json.encode(self._configuration(home)))
+        self.daemon = Daemon([program, "serve", home / "config.yml"], log=home / "registry.log", env=dict(os.environ))
+
+    def _configuration(self, home: Path) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "version": "0.1",
+            "log": {"level": "info"},
+            "storage": {"filesystem": {"rootdirectory": str(home / "data")}, "delete": {"enabled": True}},
+            "http": {"addr": self.address},
+        }
+        if self.auth_config is not None:
+            settings["auth"] = {"htpasswd": {"realm": "pydockershim", "path": str(home / "htpasswd")}}
+        return settings
+
+    def start(self) -> None:
+        """Start the registry and wait until it answers."""
+        self.daemon.start(ready=lambda: _answers(self.address), timeout=_START_SECONDS)
+
+    def stop(self) -> None:
+        """Stop the registry; what was pushed stays until the box ends."""
+        self.daemon.stop(timeout=_STOP_SECONDS)
+
+    def push(self, api: docker.APIClient, image: str, *, name: str) -> str:
+        """Push a local image as `<registry>/<name>` and return that reference.
+
+        `name` may carry a tag (else `latest`). The tag made for the push is removed again, so that a pull
+        of the reference is a real one.
+        """
+        repository, _, tag = name.partition(":")
+        reference = f"{self.address}/{repository}:{tag or 'latest'}"
+        api.tag(image, f"{self.address}/{repository}", tag or "latest")
+        for line in api.push(reference, stream=True, decode=True, auth_config=self.auth_config):
+            if "error" in line:
+                raise NodeError(f"push {reference}: {line['error']}")
+        api.remove_image(reference)
+        return reference
+
+
+def free_port() -> int:
+    """Return a loopback port nobody listens on; inside the box nobody else looks for one either."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", "/v2/")
+        return connection.getresponse().status in {200, 401}
+    except OSError:
+        return False
+    finally:
+        connection.close()

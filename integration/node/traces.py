@@ -1,0 +1,34 @@
+"""What pods may leave behind on a node, to compare before and after."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Everything of a node that must be as before once all pods are removed."""
+
+    containers: frozenset[str]
+    namespaces: frozenset[str]
+    leases: frozenset[str]
+    links: frozenset[str]
+    mounts: frozenset[str]
+    state: frozenset[str]
+
+
+def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> Traces:
+    """Look at a node.
+
+    `lease_dir` is host-local's directory; its bookkeeping files (lock, last_reserved_ip) are no reservations.
+    """
+    leases = (path.name for path in lease_dir.glob("*/*") if path.name[:1].isdigit() or ":" in path.name)
+    return Traces(
+        containers=frozenset(row["Id"] for row in api.containers(all=True, quiet=True)),
+        namespaces=frozenset(path.name for path in netns_dir.glob("*")),
+        leases=frozenset(leases),
+        links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+        mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*")),
+    )

@@ -1,0 +1,187 @@
+import errno
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from integration.conftest import Images, NodeDirs
+from integration.node.box import OUTSIDE, Node
+from integration.node.engine import Engine, answers
+from integration.node.images import image_id
+from integration.node.registry import Registry
+
+
+@contextmanager
+def running(engine: Engine, image: str, command: list[str]) -> Iterator[str]:
+    """Run a container without a network and yield its id."""
+    api = engine.api
+    host_config = api.create_host_config(network_mode="none")
+    container = api.create_container(image, command, host_config=host_config)["Id"]
+    try:
+        api.start(container)
+        yield container
+    finally:
+        api.remove_container(container, force=True)
+
+
+def output(engine: Engine, image: str, command: list[str]) -> str:
+    with running(engine, image, command) as container:
+        engine.api.wait(container, timeout=30)
+        return engine.api.logs(container).decode()
+
+
+def test_each_engine_answers_its_version(engine: Engine) -> None:
+    assert engine.version.startswith(engine.name.partition("-")[0])
+    assert engine.api.info()["CgroupDriver"] == engine.cgroup_driver
+
+
+def test_each_engine_runs_a_container_without_network(engine: Engine, images: Images) -> None:
+    listing = output(engine, images.busybox, ["ls", "/sys/class/net"])
+
+    assert listing.split() == ["lo"]
+
+
+def test_containers_are_below_the_cgroup_of_the_box(engine: Engine, images: Images) -> None:
+    with running(engine, images.busybox, ["sleep", "60"]) as container:
+        pid = engine.api.inspect_container(container)["State"]["Pid"]
+        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+
+    assert any(line.endswith(f"{engine.cgroup_parent}/{container}") for line in groups)
+
+
+def test_pause_ends_at_once_when_asked_to(engine: Engine, images: Images) -> None:
+    with running(engine, images.pause, []) as container:
+        engine.api.stop(container, timeout=20)
+        state = engine.api.inspect_container(container)["State"]
+
+    assert state["ExitCode"] == 0
+
+
+def test_pause_collects_orphans_of_a_shared_pid_namespace(engine: Engine, images: Images) -> None:
+    with running(engine, images.pause, []) as pause:
+        config = engine.api.create_host_config(network_mode="none", pid_mode=f"container:{pause}")
+        # The inner shell starts a child and ends: the child's parent is then pause, process 1.
+        script = "sh -c 'true & true'; sh -c 'sleep 0.1 & true'; sleep 0.5; ps -o stat,comm"
+        child = engine.api.create_container(images.busybox, ["sh", "-c", script], host_config=config)["Id"]
+        try:
+            engine.api.start(child)
+            engine.api.wait(child, timeout=30)
+            listing = engine.api.logs(child).decode()
+        finally:
+            engine.api.remove_container(child, force=True)
+
+    assert "pause" in listing
+    assert not [line for line in listing.splitlines() if line.startswith("Z")]
+
+
+def test_the_client_stays_valid_over_a_restart(engine: Engine, images: Images) -> None:
+    before = image_id(engine.api, images.busybox)
+    engine.restart()
+
+    assert before is not None
+    assert image_id(engine.api, images.busybox) == before
+
+
+def test_a_stopped_engine_does_not_answer(engine: Engine) -> None:
+    engine.stop()
+    try:
+        assert not answers(engine.socket)
+    finally:
+        engine.start()
+
+
+def test_a_crashed_engine_can_be_started_again(engine: Engine, images: Images) -> None:
+    with running(engine, images.pause, []) as container:
+        engine.kill()
+        engine.start()
+        # Without live-restore the new dockerd ends what the old one left running.
+        assert engine.api.inspect_container(container)["State"]["Running"] is False
+
+
+def test_the_registry_accepts_a_push_and_gives_it_back(engine: Engine, images: Images, registry: Registry) -> None:
+    reference = registry.push(engine.api, images.busybox, name="smoke/busybox:v1")
+    engine.api.pull(reference)
+
+    assert output(engine, reference, ["echo", "pulled"]) == "pulled\n"
+    engine.api.remove_image(reference)
+
+
+def test_the_private_registry_asks_for_its_password(engine: Engine, images: Images, private_registry: Registry) -> None:
+    reference = private_registry.push(engine.api, images.busybox, name="smoke/secret")
+    with pytest.raises(docker.errors.APIError, match=r"no basic auth|unauthorized|authorization"):
+        engine.api.pull(reference)
+
+    engine.api.pull(reference, auth_config=private_registry.auth_config)
+    engine.api.remove_image(reference)
+
+
+def test_images_carry_the_configuration_asked_for(engine: Engine, images: Images) -> None:
+    reference = "node.test/as-www:1"
+    images.load(reference, {"User": "www", "Env": ["PATH=/bin", "COLOUR=blue"]})
+
+    assert output(engine, reference, ["sh", "-c", "id -un; echo $COLOUR"]) == "www\nblue\n"
+    engine.api.remove_image(reference)
+
+
+def test_a_pod_network_reaches_the_node_and_the_outside(engine: Engine, images: Images, node_dirs: NodeDirs) -> None:
+    configuration = {
+        "cniVersion": "0.4.0",
+        "name": "smoke",
+        "type": "bridge",
+        "bridge": "smoke0",
+        "isGateway": True,
+        "ipMasq": True,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(node_dirs.cni_leases),
+            "ranges": [[{"subnet": "10.99.0.0/24"}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    before = node_dirs.traces(engine)
+    with running(engine, images.busybox, ["sleep", "60"]) as container:
+        pid = engine.api.inspect_container(container)["State"]["Pid"]
+        result = cni("ADD", configuration, container=container, pid=pid, dirs=node_dirs)
+        address = result["ips"][0]["address"].partition("/")[0]
+        ping = engine.api.exec_create(container, ["ping", "-c", "1", "-W", "5", "192.0.2.1"])["Id"]
+        engine.api.exec_start(ping)
+        from_node = subprocess.run(["ip", "route", "get", address], check=True, capture_output=True)
+        cni("DEL", configuration, container=container, pid=pid, dirs=node_dirs)
+        assert engine.api.exec_inspect(ping)["ExitCode"] == 0
+    subprocess.run(["ip", "link", "delete", "smoke0"], check=True)
+
+    assert b"smoke0" in from_node.stdout
+    assert node_dirs.traces(engine) == before
+
+
+def cni(verb: str, configuration: dict[str, object], *, container: str, pid: int, dirs: NodeDirs) -> Any:
+    done = subprocess.run(
+        [dirs.cni_bin / "bridge"],
+        check=True,
+        input=json.dumps(configuration).encode(),
+        capture_output=True,
+        env={
+            **os.environ,
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": f"/proc/{pid}/ns/net",
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": str(dirs.cni_bin),
+        },
+    )
+    return json.loads(done.stdout or b"{}")
+
+
+def test_the_world_beyond_the_outside_refuses_at_once(node: Node) -> None:
+    assert OUTSIDE.exists(), node
+    with pytest.raises(OSError, match=r"unreachable|No route to host") as refusal:
+        socket.create_connection(("203.0.113.1", 443), timeout=10)
+
+    assert refusal.value.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH}

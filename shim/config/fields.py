@@ -1,0 +1,178 @@
+"""What a setting is called on each way in, and which forms of its value are accepted.
+
+All of it follows from `shim.config.model`: the type of a field decides how its text is read, its docstring is the help
+of its flag. A new field is one place.
+"""
+
+import ast
+import inspect
+import ipaddress
+import itertools
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from shim.config.model import Config
+
+ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
+
+_GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+# cri-dockerd knows more levels than there is use for; its flags are to be taken as they are.
+_LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One setting: how to say it, and what it takes."""
+
+    name: str
+    doc: str
+    default: object
+    accepted: str
+    """The forms a value may have, in words."""
+    parse: Callable[[object], Any]
+    """Text (flag, environment) or a TOML value to the value of the field; ValueError for anything else."""
+
+    @property
+    def flag(self) -> str:
+        """Its flag, with the dashes."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+@cache
+def fields() -> Mapping[str, Field]:
+    """All settings by name, in the order of the model."""
+    docs = _docs()
+    return MappingProxyType(
+        {
+            info.name: Field(
+                name=info.name,
+                doc=docs[info.name],
+                default=info.default,
+                accepted=_kind(info).accepted,
+                parse=_kind(info).parse,
+            )
+            for info in msgspec.structs.fields(Config)
+        }
+    )
+
+
+def seconds_from(raw: object) -> float:
+    """Read a duration: a number of seconds, or Go's form (`1m30s`, `250ms`) that cri-dockerd's flags have."""
+    if isinstance(raw, int | float) and not isinstance(raw, bool):
+        seconds = float(raw)
+    elif isinstance(raw, str) and _is_go_form(raw):
+        seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(raw))
+    else:
+        seconds = float(_text(raw))
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(raw)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    parse: Callable[[object], object]
+    accepted: str
+
+
+def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
+    if info.name in _BY_NAME:
+        return _BY_NAME[info.name]
+    if get_origin(info.type) is Literal:
+        return _choice(get_args(info.type))
+    return _BY_TYPE[info.type]
+
+
+def _choice(choices: tuple[str, ...]) -> _Kind:
+    def parse(raw: object) -> str:
+        text = str(raw).lower() if isinstance(raw, bool) else _text(raw)
+        text = _LEVEL_ALIASES.get(text, text) if "warning" in choices else text
+        if text not in choices:
+            raise ValueError(raw)
+        return text
+
+    return _Kind(parse, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw or raw != raw.strip() or "\0" in raw:
+        raise ValueError(raw)
+    return raw
+
+
+def _path(raw: object) -> Path:
+    path = Path(_text(raw))
+    if not path.is_absolute():
+        raise ValueError(raw)
+    return path
+
+
+def _paths(raw: object) -> tuple[Path, ...]:
+    items = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(items, list) or not items:
+        raise ValueError(raw)
+    return tuple(_path(item) for item in items)
+
+
+def _unix_socket(raw: object) -> str:
+    text = _text(raw)
+    return "unix://" + str(_path(text.removeprefix("unix://")))
+
+
+def _listening_endpoint(raw: object) -> str:
+    return "fd://" if raw == "fd://" else _unix_socket(raw)
+
+
+def _networks(raw: object) -> str:
+    if raw == "":
+        return ""
+    return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
+
+
+def _is_go_form(text: str) -> bool:
+    return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
+
+
+_BY_NAME = {
+    "container_runtime_endpoint": _Kind(
+        _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not served"
+    ),
+    "docker_endpoint": _Kind(
+        _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
+    ),
+    "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
+}
+
+_BY_TYPE: dict[object, _Kind] = {
+    str: _Kind(_text, "a text that is not empty"),
+    float: _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s"),
+    Path: _Kind(_path, "an absolute path"),
+    tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),
+}
+
+
+def _docs() -> dict[str, str]:
+    # Python keeps no docstrings of attributes; they stand behind their field in the source.
+    body = ast.parse(inspect.getsource(Config)).body[0]
+    assert isinstance(body, ast.ClassDef)  # noqa: S101 - for the type checker; the source of a class is one
+    docs: dict[str, str] = {}
+    for field, doc in itertools.pairwise(body.body):
+        match field, doc:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = " ".join(text.split())
+    return docs

@@ -1,0 +1,133 @@
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shim.config.fields import fields, seconds_from
+from shim.config.model import Config
+
+
+def parsed(name: str, raw: object) -> Any:
+    return fields()[name].parse(raw)
+
+
+def refused(name: str, raw: object) -> bool:
+    try:
+        parsed(name, raw)
+    except ValueError:
+        return True
+    return False
+
+
+def test_every_field_of_the_model_has_its_documentation() -> None:
+    assert list(fields()) == list(Config.__struct_fields__)
+    assert all(field.doc.endswith((".", ")")) for field in fields().values())
+
+
+def test_names_of_a_field_on_each_way_in() -> None:
+    field = fields()["cni_bin_dir"]
+
+    assert (field.flag, field.variable) == ("--cni-bin-dir", "PYDOCKERSHIM_CNI_BIN_DIR")
+
+
+@pytest.mark.parametrize("name", list(Config.__struct_fields__))
+def test_every_default_is_an_accepted_value(name: str) -> None:
+    default = getattr(Config(), name)
+    raw = [str(path) for path in default] if isinstance(default, tuple) else msgspec.to_builtins(default, enc_hook=str)
+
+    assert parsed(name, raw) == default
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        ("60", 60.0),
+        ("0.5", 0.5),
+        (90, 90.0),
+        (1.5, 1.5),
+        ("0", 0.0),
+        ("1m30s", 90.0),
+        ("2m0s", 120.0),
+        ("1h", 3600.0),
+        ("250ms", 0.25),
+        ("1.5h", 5400.0),
+        (".5s", 0.5),
+        ("100us", 1e-4),
+        ("100µs", 1e-4),
+        ("5ns", 5e-9),
+    ],
+)
+def test_durations(raw: object, seconds: float) -> None:
+    assert seconds_from(raw) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("raw", ["", "soon", "-1", "-1s", "1m30", "1x", "inf", "nan", " 1", "1 m", True, None, [1], -2])
+def test_what_is_no_duration(raw: object) -> None:
+    assert refused("shutdown_grace", raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "endpoint"),
+    [
+        ("unix:///run/a.sock", "unix:///run/a.sock"),
+        ("/run/a.sock", "unix:///run/a.sock"),
+        ("fd://", "fd://"),
+    ],
+)
+def test_endpoints_with_and_without_scheme(raw: str, endpoint: str) -> None:
+    assert parsed("container_runtime_endpoint", raw) == endpoint
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "tcp://1.2.3.4:5", "unix://run/a.sock", "a.sock", "fd://3", "npipe:////./pipe/x", 1]
+)
+def test_what_is_no_endpoint(raw: object) -> None:
+    assert refused("container_runtime_endpoint", raw)
+
+
+def test_docker_is_reached_by_a_unix_socket_alone() -> None:
+    assert parsed("docker_endpoint", "/run/docker.sock") == "unix:///run/docker.sock"
+    assert refused("docker_endpoint", "fd://")
+
+
+@pytest.mark.parametrize("raw", ["/opt/cni/bin,/usr/lib/cni", ["/opt/cni/bin", "/usr/lib/cni"]])
+def test_a_list_of_directories(raw: object) -> None:
+    assert parsed("cni_bin_dir", raw) == (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+
+
+@pytest.mark.parametrize("raw", ["", "/a,", "/a,b", [], [1], 7])
+def test_what_is_no_list_of_directories(raw: object) -> None:
+    assert refused("cni_bin_dir", raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "level"),
+    [("info", "info"), ("warn", "warning"), ("trace", "debug"), ("fatal", "error"), ("panic", "error")],
+)
+def test_log_levels_of_cri_dockerd_are_understood(raw: str, level: str) -> None:
+    assert parsed("log_level", raw) == level
+
+
+@pytest.mark.parametrize(("raw", "value"), [("auto", "auto"), (True, "true"), (False, "false"), ("true", "true")])
+def test_a_choice_takes_a_boolean_of_toml_too(raw: object, value: str) -> None:
+    assert parsed("restrict_oom_score_adj", raw) == value
+
+
+@pytest.mark.parametrize("raw", ["maybe", "", None, 1])
+def test_what_is_no_choice(raw: object) -> None:
+    assert refused("restrict_oom_score_adj", raw)
+
+
+def test_choices_are_told_in_words() -> None:
+    assert fields()["log_format"].accepted == "auto, console or json"
+
+
+def test_pod_ranges() -> None:
+    assert parsed("pod_cidr", "10.244.0.0/24, fd00::/64") == "10.244.0.0/24,fd00::/64"
+    assert parsed("pod_cidr", "") == ""
+
+
+@pytest.mark.parametrize("raw", ["10.244.0.0/33", "10.244.0.1/24", "pods", "10.0.0.0/8,", 10])
+def test_what_is_no_pod_range(raw: object) -> None:
+    assert refused("pod_cidr", raw)

@@ -1,0 +1,50 @@
+import pytest
+
+from shim.config.fields import fields
+from shim.config.legacy import ALIASES, LEGACY, warnings
+from shim.errors import InvalidArgument
+
+
+def test_aliases_lead_to_fields() -> None:
+    assert set(ALIASES.values()) <= set(fields())
+
+
+def test_no_flag_is_both_legacy_and_a_setting() -> None:
+    assert not {legacy.flag for legacy in LEGACY} & {field.flag for field in fields().values()}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--network-plugin", "cni"),
+        ("--ipv6-dual-stack", "true"),
+        ("--hairpin-mode", "none"),
+        ("--network-plugin-mtu", "0"),
+        ("--runtime-cgroups", ""),
+        ("--streaming-bind-addr", ""),
+    ],
+)
+def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) -> None:
+    assert warnings({flag: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--ipv6-dual-stack", "false"),
+        ("--hairpin-mode", "hairpin-veth"),
+        ("--network-plugin-mtu", "1400"),
+        ("--runtime-cgroups", "/system.slice"),
+        ("--streaming-bind-addr", "0.0.0.0:1"),
+    ],
+)
+def test_what_is_ignored_is_told_once(flag: str, value: str) -> None:
+    [word] = warnings({flag: value})
+
+    assert word.startswith(f"flag {flag} is ignored: ")
+
+
+@pytest.mark.parametrize("plugin", ["kubenet", "", "no-op"])
+def test_another_network_plugin_is_refused(plugin: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"flag --network-plugin '{plugin}' is not cni"):
+        warnings({"--network-plugin": plugin})

@@ -1,14 +1,14 @@
 """Files that survive a crash: each is there with its whole old or its whole new content.
 
-The order is the one POSIX asks for: write a new file, fsync it, rename it over the old one, fsync the directory. No
-lock is taken here; two files are written, and wait for the disk, side by side.
+The order is the one POSIX asks for: write a new file, fsync it, rename it over the old one, fsync the
+directory. No lock is taken here; two files are written, and wait for the disk, side by side.
 """
 
 import errno
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shim.errors import ResourceExhausted, ShimError
@@ -41,7 +41,8 @@ def ensure_private_directory(path: Path) -> None:
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace `path` by `content` atomically and durably; on an error the old file is still there, whole.
 
-    When the fsync of the directory fails, the new content is in place but may be lost with the power: an error too.
+    When the fsync of the directory fails, the new content is in place but may be lost with the power: an
+    error too.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with failing_as(f"write {path}"):
@@ -55,15 +56,15 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove `path` durably; nothing there is fine."""
-    with failing_as(f"remove {path}"):
+    """Remove `path` durably; nothing there is fine, and so is a missing directory."""
+    with failing_as(f"remove {path}"), suppress(FileNotFoundError):
         path.unlink(missing_ok=True)
         # Also when it was gone already: an earlier removal may have failed between unlink and fsync.
         sync_directory(path.parent)
 
 
 def remove_temporaries(directory: Path) -> None:
-    """Remove what a crash in `write_atomically` left in `directory`; no other process may be writing there."""
+    """Remove what a crash in `write_atomically` left in `directory`; nobody may be writing there."""
     with failing_as(f"remove leftover files in {directory}"):
         for path in directory.glob(f".*{_TEMPORARY}"):
             path.unlink(missing_ok=True)

@@ -5,8 +5,8 @@
     {"version": "v1", "name": .., "namespace": .., "checksum": .., "data": {"host_network": true,
      "port_mappings": [{"protocol": .., "container_port": .., "host_port": .., "host_ip": ..}]}}
 
-with each field of `data` left out when it is empty. The checksum covers how the structures of that program print in
-Go, which changes with the names of its packages; it is not looked at.
+with each field of `data` left out when it is empty. The checksum covers how the structures of that program
+print in Go, which changes with the names of its packages; it is not looked at.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """The checkpoints of this node: one file for each sandbox, and all of them in memory.
 
-Memory is written through: a reader never waits for the disk, and what `get` gives has reached it. A file that cannot
-be trusted is set aside and reported; its pod is then torn down on best effort, as one that never had a checkpoint.
+Memory is written through: a reader never waits for the disk, and what `get` gives has reached it. A file that
+cannot be trusted is set aside and reported; its pod is then torn down on best effort, as one that never had a
+checkpoint.
 """
 
 import hashlib
@@ -76,13 +77,15 @@ class CheckpointStore:
         return list(self._corrupt)
 
     def put(self, checkpoint: SandboxCheckpoint) -> None:
-        """Write `checkpoint` durably, instead of what was kept for its sandbox; on an error that is still kept.
+        """Write `checkpoint` durably, instead of what was kept for its sandbox; on an error that stays.
 
         Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
         path = self._path(checkpoint.sandbox_id)
         content = encode(checkpoint)
         with self._writing.hold(checkpoint.sandbox_id):
+            # Somebody may have cleared the state directory; new pods must run all the same.
+            disk.ensure_private_directory(self._directory)
             disk.write_atomically(path, content)
             with self._lock:
                 self._known[checkpoint.sandbox_id] = checkpoint

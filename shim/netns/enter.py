@@ -20,11 +20,14 @@ T = TypeVar("T")
 def in_netns(path: Path, call: Callable[[], T]) -> T:
     """Give what `call` returns, or raise what it raises, when run inside the namespace pinned on `path`.
 
-    It runs in a thread made for it, which ends with it: a thread that failed to find its way back into the namespace
-    of the host would run later work in the wrong one. The deadline scope is the caller's. When that ends first, the
-    caller gets Cancelled or DeadlineExceeded at once, and `call`, which sees the same scope, is left to end by itself.
+    It runs in a thread made for it, which ends with it: a thread that failed to find its way back into the
+    namespace of the host would run later work in the wrong one. The deadline scope is the caller's. When that
+    ends first, the caller gets Cancelled or DeadlineExceeded at once, and `call`, which sees the same scope,
+    is left to end by itself.
     """
     scope = deadline.current()
+    what = f"work in the network namespace {path}"
+    scope.check(what)
     done: Future[T] = Future()
     awake = threading.Event()
     done.add_done_callback(lambda _: awake.set())
@@ -37,7 +40,7 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
     thread.start()
     with scope.on_cancel(awake.set):
         while not done.done():
-            scope.check(f"work in the network namespace {path}")
+            scope.check(what)
             awake.wait(scope.remaining())
     # Once it has ended, nothing but the pin and the pod's processes keeps the namespace alive.
     thread.join()

@@ -37,8 +37,8 @@ def _is_up(name: str) -> bool:
 
 
 def _bring_up(name: str, *, path: Path) -> None:
-    # Loaded on first use: see shim.netns.syscalls for what it costs.
-    from pyroute2 import IPRoute, NetlinkError  # type: ignore[import-untyped] # noqa: PLC0415 - it has no stubs
+    # Loaded on first use, for what it costs: see shim.netns.syscalls. It has no type stubs.
+    from pyroute2 import IPRoute, NetlinkError  # type: ignore[import-untyped] # noqa: PLC0415
 
     # This thread is in the namespace already, hence no `netns=`, which would fork the gRPC process.
     try:

@@ -1,9 +1,9 @@
 """Keep the network namespace of a pod alive on a file, whatever becomes of its pause container.
 
-CNI DEL needs the namespace of the ADD; a pinned one is still there when the pause container has crashed, was removed
-by hand, or is being stopped at the same time. The conventions are those of `ip netns`: a file in /run/netns with the
-namespace bind-mounted on it, in a directory that is a shared mount, so that plugins and agents in mount namespaces
-of their own see the same pins, and hold none back when we unpin.
+CNI DEL needs the namespace of the ADD; a pinned one is still there when the pause container has crashed, was
+removed by hand, or is being stopped at the same time. The conventions are those of `ip netns`: a file in
+/run/netns with the namespace bind-mounted on it, in a directory that is a shared mount, so that plugins and
+agents in mount namespaces of their own see the same pins, and hold none back when we unpin.
 """
 
 import errno
@@ -23,8 +23,8 @@ _OWN = Path("/proc/self/ns/net")
 def ensure_pinned(path: Path, *, pid: int) -> None:
     """Pin the network namespace of process `pid` on the file `path`; done already is fine.
 
-    FailedPrecondition if the process has ended, lives in our own namespace (a pod of the host network, or a pid that
-    was given to another process), or if `path` pins another namespace.
+    FailedPrecondition if the process has ended, lives in our own namespace (a pod of the host network, or a
+    pid that was given to another process), or if `path` pins another namespace.
     """
     what = f"pin the network namespace of process {pid} on {path}"
     with failing_as(what), _opened_namespace(pid, what=what) as namespace:

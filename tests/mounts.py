@@ -1,0 +1,67 @@
+"""Real file systems and mounts for tests that need root, taken away again whatever happens."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tmpfs:
+    """A file system of 64 KiB."""
+
+    path: Path
+
+    def fill(self) -> None:
+        """Leave no free block, in a file named `filler`."""
+        descriptor = os.open(self.path / "filler", os.O_WRONLY | os.O_CREAT)
+        try:
+            while os.write(descriptor, bytes(4096)):
+                pass
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def make_read_only(self) -> None:
+        """Refuse every write from now on."""
+        subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
+
+
+@contextmanager
+def small_tmpfs(path: Path) -> Iterator[Tmpfs]:
+    """Mount a tiny tmpfs on the new directory `path`."""
+    need_root()
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path)], check=True)
+    try:
+        yield Tmpfs(path)
+    finally:
+        unmount_below(path)
+
+
+def need_root() -> None:
+    """Skip the test for other users."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+def mounts_on(path: Path, *, pid: int | str = "self") -> list[str]:
+    """Lines of mountinfo(5) whose mount point is `path`."""
+    lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    return [line for line in lines if line.split()[4] == str(path)]
+
+
+def unmount_below(path: Path) -> None:
+    """Unmount everything on `path` and below it, the last mount first."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in reversed(points):
+        if Path(point).is_relative_to(path):
+            _libc.umount2(os.fsencode(point), 2)

@@ -1,0 +1,46 @@
+"""Processes in network namespaces of their own, and a directory to pin them in."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.mounts import need_root, unmount_below
+
+Pod = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def start_pod() -> Iterator[Callable[[], Pod]]:
+    """Start a process that lives in a new network namespace until its stdin is closed."""
+    need_root()
+    with ExitStack() as stack:
+
+        def start() -> Pod:
+            pod = subprocess.Popen(
+                ["unshare", "--net", "sh", "-c", "echo ready; exec cat"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            stack.enter_context(pod)
+            assert pod.stdout is not None
+            assert pod.stdout.readline() == b"ready\n"
+            return pod
+
+        yield start
+
+
+@pytest.fixture
+def pod(start_pod: Callable[[], Pod]) -> Pod:
+    """One such process."""
+    return start_pod()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where to pin; not made yet. Every mount in it is taken off afterwards."""
+    path = tmp_path / "netns"
+    yield path
+    unmount_below(path)

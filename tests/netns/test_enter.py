@@ -1,0 +1,113 @@
+"""Calls run in the namespace, in a thread that ends with them."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shim import deadline
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError
+from shim.netns.enter import in_netns
+from shim.netns.pin import ensure_pinned
+from tests.netns.conftest import Pod
+
+HERE = Path("/proc/thread-self/ns/net")
+
+
+@pytest.fixture
+def pinned(directory: Path, pod: Pod) -> Path:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    return path
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a call under test waits for; opened at the end, so that its thread ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+    for thread in netns_threads():
+        thread.join()
+
+
+def netns_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("netns ")]
+
+
+def test_the_call_runs_in_the_namespace_and_the_caller_stays_outside(pinned: Path) -> None:
+    before = HERE.stat().st_ino
+    assert in_netns(pinned, lambda: HERE.stat().st_ino) == pinned.stat().st_ino != before
+    assert HERE.stat().st_ino == before
+
+
+def test_it_works_after_the_process_has_ended(pinned: Path, pod: Pod) -> None:
+    pod.communicate()
+    assert in_netns(pinned, lambda: HERE.stat().st_ino) == pinned.stat().st_ino
+
+
+def test_every_call_has_a_thread_of_its_own_that_is_gone_afterwards(pinned: Path) -> None:
+    threads = [in_netns(pinned, threading.current_thread) for _ in range(3)]
+    assert len(set(threads)) == 3
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("error", [ShimError("x"), OSError(1, "x"), SystemExit(3)], ids=repr)
+def test_what_the_call_raises_is_raised(pinned: Path, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        in_netns(pinned, fail)
+    assert caught.value is error
+    assert netns_threads() == []
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["plain file", "missing"])
+def test_what_is_not_pinned_cannot_be_entered(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "cri-1"
+    if there:
+        path.touch()
+    with pytest.raises(FailedPrecondition, match=f"enter the network namespace {path}: nothing is pinned there"):
+        in_netns(path, lambda: None)
+
+
+def test_another_kind_of_namespace_is_refused(pinned: Path, tmp_path: Path) -> None:
+    # A namespace file system mount, but not of a network.
+    other = pinned.with_name("uts")
+    other.touch()
+    subprocess.run(["mount", "--bind", "/proc/self/ns/uts", str(other)], check=True)
+    with pytest.raises(ShimError, match=f"enter the network namespace {other}: invalid argument"):
+        in_netns(other, lambda: None)
+
+
+def test_the_call_sees_the_scope_of_the_caller(pinned: Path) -> None:
+    with deadline.bound(60) as scope:
+        assert in_netns(pinned, deadline.current) is scope
+
+
+def test_the_deadline_ends_the_wait(pinned: Path, gate: threading.Event) -> None:
+    with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match=f"network namespace {pinned}"):
+        in_netns(pinned, gate.wait)
+
+
+def test_a_client_that_goes_ends_the_wait(pinned: Path, gate: threading.Event) -> None:
+    scope = deadline.Scope()
+
+    def go_and_wait() -> None:
+        scope.cancel()
+        gate.wait()
+
+    with deadline.entered(scope), pytest.raises(Cancelled, match=f"network namespace {pinned}"):
+        in_netns(pinned, go_and_wait)
+
+
+def test_nothing_starts_when_the_client_has_gone(pinned: Path) -> None:
+    scope = deadline.Scope()
+    scope.cancel()
+    called = threading.Event()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        in_netns(pinned, called.set)
+    assert not called.is_set()

@@ -1,0 +1,78 @@
+"""The loopback interface of a real namespace."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shim.netns.enter import in_netns
+from shim.netns.links import ensure_loopback_up
+from shim.netns.pin import ensure_pinned
+from tests.netns.conftest import Pod
+
+
+@pytest.fixture
+def pinned(directory: Path, pod: Pod) -> Path:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    return path
+
+
+def echo(family: socket.AddressFamily, address: str) -> bytes:
+    with socket.socket(family, socket.SOCK_DGRAM) as server, socket.socket(family, socket.SOCK_DGRAM) as client:
+        server.settimeout(10)
+        server.bind((address, 0))
+        client.sendto(b"hello", server.getsockname())
+        return server.recv(16)
+
+
+def test_loopback_is_down_in_a_new_namespace(pinned: Path) -> None:
+    with pytest.raises(OSError, match="unreachable"):
+        in_netns(pinned, lambda: echo(socket.AF_INET, "127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [pytest.param(socket.AF_INET, "127.0.0.1", id="IPv4"), pytest.param(socket.AF_INET6, "::1", id="IPv6")],
+)
+def test_loopback_carries_packets_afterwards(pinned: Path, family: socket.AddressFamily, address: str) -> None:
+    ensure_loopback_up(pinned)
+    ensure_loopback_up(pinned)
+    assert in_netns(pinned, lambda: echo(family, address)) == b"hello"
+
+
+BRING_UP = """
+import sys
+from pathlib import Path
+from shim.netns.links import ensure_loopback_up
+
+def refuse(event, arguments):
+    if event in ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"):
+        raise RuntimeError(event)
+
+sys.addaudithook(refuse)
+ensure_loopback_up(Path(sys.argv[1]))
+print("pyroute2" in sys.modules)
+"""
+
+
+def bring_up(path: Path, *, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run in a process of its own, which must not fork, and says whether it loaded pyroute2."""
+    command = [*under, sys.executable, "-c", BRING_UP, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_netlink_forks_nothing_and_is_loaded_only_when_needed(pinned: Path) -> None:
+    first = bring_up(pinned)
+    assert (first.stdout, first.stderr) == ("True\n", "")
+    second = bring_up(pinned)
+    assert (second.stdout, second.stderr) == ("False\n", "")
+
+
+def test_a_refusal_of_the_kernel_names_interface_and_namespace(pinned: Path) -> None:
+    ended = bring_up(pinned, under=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"))
+    assert ended.returncode == 1
+    assert f"shim.errors.ShimError: bring up interface lo in {pinned}: " in ended.stderr
+    assert "Operation not permitted" in ended.stderr

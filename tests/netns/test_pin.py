@@ -1,0 +1,250 @@
+"""Real namespaces of real processes, pinned and let go."""
+
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from shim.errors import FailedPrecondition, ShimError
+from shim.gather import gather
+from shim.netns.pin import ensure_pinned, is_pinned, unpin
+from tests.mounts import mounts_on, small_tmpfs
+from tests.netns.conftest import Pod
+
+
+def same_namespace(path: Path, pid: int) -> bool:
+    return os.path.samestat(path.stat(), Path(f"/proc/{pid}/ns/net").stat())
+
+
+def end(pod: Pod) -> None:
+    pod.communicate()
+
+
+def test_the_pin_is_the_namespace_of_the_process_and_survives_it(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    before = Path(f"/proc/{pod.pid}/ns/net").stat()
+    ensure_pinned(path, pid=pod.pid)
+    assert is_pinned(path)
+    end(pod)
+    assert is_pinned(path)
+    assert os.path.samestat(path.stat(), before)
+
+
+def test_pinning_twice_mounts_once(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    ensure_pinned(path, pid=pod.pid)
+    assert len(mounts_on(path)) == 1
+
+
+def test_a_file_left_by_a_crash_is_used(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    directory.mkdir()
+    path.touch(mode=0)
+    assert not is_pinned(path)
+    ensure_pinned(path, pid=pod.pid)
+    assert same_namespace(path, pod.pid)
+
+
+def test_the_pin_of_another_namespace_is_kept(directory: Path, start_pod: Callable[[], Pod]) -> None:
+    first, second = start_pod(), start_pod()
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=first.pid)
+    with pytest.raises(FailedPrecondition, match=f"{second.pid} on {path}: another namespace is pinned there"):
+        ensure_pinned(path, pid=second.pid)
+    assert same_namespace(path, first.pid)
+
+
+def test_the_namespace_of_the_server_is_never_pinned(directory: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="it is the namespace this server runs in"):
+        ensure_pinned(directory / "cri-1", pid=os.getpid())
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_container_that_does_not_run_has_no_namespace(directory: Path, pid: int) -> None:
+    with pytest.raises(FailedPrecondition, match="the process is not running"):
+        ensure_pinned(directory / "cri-1", pid=pid)
+    assert not directory.exists()
+
+
+def test_an_ended_process_is_named(directory: Path, pod: Pod) -> None:
+    end(pod)
+    with pytest.raises(FailedPrecondition, match=f"process {pod.pid} on .*/cri-1: the process has ended"):
+        ensure_pinned(directory / "cri-1", pid=pod.pid)
+    assert not directory.exists()
+
+
+def test_a_symbolic_link_is_not_followed(directory: Path, tmp_path: Path, pod: Pod) -> None:
+    target = tmp_path / "precious"
+    target.touch()
+    directory.mkdir()
+    (directory / "cri-1").symlink_to(target)
+    with pytest.raises(ShimError, match="cri-1: too many levels of symbolic links"):
+        ensure_pinned(directory / "cri-1", pid=pod.pid)
+    assert mounts_on(target) == []
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path, pod: Pod) -> None:
+    with small_tmpfs(tmp_path / "netns") as small:
+        small.make_read_only()
+        with pytest.raises(ShimError, match=f"{small.path / 'cri-1'}: read-only file system"):
+            ensure_pinned(small.path / "cri-1", pid=pod.pid)
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_the_directory_is_as_ip_netns_makes_it(directory: Path, pod: Pod, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        ensure_pinned(directory / "cri-1", pid=pod.pid)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    [mount] = mounts_on(directory)
+    assert " shared:" in mount
+
+
+def test_pins_at_the_same_moment(directory: Path, pod: Pod) -> None:
+    paths = [directory / f"cri-{number}" for number in range(8)]
+    gather([partial(ensure_pinned, path, pid=pod.pid) for path in paths])
+    assert all(same_namespace(path, pod.pid) for path in paths)
+    assert len(mounts_on(directory)) == 1
+
+
+def lock_waiters(directory: Path) -> list[str]:
+    """Lines of /proc/locks for those who wait for a lock on `directory`."""
+    inode = f":{directory.stat().st_ino} "
+    return [line for line in Path("/proc/locks").read_text().splitlines() if " -> " in line and inode in line]
+
+
+def test_ip_netns_may_be_making_the_directory_meanwhile(directory: Path, pod: Pod) -> None:
+    directory.mkdir()
+    descriptor = os.open(directory, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    pinning = threading.Thread(target=ensure_pinned, args=(directory / "cri-1",), kwargs={"pid": pod.pid})
+    pinning.start()
+    while not lock_waiters(directory):
+        assert pinning.is_alive(), "it did not wait for the lock"
+    subprocess.run(["mount", "--bind", "--make-shared", str(directory), str(directory)], check=True)
+    os.close(descriptor)
+    pinning.join()
+    assert len(mounts_on(directory)) == 1
+    assert same_namespace(directory / "cri-1", pod.pid)
+
+
+def test_other_mount_namespaces_see_the_pin_and_let_it_go(directory: Path, start_pod: Callable[[], Pod]) -> None:
+    pod = start_pod()
+    ensure_pinned(directory / "cri-early", pid=pod.pid)
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", "echo ready; exec cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        path = directory / "cri-late"
+        ensure_pinned(path, pid=pod.pid)
+        assert len(mounts_on(path, pid=agent.pid)) == 1
+        unpin(path)
+        unpin(directory / "cri-early")
+        assert mounts_on(path, pid=agent.pid) == []
+        assert mounts_on(directory / "cri-early", pid=agent.pid) == []
+
+
+AS_IP_NETNS_SEES_IT = """
+set -e
+mount -t tmpfs tmpfs /run
+mount --make-{propagation} /run
+python() {{ "{python}" -c "from pathlib import Path; from shim.netns.pin import *; $1"; }}
+python 'ensure_pinned(Path("/run/netns/cri-1"), pid={pid})'
+ip netns exec cri-1 cat /proc/net/dev | grep -c lo:
+ip netns add other
+ip netns list | sort
+python 'unpin(Path("/run/netns/cri-1")); unpin(Path("/run/netns/other"))'
+ls /run/netns | wc -l
+grep -c nsfs /proc/self/mountinfo || true
+"""
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
+@pytest.mark.parametrize("propagation", ["private", "shared"])
+def test_ip_netns_works_with_our_pins_and_we_with_its(pod: Pod, propagation: str) -> None:
+    script = AS_IP_NETNS_SEES_IT.format(python=sys.executable, pid=pod.pid, propagation=propagation)
+    ended = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stderr == ""
+    assert ended.stdout.split("\n") == ["1", "cri-1", "other", "0", "0", ""]
+
+
+def not_pins(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("/proc/self/ns/net")
+    return {
+        "missing": tmp_path / "missing",
+        "file": tmp_path / "file",
+        "directory": tmp_path / "directory",
+        "link": tmp_path / "link",
+        "below a file": tmp_path / "file" / "cri-1",
+    }
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "directory", "link", "below a file"])
+def test_only_a_mounted_namespace_is_a_pin(tmp_path: Path, kind: str) -> None:
+    assert not is_pinned(not_pins(tmp_path)[kind])
+
+
+def test_unpin_leaves_nothing_and_can_be_repeated(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    unpin(path)
+    assert not path.exists()
+    assert mounts_on(path) == []
+    unpin(path)
+
+
+def test_unpin_while_somebody_has_it_open(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    with path.open("rb"):
+        unpin(path)
+    assert not path.exists()
+
+
+def test_unpin_takes_stacked_mounts_off(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    subprocess.run(["mount", "--bind", str(path), str(path)], check=True)
+    assert len(mounts_on(path)) > 1
+    unpin(path)
+    assert mounts_on(path) == []
+    assert not path.exists()
+
+
+def test_unpin_at_the_same_moment(directory: Path, pod: Pod) -> None:
+    path = directory / "cri-1"
+    for _ in range(20):
+        ensure_pinned(path, pid=pod.pid)
+        gather([partial(unpin, path)] * 4)
+        assert not path.exists()
+
+
+def test_unpin_removes_a_plain_leftover(tmp_path: Path) -> None:
+    (tmp_path / "cri-1").touch()
+    unpin(tmp_path / "cri-1")
+    assert not (tmp_path / "cri-1").exists()
+
+
+def test_unpin_touches_no_other_mount(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "data") as small:
+        (small.path / "precious").touch()
+        with pytest.raises(ShimError, match=f"unpin the network namespace {small.path}: "):
+            unpin(small.path)
+        assert (small.path / "precious").exists()

@@ -1,0 +1,155 @@
+"""Files are replaced whole, durably and with the right mode, and failures name the file."""
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from shim import disk
+from shim.errors import ResourceExhausted, ShimError
+from tests.mounts import small_tmpfs
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        pytest.param(errno.ENOSPC, ResourceExhausted, id="disk full"),
+        pytest.param(errno.EDQUOT, ResourceExhausted, id="quota"),
+        pytest.param(errno.EMFILE, ResourceExhausted, id="descriptors"),
+        pytest.param(errno.EROFS, ShimError, id="read-only"),
+        pytest.param(errno.EIO, ShimError, id="broken disk"),
+    ],
+)
+def test_a_system_error_becomes_one_of_the_domain(number: int, kind: type[ShimError]) -> None:
+    with pytest.raises(ShimError) as caught, disk.failing_as("write /state/a"):
+        raise OSError(number, os.strerror(number), "/state/.a.tmp")
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"write /state/a: {os.strerror(number).lower()}"
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_errors_of_the_domain_pass_unchanged() -> None:
+    error = ShimError("as it was")
+    with pytest.raises(ShimError) as caught, disk.failing_as("write /state/a"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 4096], ids=["empty", "small", "1 MiB"])
+def test_write_replaces_the_content(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+    disk.write_atomically(path, content)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_the_mode_is_the_one_asked_for(tmp_path: Path, mode: int, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        disk.write_atomically(tmp_path / "state", b"x", mode=mode)
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "state") == mode
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    contents = [bytes([letter]) * 50_000 for letter in b"ab"]
+    disk.write_atomically(path, contents[0])
+    stop = threading.Event()
+    seen: set[bytes] = set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(100):
+        disk.write_atomically(path, contents[turn % 2])
+    stop.set()
+    reader.join()
+    assert seen <= set(contents)
+
+
+def test_parallel_writers_of_one_file_leave_one_whole_content(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    contents = [bytes([letter]) * 10_000 for letter in b"abcdefgh"]
+    writers = [threading.Thread(target=disk.write_atomically, args=(path, content)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        path = small.path / "state"
+        disk.write_atomically(path, b"old")
+        small.fill()
+        with pytest.raises(ResourceExhausted, match=f"write {path}: no space left on device"):
+            disk.write_atomically(path, b"x" * 100_000)
+        assert path.read_bytes() == b"old"
+        assert sorted(found.name for found in small.path.iterdir()) == ["filler", "state"]
+
+
+def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        path = small.path / "state"
+        disk.write_atomically(path, b"old")
+        small.make_read_only()
+        with pytest.raises(ShimError, match=f"write {path}: read-only file system"):
+            disk.write_atomically(path, b"new")
+        with pytest.raises(ShimError, match=f"remove {path}: read-only file system"):
+            disk.remove_file(path)
+        assert path.read_bytes() == b"old"
+
+
+def test_a_missing_directory_is_an_error_for_a_write_only(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "state"
+    with pytest.raises(ShimError, match=f"write {path}: no such file or directory"):
+        disk.write_atomically(path, b"new")
+    disk.remove_file(path)
+
+
+def test_remove_twice(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"x")
+    disk.remove_file(path)
+    disk.remove_file(path)
+    assert not path.exists()
+
+
+def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
+    names = [".state.0123abcd.tmp", "state.json", "notes.tmp", ".hidden"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    disk.remove_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "notes.tmp", "state.json"]
+
+
+def test_a_private_directory_is_private(tmp_path: Path) -> None:
+    fresh = tmp_path / "a" / "b"
+    disk.ensure_private_directory(fresh)
+    assert mode_of(fresh) == 0o700
+    fresh.chmod(0o755)
+    disk.ensure_private_directory(fresh)
+    assert mode_of(fresh) == 0o700
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(ShimError, match=f"create the directory {tmp_path / 'state'}: file exists"):
+        disk.ensure_private_directory(tmp_path / "state")

@@ -1,0 +1,201 @@
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.spec import Surroundings, container_body, docker_signal, environment
+from shim.errors import InvalidArgument, ShimError, Unsupported
+from shim.ids import ImageId, SandboxId
+
+PAUSE = "container:" + "a" * 64
+
+
+def around(**changes: Any) -> Surroundings:
+    values: dict[str, Any] = {
+        "sandbox_id": SandboxId("a" * 64),
+        "sandbox_privileged": False,
+        "host_network": False,
+        "image_id": ImageId("sha256:" + "b" * 64),
+        "labels": {"l": "v"},
+        "resolv_conf": "/state/resolv-conf/1",
+        "api_version": (1, 44),
+        "cgroup_parent": "/kubepods/pod1",
+        "runtime": "",
+        "oom_score_adj": 0,
+        "recursive_read_only": False,
+        "target_id": "",
+    }
+    return Surroundings(**(values | changes))
+
+
+def config(**context: Any) -> pb.ContainerConfig:
+    return pb.ContainerConfig(
+        metadata=pb.ContainerMetadata(name="c"),
+        linux=pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**context)),
+    )
+
+
+def host_config(made: pb.ContainerConfig, **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = container_body(made, around(**changes))["HostConfig"]
+    return found
+
+
+def test_process_fields() -> None:
+    made = pb.ContainerConfig(
+        command=["/bin/sh"],
+        args=["-c", "true"],
+        working_dir="/tmp",
+        envs=[pb.KeyValue(key="K", value="snö=1".encode())],
+        stdin=True,
+        stdin_once=True,
+        tty=True,
+        stop_signal=pb.SIGRTMINPLUS1,
+    )
+    body = container_body(made, around())
+    assert body["Image"] == "sha256:" + "b" * 64
+    assert (body["Entrypoint"], body["Cmd"]) == (["/bin/sh"], ["-c", "true"])
+    assert body["Env"] == ["K=snö=1"]
+    assert body["WorkingDir"] == "/tmp"
+    assert (body["OpenStdin"], body["StdinOnce"], body["Tty"]) == (True, True, True)
+    assert body["StopSignal"] == "SIGRTMIN+1"
+    assert body["Healthcheck"] == {"Test": ["NONE"]}
+
+
+def test_the_image_decides_what_the_container_leaves_open() -> None:
+    body = container_body(pb.ContainerConfig(), around())
+    assert body["Entrypoint"] is None
+    assert body["Cmd"] is None
+    assert body["User"] == ""
+    assert body["StopSignal"] == ""
+
+
+def test_bytes_that_are_no_text_are_refused_by_index_and_key() -> None:
+    with pytest.raises(InvalidArgument, match=r"config\.envs\[1\]\.value of 'B'"):
+        environment([pb.KeyValue(key="A", value=b"fine"), pb.KeyValue(key="B", value=b"\xff")])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (pb.NamespaceOption(), {"NetworkMode": PAUSE, "IpcMode": PAUSE, "PidMode": PAUSE}),
+        (pb.NamespaceOption(pid=pb.CONTAINER), {"PidMode": ""}),
+        (pb.NamespaceOption(pid=pb.NODE, ipc=pb.NODE), {"PidMode": "host", "IpcMode": "host"}),
+        (pb.NamespaceOption(pid=pb.TARGET, target_id="t"), {"PidMode": "container:" + "t" * 64}),
+        # The pod's network is what counts: pause is in the host's then.
+        (pb.NamespaceOption(network=pb.NODE), {"NetworkMode": PAUSE}),
+    ],
+    ids=["pod", "own pid", "host", "target", "host network"],
+)
+def test_namespaces(options: pb.NamespaceOption, expected: dict[str, str]) -> None:
+    host = host_config(config(namespace_options=options), target_id="t" * 64)
+    assert expected.items() <= host.items()
+
+
+def test_host_network_shares_the_host_name() -> None:
+    assert host_config(config(), host_network=True)["UTSMode"] == "host"
+    assert host_config(config())["UTSMode"] == ""
+
+
+def test_users_and_groups() -> None:
+    made = config(run_as_user=pb.Int64Value(value=0), run_as_group=pb.Int64Value(value=7), supplemental_groups=[8, 9])
+    assert container_body(made, around())["User"] == "0:7"
+    assert host_config(made)["GroupAdd"] == ["8", "9"]
+    named = config(run_as_username="www", run_as_group=pb.Int64Value(value=7))
+    assert container_body(named, around())["User"] == "www:7"
+
+
+def test_no_path_is_masked_unless_asked_for() -> None:
+    host = host_config(config())
+    assert host["MaskedPaths"] == []
+    assert host["ReadonlyPaths"] == []
+    assert host_config(config(masked_paths=["/proc/kcore"]))["MaskedPaths"] == ["/proc/kcore"]
+
+
+def test_new_privileges_are_said_both_ways() -> None:
+    assert "no-new-privileges=false" in host_config(config())["SecurityOpt"]
+    assert "no-new-privileges=true" in host_config(config(no_new_privs=True))["SecurityOpt"]
+
+
+def test_a_privileged_container_needs_a_privileged_pod() -> None:
+    with pytest.raises(InvalidArgument, match=r"security_context\.privileged"):
+        container_body(config(privileged=True), around())
+    host = host_config(config(privileged=True), sandbox_privileged=True)
+    assert host["Privileged"] is True
+    assert host["CgroupnsMode"] == "host"
+    assert not any(option.startswith(("seccomp", "apparmor")) for option in host["SecurityOpt"])
+
+
+def test_capabilities() -> None:
+    made = config(capabilities=pb.Capability(add_capabilities=["NET_ADMIN"], drop_capabilities=["ALL"]))
+    host = host_config(made)
+    assert (host["CapAdd"], host["CapDrop"]) == (["NET_ADMIN"], ["ALL"])
+
+
+def test_the_pods_resolv_conf_is_mounted_unless_the_container_brings_one() -> None:
+    assert host_config(config())["Mounts"] == [
+        {"Type": "bind", "Source": "/state/resolv-conf/1", "Target": "/etc/resolv.conf", "ReadOnly": False}
+    ]
+    own = pb.ContainerConfig(mounts=[pb.Mount(host_path="/etc/hostname", container_path="/etc/resolv.conf")])
+    assert [mount["Source"] for mount in host_config(own)["Mounts"]] == ["/etc/hostname"]
+    assert host_config(config(), resolv_conf="")["Mounts"] == []
+
+
+def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
+    host = host_config(config())
+    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "2"}}
+    assert host["RestartPolicy"] == {"Name": "no"}
+    assert host["Init"] is False
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "field"),
+    [
+        (config(supplemental_groups_policy=pb.Strict), Unsupported, "supplemental_groups_policy"),
+        (
+            pb.ContainerConfig(mounts=[pb.Mount(container_path="/v", image=pb.ImageSpec(image="x"))]),
+            Unsupported,
+            r"config\.mounts\[0\]\.image",
+        ),
+        (
+            pb.ContainerConfig(
+                mounts=[pb.Mount(container_path="/v", host_path="/tmp", uidMappings=[pb.IDMapping(length=1)])]
+            ),
+            Unsupported,
+            "uidMappings",
+        ),
+    ],
+    ids=["strict groups", "image volume", "id-mapped mount"],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    made: pb.ContainerConfig, error: type[ShimError], field: str
+) -> None:
+    with pytest.raises(error, match=field):
+        container_body(made, around())
+
+
+def test_cdi_devices_need_an_engine_that_knows_them() -> None:
+    made = pb.ContainerConfig(CDI_devices=[pb.CDIDevice(name="v.com/gpu=0")])
+    assert host_config(made)["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": ["v.com/gpu=0"]}]
+    with pytest.raises(Unsupported, match=r"v\.com/gpu=0.*API 1\.43"):
+        container_body(made, around(api_version=(1, 43)))
+
+
+def test_devices() -> None:
+    made = pb.ContainerConfig(devices=[pb.Device(host_path="/dev/null", container_path="/dev/n", permissions="r")])
+    assert host_config(made)["Devices"] == [
+        {"PathOnHost": "/dev/null", "PathInContainer": "/dev/n", "CgroupPermissions": "r"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signal", "docker"),
+    [
+        (pb.RUNTIME_DEFAULT, ""),
+        (pb.SIGTERM, "SIGTERM"),
+        (pb.SIGRTMINPLUS15, "SIGRTMIN+15"),
+        (pb.SIGRTMAXMINUS14, "SIGRTMAX-14"),
+        (pb.SIGRTMAX, "SIGRTMAX"),
+    ],
+)
+def test_signals(signal: int, docker: str) -> None:
+    assert docker_signal(signal) == docker

@@ -1,7 +1,8 @@
 """The collaborators of the domain in one frozen bundle, the first argument of every verb. Data, no methods."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -9,7 +10,10 @@ from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
+from shim.flights import Flights
+from shim.ids import ImageId
 from shim.locks import KeyedLocks
+from shim.refreshed import Refreshed
 from shim.view.node import NodeView
 
 
@@ -28,3 +32,7 @@ class Runtime:
     plugins: Plugins
     """Runs CNI plugins."""
     locks: KeyedLocks
+    pulls: Flights[ImageId] = field(default_factory=Flights)
+    """Pulls under way, so that two of one image are one."""
+    image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
+    """What images take of the disk; measuring can take the Engine minutes."""

@@ -1,0 +1,112 @@
+"""Work that several callers want at the same time, done once for all of them."""
+
+import contextvars
+import threading
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.errors import ShimError
+
+T = TypeVar("T")
+
+
+class Flights(Generic[T]):
+    """One thread for each piece of work under way; work nobody wants takes no memory. Thread-safe.
+
+    The work does not run in the thread of the caller who came first: that one may leave while others wait on.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way: dict[Hashable, _Flight[T]] = {}
+
+    def join(self, key: Hashable, work: Callable[[], T], *, what: str) -> T:
+        """Give the result of `work`, or raise its failure; joins the work that runs for an equal `key`.
+
+        The wait ends with the current scope: Cancelled or DeadlineExceeded, said of `what`. The work itself runs in
+        a scope of its own, without a deadline, which is cancelled when the last caller has left. The key may hold
+        secrets: it is never shown.
+        """
+        flight = self._board(key, work)
+        try:
+            return self._wait_landed(flight, what)
+        finally:
+            self._leave(key, flight)
+
+    def _board(self, key: Hashable, work: Callable[[], T]) -> "_Flight[T]":
+        with self._changed:
+            flight = self._under_way.get(key)
+            if flight is None:
+                flight = self._under_way[key] = _Flight(work)
+                context = contextvars.copy_context()
+                # A daemon thread: an Engine that hangs must not keep a server from ending.
+                threading.Thread(target=context.run, args=(self._fly, key, flight), name="flight", daemon=True).start()
+            flight.passengers += 1
+            return flight
+
+    def _fly(self, key: Hashable, flight: "_Flight[T]") -> None:
+        flight.fly()
+        with self._changed:
+            flight.landed = True
+            self._forget(key, flight)
+            self._changed.notify_all()
+            abandoned = not flight.passengers
+        if abandoned and flight.is_fault:
+            flight.outcome()  # no caller is left to hear of it; the thread's last words reach the log
+
+    def _wait_landed(self, flight: "_Flight[T]", what: str) -> T:
+        scope = deadline.current()
+        with scope.on_cancel(self._wake), self._changed:
+            while not flight.landed:
+                scope.check(what)
+                self._changed.wait(scope.remaining())
+        return flight.outcome()
+
+    def _leave(self, key: Hashable, flight: "_Flight[T]") -> None:
+        with self._changed:
+            flight.passengers -= 1
+            if flight.passengers or flight.landed:
+                return
+            # Whoever comes now starts anew: this work is about to fail.
+            self._forget(key, flight)
+        flight.scope.cancel()
+
+    def _forget(self, key: Hashable, flight: "_Flight[T]") -> None:
+        if self._under_way.get(key) is flight:
+            del self._under_way[key]
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Flight(Generic[T]):
+    """One piece of work and those who wait for it; guarded by the lock of its Flights."""
+
+    __slots__ = ("_failure", "_result", "_work", "landed", "passengers", "scope")
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.scope = Scope()
+        self.passengers = 0
+        self.landed = False
+        self._work = work
+        self._result: list[T] = []
+        self._failure: BaseException | None = None
+
+    def fly(self) -> None:
+        try:
+            with deadline.entered(self.scope):
+                self._result.append(self._work())
+        except BaseException as failure:  # noqa: BLE001 - raised again in every caller
+            self._failure = failure
+
+    @property
+    def is_fault(self) -> bool:
+        return self._failure is not None and not isinstance(self._failure, ShimError)
+
+    def outcome(self) -> T:
+        if self._failure is not None:
+            raise self._failure
+        return self._result[0]

@@ -1,0 +1,77 @@
+"""From the CRI's AuthConfig to the Engine's, and away from every message."""
+
+import base64
+import binascii
+from urllib.parse import quote, urlsplit
+
+import structlog
+
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import RegistryAuth
+from shim.errors import InvalidArgument
+from shim.references import DEFAULT_DOMAIN
+
+log = structlog.get_logger(__name__)
+
+_DOCKER_HUB = "https://index.docker.io/v1/"
+"""How Docker spells the registry behind `docker.io` in credentials."""
+_DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+
+
+def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | None:
+    """Turn the credentials of a PullImage into those the Engine takes for `domain`, the registry of the image.
+
+    None when there are none, or when they are meant for another server: then the pull goes on without, as with
+    containerd. All that is given is passed on; the Engine prefers tokens where the registry takes them.
+    """
+    if auth is None or not _is_given(auth):
+        return None
+    if auth.server_address and _host(auth.server_address) != _host(domain):
+        log.info("credentials are for another registry", registry=domain, meant_for=_host(auth.server_address))
+        return None
+    username, password = auth.username, auth.password
+    if auth.auth and not username:
+        username, password = _decoded(auth.auth)
+    return RegistryAuth(
+        username=username,
+        password=password,
+        identitytoken=auth.identity_token,
+        registrytoken=auth.registry_token,
+        # Without an address, Docker's containerd store takes credentials for those of Docker Hub.
+        serveraddress=_DOCKER_HUB if domain == DEFAULT_DOMAIN else domain,
+    )
+
+
+def without_secrets(text: str, auth: RegistryAuth | None) -> str:
+    """Blank out what a registry echoed of the credentials."""
+    if auth is None:
+        return text
+    pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
+    for secret in (pair, auth.password, auth.identitytoken, auth.registrytoken):
+        if secret:
+            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
+    return text
+
+
+def _is_given(auth: pb.AuthConfig) -> bool:
+    return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
+
+
+def _host(address: str) -> str:
+    """Give host and port of an address that may have a scheme and a path."""
+    netloc = urlsplit(address if "://" in address else f"//{address}").netloc.lower()
+    host = netloc.rpartition("@")[2]
+    return DEFAULT_DOMAIN if host in _DOCKER_HUB_HOSTS else host
+
+
+def _decoded(auth: str) -> tuple[str, str]:
+    """Read base64 of `user:password`; some writers pad the password with NUL bytes."""
+    try:
+        text = base64.b64decode(auth, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        # The cause would show a part of the secret.
+        raise InvalidArgument("auth.auth is not base64 of user:password") from None
+    username, colon, password = text.partition(":")
+    if not colon:
+        raise InvalidArgument("auth.auth is not base64 of user:password")
+    return username, password.strip("\0")

@@ -1,0 +1,46 @@
+"""How an image is named to clients.
+
+One identity everywhere: Docker's image id is PullImageResponse.image_ref, Image.id, Container.image_id and
+ContainerStatus.image_id. The kubelet compares these to know which images are in use and which pull brought them
+(cri-api 1.36); the only other spelling is ContainerStatus.image_ref, shown to people as `imageID` of a pod.
+"""
+
+from shim.api.v1 import api_pb2 as pb
+from shim.ids import ImageId
+from shim.runtime import Runtime
+from shim.view.records import ImageRecord
+
+_MAX_UID = 2**63 - 1
+"""Image.uid is an int64."""
+
+
+def image_ref_of(record: ImageRecord) -> str:
+    """Give the image as ContainerStatus.image_ref names it: its first repo digest, for a local image its id."""
+    return record.repo_digests[0] if record.repo_digests else record.id
+
+
+def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
+    """Describe an image in the CRI's words."""
+    image = pb.Image(
+        id=record.id,
+        repo_tags=record.repo_tags,
+        repo_digests=record.repo_digests,
+        # Clients refuse an image of size 0 (cri-client), and one without layers has that size in Docker.
+        size=max(record.size, 1),
+        pinned=pinned,
+    )
+    user = record.user.partition(":")[0]
+    if user.isascii() and user.isdigit() and int(user) <= _MAX_UID:
+        image.uid.value = int(user)
+    else:
+        image.username = user
+    return image
+
+
+def pinned_ids(rt: Runtime) -> frozenset[ImageId]:
+    """Give the ids of the images the kubelet must not collect: the pause image, by whatever name it has.
+
+    It is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every name.
+    """
+    pause = rt.view.image(rt.config.pod_infra_container_image)
+    return frozenset({pause.id}) if pause is not None else frozenset()

@@ -1,0 +1,76 @@
+"""RemoveImage."""
+
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.image.identity import image_ref_of
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord, ImageRecord
+
+_HAS_CHILDREN = "dependent child images"
+"""Docker's words for an image other local images were built from."""
+
+
+def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
+    """Remove an image with all its tags and digests, named by id or any of them; one that is not here is fine.
+
+    FailedPrecondition while a container that has not ended uses it. It is out of the view when this returns.
+    """
+    if not image.image:
+        raise InvalidArgument("image.image is empty")
+    record = _find(rt, image.image)
+    if record is None:
+        return
+    # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
+    with rt.locks.hold(("image", record.id)):
+        current = rt.view.image(record.id)
+        if current is not None:
+            _remove(rt, current)
+
+
+def _find(rt: Runtime, name: str) -> ImageRecord | None:
+    record = rt.view.image(name)
+    if record is None:
+        # The event of an image that came around us, by `docker pull`, may be on its way.
+        rt.view.refresh_images()
+        record = rt.view.image(name)
+    return record
+
+
+def _remove(rt: Runtime, record: ImageRecord) -> None:
+    _check_unused(rt, record)
+    try:
+        # By id and by force, Docker checks for running containers first and takes all references in one step; going
+        # from tag to tag would leave a nameless image behind when the last step fails.
+        rt.engine.remove_image(record.id)
+    except NotFound:
+        pass
+    except FailedPrecondition as refusal:
+        if _HAS_CHILDREN not in str(refusal):
+            raise
+        _untag(rt, record)
+    rt.view.refresh_images()
+
+
+def _untag(rt: Runtime, record: ImageRecord) -> None:
+    """Take all names away: Docker no longer lists it then, and its children keep what they need of it."""
+    for reference in (*record.repo_tags, *record.repo_digests):
+        try:
+            rt.engine.remove_image(reference)
+        except NotFound:  # the last tag takes the digests of its repository with it
+            continue
+
+
+def _check_unused(rt: Runtime, record: ImageRecord) -> None:
+    """Refuse before anything is untagged. Docker's own check passes over created containers when forced."""
+    users = [
+        container
+        for container in rt.view.containers()
+        if container.image_id == record.id and container.life.state != pb.CONTAINER_EXITED
+    ]
+    if users:
+        names = ", ".join(_described(container) for container in users)
+        raise FailedPrecondition(f"remove image {image_ref_of(record)}: in use by {names}")
+
+
+def _described(container: ContainerRecord) -> str:
+    return f"container {container.config.metadata.name} ({container.id[:12]})"

@@ -1,0 +1,54 @@
+"""Where on disk the Engine keeps its images and the writable layers of containers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from shim.engine.interface import EngineInfo
+
+_KIND = "driver-type"
+"""Key in DriverStatus; a graph driver has no such row."""
+_SNAPSHOTTER = "io.containerd.snapshotter.v1"
+_PROC = Path("/proc")
+_SYSTEM_CONTAINERD = Path("/var/lib/containerd")
+
+
+def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> Path:
+    """Give the directory of the image store, for a file system the kubelet can map to a device.
+
+    With a graph driver that is Docker's data root. With the containerd image store it is the snapshotter's directory,
+    which the Engine does not tell: it is read from the root mount of a running container (`pids`: their first
+    processes), else looked for below Docker's own containerd and the machine's.
+    """
+    if [_KIND, _SNAPSHOTTER] not in (info.driver_status or []):
+        return Path(info.docker_root_dir)
+    plugin = f"{_SNAPSHOTTER}.{info.driver}"
+    for pid in pids:
+        directory = _part_until(_upper_directory(proc / str(pid)), plugin)
+        if directory is not None:
+            return directory
+    containerds = (Path(info.docker_root_dir, "containerd/daemon"), _SYSTEM_CONTAINERD)
+    found = [root / plugin for root in containerds if (root / plugin).is_dir()]
+    return found[0] if found else Path(info.docker_root_dir)
+
+
+def _upper_directory(process: Path) -> Path:
+    """Give the writable layer of the container a process runs in, an empty path when it has none or is gone."""
+    try:
+        mounts = (process / "mountinfo").read_text().splitlines()
+    except OSError:  # it ended meanwhile
+        return Path()
+    return root_upper_directory(mounts)
+
+
+def root_upper_directory(mounts: Iterable[str]) -> Path:
+    """Read `upperdir=` of the overlay mounted at `/` from lines of mountinfo (proc(5)); empty when there is none."""
+    for line in mounts:
+        fields = line.split()
+        if fields[4] == "/":
+            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
+            return Path(options.get("upperdir", ""))
+    return Path()
+
+
+def _part_until(path: Path, name: str) -> Path | None:
+    return next((parent for parent in path.parents if parent.name == name), None)

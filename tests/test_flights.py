@@ -1,0 +1,199 @@
+"""Work is done once for all who want it, and each may leave alone."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.errors import Cancelled, DeadlineExceeded, NotFound
+from shim.flights import Flights
+
+SECONDS = 10.0
+
+
+class Work:
+    """Work that waits until it is told to go on, or its scope is cancelled."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.started = threading.Event()
+        self.go_on = threading.Event()
+        self.ended = threading.Event()
+        self.cancelled = False
+
+    def __call__(self) -> str:
+        self.runs += 1
+        scope = deadline.current()
+        self.started.set()
+        with scope.on_cancel(self.go_on.set):
+            assert self.go_on.wait(SECONDS)
+        self.cancelled = scope.cancelled
+        self.ended.set()
+        scope.check("work")
+        return "done"
+
+
+class Caller(Scope):
+    """The scope of a caller; it tells when the caller has begun to wait."""
+
+    __slots__ = ("waits",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    @contextmanager
+    def on_cancel(self, wake: Callable[[], None]) -> Iterator[None]:
+        self.waits.set()
+        with super().on_cancel(wake):
+            yield
+
+
+class Crowd:
+    """Callers of one Flights, each in a thread with a scope of its own."""
+
+    def __init__(self, flights: Flights[str]) -> None:
+        self._flights = flights
+        self._pool = ThreadPoolExecutor(8)
+
+    def join(self, work: Callable[[], str], *, key: object = "k", caller: Caller | None = None) -> "Future[str]":
+        """Start a caller, and return once it waits."""
+        caller = caller or Caller()
+
+        def call() -> str:
+            with deadline.entered(caller):
+                return self._flights.join(key, work, what="the work")
+
+        future = self._pool.submit(call)
+        assert caller.waits.wait(SECONDS)
+        return future
+
+
+@pytest.fixture
+def flights() -> Flights[str]:
+    return Flights()
+
+
+@pytest.fixture
+def crowd(flights: Flights[str]) -> Crowd:
+    return Crowd(flights)
+
+
+def test_the_result_of_one_run_goes_to_all(crowd: Crowd) -> None:
+    work = Work()
+    callers = [crowd.join(work) for _ in range(3)]
+    work.go_on.set()
+    assert [caller.result(SECONDS) for caller in callers] == ["done"] * 3
+    assert work.runs == 1
+
+
+def test_other_keys_run_apart(crowd: Crowd) -> None:
+    first, second = Work(), Work()
+    callers = [crowd.join(first, key=("a", None)), crowd.join(second, key=("a", "secret"))]
+    assert first.started.wait(SECONDS)
+    assert second.started.wait(SECONDS)
+    first.go_on.set()
+    second.go_on.set()
+    assert [caller.result(SECONDS) for caller in callers] == ["done"] * 2
+
+
+def test_what_has_landed_runs_anew(flights: Flights[str]) -> None:
+    runs = iter(["first", "second"])
+    assert flights.join("k", lambda: next(runs), what="w") == "first"
+    assert flights.join("k", lambda: next(runs), what="w") == "second"
+
+
+def test_a_failure_goes_to_all(crowd: Crowd) -> None:
+    go_on = threading.Event()
+
+    def fail() -> str:
+        assert go_on.wait(SECONDS)
+        raise NotFound("no such thing")
+
+    callers = [crowd.join(fail) for _ in range(2)]
+    go_on.set()
+    for caller in callers:
+        with pytest.raises(NotFound, match="no such thing"):
+            caller.result(SECONDS)
+
+
+def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
+    work, leaving = Work(), Caller()
+    first = crowd.join(work, caller=leaving)
+    assert work.started.wait(SECONDS)
+    second = crowd.join(work)
+    leaving.cancel()
+    with pytest.raises(Cancelled, match="the work"):
+        first.result(SECONDS)
+    work.go_on.set()
+    assert second.result(SECONDS) == "done"
+    assert not work.cancelled
+
+
+def test_the_last_who_leaves_cancels_the_work(crowd: Crowd) -> None:
+    work, leaving = Work(), [Caller(), Caller()]
+    callers = [crowd.join(work, caller=caller) for caller in leaving]
+    for scope in leaving:
+        scope.cancel()
+    for caller in callers:
+        with pytest.raises(Cancelled):
+            caller.result(SECONDS)
+    assert work.ended.wait(SECONDS)
+    assert work.cancelled
+
+
+def test_a_deadline_is_a_way_to_leave(flights: Flights[str]) -> None:
+    work = Work()
+    with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded, match="the work"):
+        flights.join("k", work, what="the work")
+    assert work.ended.wait(SECONDS)
+    assert work.cancelled
+
+
+def test_who_comes_after_a_cancelled_run_gets_a_new_one(crowd: Crowd) -> None:
+    stuck, fresh, leaving = threading.Event(), Work(), Caller()
+
+    def deaf() -> str:
+        assert stuck.wait(SECONDS)
+        return "too late"
+
+    first = crowd.join(deaf, caller=leaving)
+    leaving.cancel()
+    with pytest.raises(Cancelled):
+        first.result(SECONDS)
+    second = crowd.join(fresh)
+    fresh.go_on.set()
+    assert second.result(SECONDS) == "done"
+    stuck.set()
+
+
+def test_the_work_has_no_deadline_of_its_callers(flights: Flights[str]) -> None:
+    with deadline.entered(Scope(seconds=SECONDS)):
+        assert flights.join("k", lambda: str(deadline.current().remaining()), what="w") == "None"
+
+
+def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, said = threading.Event(), []
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        said.append(args.exc_value)
+        told.set()
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    go_on, leaving = threading.Event(), Caller()
+
+    def broken() -> str:
+        assert go_on.wait(SECONDS)
+        raise ZeroDivisionError("a bug")
+
+    caller = crowd.join(broken, caller=leaving)
+    leaving.cancel()
+    with pytest.raises(Cancelled):
+        caller.result(SECONDS)
+    go_on.set()
+    assert told.wait(SECONDS)
+    assert isinstance(said[0], ZeroDivisionError)

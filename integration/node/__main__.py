@@ -7,6 +7,7 @@ python -m integration.node release               undo what a killed `host` left 
 """
 
 import argparse
+import os
 import sys
 
 from integration.node.box import run_in_box
@@ -17,20 +18,26 @@ from integration.node.prepare import prepare
 
 def main() -> int:
     """Run one of the commands and return the exit status."""
-    arguments = _parser().parse_args()
     try:
-        if arguments.verb == "prepare":
-            prepare()
-        elif arguments.verb == "run":
-            return run_in_box(arguments.command, node=prepare(), on_disk=arguments.disk)
-        elif arguments.verb == "host":
-            with prepared_host():
-                return run_foreground(arguments.command)
-        else:
-            release()
+        return _carry_out(_parser().parse_args())
     except NodeError as cause:
         print(f"node: {cause}", file=sys.stderr)
         return 1
+
+
+def _carry_out(arguments: argparse.Namespace) -> int:
+    if os.geteuid() != 0:
+        raise NodeError("setting up a node needs root")
+    match arguments.verb:
+        case "prepare":
+            prepare()
+        case "run":
+            return run_in_box(arguments.command, node=prepare(), on_disk=arguments.disk)
+        case "host":
+            with prepared_host():
+                return run_foreground(arguments.command)
+        case "release":
+            release()
     return 0
 
 

@@ -40,7 +40,7 @@ video:x:44:www
 nobody:x:65534:
 """
 # The shell waits for its job with the trap armed; `wait` also collects adopted children.
-_PAUSE_SCRIPT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
+PAUSE_SCRIPT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def pause_image(busybox: Path, *, compiler: str | None = "gcc") -> Image:
         entrypoint = ["/pause"]
     else:
         files = (File("busybox", busybox.read_bytes(), mode=0o755),)
-        entrypoint = ["/busybox", "sh", "-c", _PAUSE_SCRIPT]
+        entrypoint = ["/busybox", "sh", "-c", PAUSE_SCRIPT]
     return Image(PAUSE, files, {"Entrypoint": entrypoint, "User": "65535:65535", "WorkingDir": "/"})
 
 

@@ -1,0 +1,24 @@
+# pydockershim as an image, to run on a node whose Docker Engine it drives:
+#
+#   docker run -d --name pydockershim --restart always --privileged --network host --pid host --cgroupns host \
+#     -v /run:/run:rshared -v /var/run/docker.sock:/var/run/docker.sock -v /etc/cni:/etc/cni:ro \
+#     -v /opt/cni/bin:/opt/cni/bin:ro -v /var/lib:/var/lib:rshared -v /var/log/pods:/var/log/pods \
+#     -v /sys/fs/cgroup:/sys/fs/cgroup pydockershim
+#
+# The paths are the same inside and outside, because the kubelet, Docker and the CNI plugins all name them. /run is
+# shared so that a network namespace pinned here is seen by the node.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY shim shim
+RUN python -m venv /opt/pydockershim \
+ && /opt/pydockershim/bin/pip install --no-cache-dir .
+
+FROM python:3.11-slim
+# The node's CNI plugins run in this container and call iptables.
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends iptables \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/pydockershim /opt/pydockershim
+ENTRYPOINT ["/opt/pydockershim/bin/pydockershim", "serve"]

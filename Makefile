@@ -1,0 +1,59 @@
+# Everything a developer or CI runs. Logic lives in integration/node; this file only names it.
+
+PYTHON ?= python3
+ARGS   ?=
+BIN    := .venv/bin
+PY     := $(BIN)/python
+BOX    := $(PY) -m integration.node run
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv lint types contracts unit integration test demo run bench clean clean-packages
+
+# $(call timed,what,command): say what runs and how long it took.
+define timed
+	@echo "== $(1)"; started=$$(date +%s); $(2) && echo "   $(1): $$(($$(date +%s) - started)) s"
+endef
+
+help: ## show this table
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  ARGS=... is passed on to pytest, the server or the benchmark; PYTHON=... makes .venv"
+
+venv: .venv/.installed ## make or update .venv with pydockershim and its tools
+
+.venv/.installed: pyproject.toml
+	@sh integration/node/venv.sh "$(PYTHON)"
+
+lint: venv ## style and format (ruff)
+	$(call timed,lint,$(BIN)/ruff check && $(BIN)/ruff format --check)
+
+types: venv ## types (mypy, strict)
+	$(call timed,types,$(BIN)/mypy)
+
+contracts: venv ## layers and homes of foreign libraries (import-linter)
+	$(call timed,contracts,$(BIN)/lint-imports)
+
+unit: venv ## unit tests, anywhere and without root
+	$(PY) -m pytest tests $(ARGS)
+
+integration: venv ## integration tests on two Docker Engines in a box of their own (root)
+	$(BOX) $(PY) -m pytest integration $(ARGS)
+
+test: lint types contracts ## all checks and all tests (root)
+	$(BOX) $(PY) -m pytest tests integration $(ARGS)
+
+demo: venv ## set up this machine and run one real pod, step by step (root)
+	$(PY) -m integration.demo $(ARGS)
+
+run: venv ## set up this machine and keep the server in the foreground (root)
+	$(PY) -m integration.node host $(BIN)/pydockershim serve $(ARGS)
+
+bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
+	$(BOX) --disk $(PY) -m integration.bench $(ARGS)
+
+clean: ## remove what make put into this directory
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-packages: ## remove the unpacked engines and plugins (/var/cache/pydockershim)
+	rm -rf "$${PYDOCKERSHIM_CACHE:-/var/cache/pydockershim}"

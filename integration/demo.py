@@ -1,0 +1,148 @@
+"""One real pod over the CRI socket, each step with its time. `make demo` sets up the machine around it.
+
+With `--serve` the server stays in the foreground instead, and the lines to use it with are printed: `make run`.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from integration.cri import Cri, connected, container_config, pod_config
+from integration.node.commands import run_foreground
+from integration.node.images import BUSYBOX
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+
+T = TypeVar("T")
+
+PORT = 8080
+PAGE = "hello from a pod on Docker"
+WEB_SERVER = f"mkdir -p /www && echo '{PAGE}' > /www/index.html && exec httpd -f -p {PORT} -h /www"
+ANSWER_SECONDS = 10.0
+
+
+class Steps:
+    """Runs steps and prints what each did and how long it took."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def run(self, words: str, action: Callable[[], T], *, tell: Callable[[T], str] = lambda _: "") -> T:
+        """Run one step and print its line; `tell` describes the result."""
+        self._number += 1
+        began = time.monotonic()
+        result = action()
+        took = (time.monotonic() - began) * 1000
+        print(f"{self._number:3}  {words:<42} {took:7.0f} ms  {tell(result)}".rstrip(), flush=True)
+        return result
+
+
+def main() -> int:
+    """Serve, and drive the pod or wait for the end."""
+    parser = argparse.ArgumentParser(prog="python -m integration.demo", description=__doc__)
+    parser.add_argument("--serve", action="store_true", help="stay in the foreground, for crictl and the kubelet")
+    return _serve() if parser.parse_args().serve else _demo()
+
+
+def _demo() -> int:
+    with tempfile.TemporaryDirectory(prefix="pydockershim-demo-") as directory:
+        home = Path(directory)
+        server = Server({"root-directory": home / "state"}, socket=home / "cri.sock", log=home / "server.log")
+        server.start()
+        try:
+            with connected(server.socket) as cri:
+                _drive(cri, home)
+        except BaseException:
+            print(server.daemon.log_tail(), file=sys.stderr)
+            raise
+        finally:
+            server.stop()
+    print("The pod is gone, and so is everything it used.")
+    return 0
+
+
+def _serve() -> int:
+    endpoint = "unix:///run/cri-dockerd.sock"
+    print(
+        f"\nServing the CRI on {endpoint}. In another terminal:\n"
+        f"  crictl --runtime-endpoint {endpoint} info\n"
+        f"  crictl --runtime-endpoint {endpoint} runp pod.json\n"
+        f"  kubelet --container-runtime-endpoint={endpoint} ...\n"
+        "Ctrl-C ends it.\n",
+        flush=True,
+    )
+    return run_foreground([sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint={endpoint}"])
+
+
+def _drive(cri: Cri, home: Path) -> None:
+    steps = Steps()
+    config = pod_config("demo", log_directory=str(home / "logs"))
+    steps.run("Version", lambda: cri.runtime.Version(pb.VersionRequest()), tell=_version)
+    steps.run("Status", lambda: cri.runtime.Status(pb.StatusRequest()), tell=_conditions)
+    pod = steps.run("RunPodSandbox", lambda: cri.run(config), tell=_short)
+    try:
+        address = steps.run("PodSandboxStatus", lambda: cri.sandbox_status(pod).network.ip)
+        print(f"     the pod has the address {address}")
+        web = container_config("web", image=BUSYBOX, command=["sh", "-c", WEB_SERVER])
+        container = steps.run("CreateContainer", lambda: cri.create(pod, web, pod=config), tell=_short)
+        steps.run("StartContainer", lambda: cri.start(container))
+        steps.run(
+            "ExecSync: hostname", lambda: cri.exec(container, "hostname"), tell=lambda r: r.stdout.decode().strip()
+        )
+        steps.run(f"GET http://{address}:{PORT}/", lambda: _get(address), tell=lambda page: page)
+        steps.run("UpdateContainerResources: 128 MiB", lambda: _limit_memory(cri, container), tell=_mebibytes)
+        steps.run("StopContainer", lambda: cri.stop_container(container, timeout=0))
+        steps.run("RemoveContainer", lambda: cri.remove_container(container))
+    finally:
+        steps.run("StopPodSandbox", lambda: cri.stop(pod))
+        steps.run("RemovePodSandbox", lambda: cri.remove(pod))
+    left = [sandbox.id for sandbox in cri.sandboxes()]
+    assert pod not in left, "the pod sandbox is still listed"
+
+
+def _version(answer: pb.VersionResponse) -> str:
+    return f"{answer.runtime_name} {answer.runtime_version}"
+
+
+def _conditions(answer: pb.StatusResponse) -> str:
+    return ", ".join(f"{c.type}={str(c.status).lower()}" for c in answer.status.conditions)
+
+
+def _short(identity: str) -> str:
+    return identity[:12]
+
+
+def _mebibytes(limit: int) -> str:
+    return f"{limit >> 20} MiB in force"
+
+
+def _limit_memory(cri: Cri, container: str) -> int:
+    limits = pb.LinuxContainerResources(memory_limit_in_bytes=128 << 20)
+    cri.runtime.UpdateContainerResources(pb.UpdateContainerResourcesRequest(container_id=container, linux=limits))
+    return cri.container_status(container).resources.linux.memory_limit_in_bytes
+
+
+def _get(address: str) -> str:
+    """Fetch the page, trying again while the web server is still starting."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while True:
+        try:
+            with socket.create_connection((address, PORT), timeout=ANSWER_SECONDS) as connection:
+                connection.sendall(f"GET / HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+                answer = connection.makefile("rb").read()
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            os.sched_yield()
+        else:
+            return answer.partition(b"\r\n\r\n")[2].decode().strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

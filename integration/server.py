@@ -1,0 +1,43 @@
+"""The server under test: `pydockershim serve` as its users start it."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from integration.node.daemon import Daemon
+from integration.node.engine import answers
+
+START_SECONDS = 30.0
+STOP_SECONDS = 30.0
+
+
+class Server:
+    """One `pydockershim serve`, its settings given as flags."""
+
+    def __init__(self, settings: Mapping[str, object], *, socket: Path, log: Path) -> None:
+        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text."""
+        self.socket = socket
+        flags = [f"--{name}={value}" for name, value in settings.items()]
+        self.daemon = Daemon(
+            [sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
+            log=log,
+            env=os.environ,
+        )
+
+    def start(self) -> None:
+        """Start it, and return once it answers."""
+        self.daemon.start(ready=lambda: answers(self.socket), timeout=START_SECONDS)
+
+    def stop(self) -> None:
+        """End it as systemd would."""
+        self.daemon.stop(timeout=STOP_SECONDS)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.daemon.kill()
+
+    def rss(self) -> int:
+        """Resident memory in bytes."""
+        pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")

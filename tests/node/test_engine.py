@@ -1,0 +1,76 @@
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from integration.node.commands import NodeError
+from integration.node.engine import Engine, answers, program
+
+
+@pytest.fixture
+def binaries(tmp_path: Path) -> list[Path]:
+    directory = tmp_path / "sbin"
+    directory.mkdir()
+    (directory / "dockerd").touch()
+    return [tmp_path / "missing", directory]
+
+
+def test_an_engine_writes_below_its_home_only(tmp_path: Path, binaries: list[Path]) -> None:
+    home = tmp_path / "home"
+    engine = Engine(
+        "28",
+        binaries=binaries,
+        home=home,
+        cgroup_parent="/box",
+        settings={"features": {"containerd-snapshotter": True}},
+    )
+    settings = json.loads((home / "daemon.json").read_text())
+
+    assert settings["hosts"] == [engine.url] == [f"unix://{home}/docker.sock"]
+    assert all(settings[key].startswith(str(home)) for key in ("data-root", "exec-root", "pidfile"))
+    assert settings["cgroup-parent"] == "/box"
+    assert settings["features"] == {"containerd-snapshotter": True}
+
+
+def test_the_first_program_of_a_name_is_taken(binaries: list[Path]) -> None:
+    assert program("dockerd", binaries) == binaries[1] / "dockerd"
+
+
+def test_a_missing_program_is_an_error_that_names_the_directories(binaries: list[Path]) -> None:
+    with pytest.raises(NodeError, match=f"find containerd: not in {binaries[0]}, {binaries[1]}"):
+        program("containerd", binaries)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [(b"HTTP/1.1 200 OK\r\n\r\nOK", True), (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", False), (b"", False)],
+    ids=["ok", "unavailable", "closed"],
+)
+def test_an_engine_answers_with_200(reply: bytes, expected: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        thread = threading.Thread(target=answer_once, args=(server, reply))
+        thread.start()
+        assert answers(path) is expected
+        thread.join()
+
+
+def answer_once(server: socket.socket, reply: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(1024)
+        connection.sendall(reply)
+
+
+@pytest.mark.parametrize("leftover", [True, False], ids=["leftover socket", "no socket"])
+def test_nobody_answers_where_nobody_listens(leftover: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    if leftover:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+    assert answers(path) is False

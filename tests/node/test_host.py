@@ -1,0 +1,65 @@
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from integration.node import host
+from integration.node.commands import NodeError
+from integration.node.host import Undo
+
+
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [([{"type": "bridge", "bridge": "pods0"}], "pods0"), ([{"type": "loopback"}, {"type": "bridge"}], "cni0")],
+    ids=["named", "default"],
+)
+def test_the_bridge_of_a_configuration_list(plugins: list[dict[str, str]], expected: str) -> None:
+    assert host.bridge_of(json.dumps({"plugins": plugins}).encode()) == expected
+
+
+def test_a_configuration_list_without_a_bridge_is_an_error() -> None:
+    with pytest.raises(NodeError, match="no plugin of type bridge"):
+        host.bridge_of(b'{"plugins": [{"type": "ptp"}]}')
+
+
+def test_a_process_is_known_by_its_start_time() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert host.started_at(child.pid) >= host.started_at(os.getpid()) > 0
+    finally:
+        child.kill()
+        child.wait()
+    assert host.started_at(child.pid) == 0
+
+
+def test_release_takes_back_what_was_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, conf = tmp_path / "record.json", tmp_path / "10-bridge.conflist"
+    monkeypatch.setattr(host, "_RECORD", record)
+    conf.write_text("{}")
+    child = subprocess.Popen(["sleep", "60"])
+    Undo(conf=str(conf), bridge="none-such0", dockerd=child.pid, dockerd_started=host.started_at(child.pid)).save()
+
+    host.release()
+
+    assert child.wait(timeout=0) == -15
+    assert not conf.exists()
+    assert not record.exists()
+
+
+def test_release_spares_a_process_that_only_has_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_RECORD", tmp_path / "record.json")
+    Undo(dockerd=os.getpid(), dockerd_started=1).save()
+
+    host.release()  # would end this very test
+
+    assert not (tmp_path / "record.json").exists()
+
+
+def test_release_without_a_record_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_RECORD", tmp_path / "record.json")
+
+    host.release()
+
+    assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ class Answer(msgspec.Struct, frozen=True, rename="pascal"):
     """Base of all answers: Docker spells keys in PascalCase."""
 
 
-class Runtime(Answer):
+class Runtime(Answer, frozen=True):
     """One OCI runtime the daemon knows."""
 
     path: str = ""
@@ -30,7 +30,7 @@ class Runtime(Answer):
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
 
 
-class EngineInfo(Answer):
+class EngineInfo(Answer, frozen=True):
     """`GET /info`, as far as the shim reads it."""
 
     id: str = msgspec.field(default="", name="ID")
@@ -47,7 +47,7 @@ class EngineInfo(Answer):
     security_options: list[str] | None = None
 
 
-class ContainerState(Answer):
+class ContainerState(Answer, frozen=True):
     """`State` of a container inspect."""
 
     status: str = ""
@@ -61,7 +61,7 @@ class ContainerState(Answer):
     finished_at: str = ""
 
 
-class ContainerSettings(Answer):
+class ContainerSettings(Answer, frozen=True):
     """`Config` of a container inspect."""
 
     image: str = ""
@@ -69,7 +69,7 @@ class ContainerSettings(Answer):
     stop_signal: str = ""
 
 
-class HostSettings(Answer):
+class HostSettings(Answer, frozen=True):
     """`HostConfig` of a container inspect."""
 
     network_mode: str = ""
@@ -88,7 +88,7 @@ class HostSettings(Answer):
     pids_limit: int | None = None
 
 
-class ContainerInspect(Answer):
+class ContainerInspect(Answer, frozen=True):
     """`GET /containers/{id}/json`."""
 
     id: str
@@ -104,7 +104,7 @@ class ContainerInspect(Answer):
     resolv_conf_path: str = ""
 
 
-class ContainerSummary(Answer):
+class ContainerSummary(Answer, frozen=True):
     """One row of `GET /containers/json`."""
 
     id: str
@@ -117,7 +117,7 @@ class ContainerSummary(Answer):
     labels: dict[str, str] | None = None
 
 
-class ImageSettings(Answer):
+class ImageSettings(Answer, frozen=True):
     """`Config` of an image inspect."""
 
     user: str = ""
@@ -127,7 +127,7 @@ class ImageSettings(Answer):
     stop_signal: str = ""
 
 
-class ImageInspect(Answer):
+class ImageInspect(Answer, frozen=True):
     """`GET /images/{ref}/json`."""
 
     id: str
@@ -137,7 +137,7 @@ class ImageInspect(Answer):
     config: ImageSettings | None = None
 
 
-class ImageSummary(Answer):
+class ImageSummary(Answer, frozen=True):
     """One row of `GET /images/json`."""
 
     id: str
@@ -147,7 +147,7 @@ class ImageSummary(Answer):
     labels: dict[str, str] | None = None
 
 
-class ExecInspect(Answer):
+class ExecInspect(Answer, frozen=True):
     """`GET /exec/{id}/json`."""
 
     running: bool = False
@@ -156,14 +156,14 @@ class ExecInspect(Answer):
     """In the pid namespace of the daemon; 0 until the process runs."""
 
 
-class Actor(Answer):
+class Actor(Answer, frozen=True):
     """Whom an event is about."""
 
     id: str = msgspec.field(default="", name="ID")
     attributes: dict[str, str] | None = None
 
 
-class Event(Answer):
+class Event(Answer, frozen=True):
     """One message of `GET /events`. Only `Type`, `Action` and `Actor` are read: API 1.52 dropped the rest."""
 
     type: str = ""
@@ -214,8 +214,14 @@ class Engine(Protocol):
         """The negotiated API version."""
         ...
 
-    def ping(self) -> None: ...
-    def info(self) -> EngineInfo: ...
+    def ping(self) -> None:
+        """Return when the Engine answers."""
+        ...
+
+    def info(self) -> EngineInfo:
+        """Read what the Engine is and how it is set up."""
+        ...
+
     def daemon_pid(self) -> int:
         """Pid of the process that owns the Engine's socket, 0 where it cannot be seen."""
         ...
@@ -224,7 +230,10 @@ class Engine(Protocol):
         """Create and return the id. NameConflict when the name is taken, NotFound when the image is missing."""
         ...
 
-    def start_container(self, container_id: str) -> None: ...
+    def start_container(self, container_id: str) -> None:
+        """Start it, and return when its process runs. Running already: nothing. Docker's words are kept on failure."""
+        ...
+
     def stop_container(self, container_id: str, *, grace: int) -> None:
         """Send the stop signal, after `grace` seconds SIGKILL, and wait for the end. Already stopped: nothing."""
         ...
@@ -234,20 +243,29 @@ class Engine(Protocol):
         ...
 
     def wait_container(self, container_id: str) -> int:
-        """Wait until the container does not run, and give its exit code."""
+        """Wait until the container does not run, and give its exit code. Bound by the current scope alone."""
         ...
 
     def wait_removed(self, container_id: str) -> None:
-        """Wait until the container is gone; returns at once for one that does not exist."""
+        """Wait until the container is gone; returns at once for one that does not exist. Bound by the scope alone."""
         ...
 
     def remove_container(self, container_id: str) -> None:
         """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
         ...
 
-    def rename_container(self, container_id: str, *, name: str) -> None: ...
-    def update_container(self, container_id: str, *, body: JsonObject) -> None: ...
-    def inspect_container(self, container_id: str) -> ContainerInspect: ...
+    def rename_container(self, container_id: str, *, name: str) -> None:
+        """Rename it. NameConflict when the name is taken."""
+        ...
+
+    def update_container(self, container_id: str, *, body: JsonObject) -> None:
+        """Change the resources that `body` (`POST /containers/{id}/update`) names."""
+        ...
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        """Read one container, by its id, a unique prefix or its name."""
+        ...
+
     def list_containers(self) -> list[ContainerSummary]:
         """All containers of the Engine, in any state, whoever made them."""
         ...
@@ -256,11 +274,22 @@ class Engine(Protocol):
         """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
         ...
 
-    def start_exec(self, exec_id: str) -> AbstractContextManager[ExecStream]: ...
-    def inspect_exec(self, exec_id: str) -> ExecInspect: ...
+    def start_exec(self, exec_id: str) -> AbstractContextManager[ExecStream]:
+        """Start a prepared exec without terminal for the block; leaving it ends the connection, not the process."""
+        ...
 
-    def list_images(self) -> list[ImageSummary]: ...
-    def inspect_image(self, reference: str) -> ImageInspect: ...
+    def inspect_exec(self, exec_id: str) -> ExecInspect:
+        """Read the state of an exec; Docker forgets it some time after its end."""
+        ...
+
+    def list_images(self) -> list[ImageSummary]:
+        """All images, intermediate layers left out."""
+        ...
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        """Read one image, by id, tag or digest. NotFound when it is not here."""
+        ...
+
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
     ) -> None:
@@ -287,4 +316,6 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the idle connections; calls under way end by themselves. Idempotent."""
+        ...

@@ -1,0 +1,236 @@
+"""The Docker Engine on its unix socket."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.engine import messages
+from shim.engine.connection import ApiVersion
+from shim.engine.daemon import daemon_pid
+from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
+from shim.engine.hijack import HijackedStream, hijacked
+from shim.engine.interface import (
+    ContainerInspect,
+    ContainerSummary,
+    EngineInfo,
+    Event,
+    ExecInspect,
+    ImageInspect,
+    ImageSummary,
+    JsonObject,
+    PullProgress,
+    RegistryAuth,
+)
+from shim.engine.pool import Pool
+from shim.engine.session import Session
+from shim.errors import InvalidArgument, NotFound, ShimError
+
+T = TypeVar("T")
+
+_UNIX = "unix://"
+
+
+class DockerEngine:
+    """`shim.engine.interface.Engine` over `docker.APIClient`. Thread-safe.
+
+    Nothing is sent before the first call. The API version is chosen with the first connection, and again after the
+    daemon has gone away.
+    """
+
+    def __init__(self, endpoint: str, *, request_timeout: float) -> None:
+        """`endpoint` is `unix:///path`; `request_timeout` in seconds bounds each call, 0 leaves it to the scope."""
+        path = endpoint.removeprefix(_UNIX)
+        if not endpoint.startswith(_UNIX) or not path.startswith("/"):
+            raise InvalidArgument(f"docker endpoint {endpoint!r}: only unix:///path is supported")
+        self._timeout = request_timeout or None
+        self._pool = Pool(path)
+        self._session = Session(self._pool, timeout=self._timeout)
+
+    @property
+    def api_version(self) -> ApiVersion:
+        """See `Engine`; FailedPrecondition when there is no version both sides know."""
+        outer = deadline.current()
+        scope = Scope(seconds=outer.remaining(self._timeout))
+        with self._asking("ask docker's api version"), self._pool.lease(scope=scope, outer=outer) as connection:
+            return connection.version
+
+    def ping(self) -> None:
+        """See `Engine`."""
+        with self._asking("ping docker"):
+            self._session.ping()
+
+    def info(self) -> EngineInfo:
+        """See `Engine`."""
+        with self._asking("read docker's info"):
+            return _read(self._session.info(), EngineInfo)
+
+    def daemon_pid(self) -> int:
+        """See `Engine`."""
+        return daemon_pid(self._pool.path)
+
+    def create_container(self, *, name: str, body: JsonObject) -> str:
+        """See `Engine`."""
+
+        def refused(cause: Refused) -> ShimError:
+            return error_from_create_refusal(cause, name=name, image=str(body.get("Image", "")))
+
+        with self._asking(f"create container {name}", refused=refused):
+            answer = self._session.create_container_from_config(body, name)  # type: ignore[no-untyped-call] # a gap in the stubs
+            return _read(answer, _Created).id
+
+    def start_container(self, container_id: str) -> None:
+        """See `Engine`."""
+
+        def refused(cause: Refused) -> ShimError:
+            return error_from_start_refusal(cause, container_id=container_id)
+
+        with self._asking(f"start container {container_id}", refused=refused):
+            self._session.start(container_id)
+
+    def stop_container(self, container_id: str, *, grace: int) -> None:
+        """See `Engine`; the grace period comes on top of the request timeout."""
+        within = None if self._timeout is None else self._timeout + grace
+        with asking(f"stop container {container_id}", within=within):
+            self._session.stop(container_id, timeout=grace)
+
+    def kill_container(self, container_id: str, *, signal: str) -> None:
+        """See `Engine`."""
+        with self._asking(f"send {signal} to container {container_id}"):
+            self._session.kill(container_id, signal)
+
+    def wait_container(self, container_id: str) -> int:
+        """See `Engine`."""
+        with asking(f"wait for the end of container {container_id}"):
+            return _read(self._session.wait(container_id), _Waited).status_code
+
+    def wait_removed(self, container_id: str) -> None:
+        """See `Engine`."""
+        what = f"wait for the removal of container {container_id}"
+        try:
+            with asking(what):
+                waited = _read(self._session.wait(container_id, condition="removed"), _Waited)
+        except NotFound:
+            return
+        if waited.error is not None and waited.error.message:
+            raise ShimError(f"{what}: {waited.error.message}")
+
+    def remove_container(self, container_id: str) -> None:
+        """See `Engine`."""
+        with self._asking(f"remove container {container_id}"):
+            self._session.remove_container(container_id, v=True, force=True)
+
+    def rename_container(self, container_id: str, *, name: str) -> None:
+        """See `Engine`."""
+        with self._asking(f"rename container {container_id} to {name}"):
+            self._session.rename(container_id, name)
+
+    def update_container(self, container_id: str, *, body: JsonObject) -> None:
+        """See `Engine`."""
+        with self._asking(f"update container {container_id}"):
+            self._post(f"/containers/{quote(container_id, safe='')}/update", body)
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        """See `Engine`."""
+        with self._asking(f"inspect container {container_id}"):
+            return _read(self._session.inspect_container(container_id), ContainerInspect)
+
+    def list_containers(self) -> list[ContainerSummary]:
+        """See `Engine`."""
+        with self._asking("list containers"):
+            return _read(self._session.containers(all=True), list[ContainerSummary])
+
+    def create_exec(self, container_id: str, *, body: JsonObject) -> str:
+        """See `Engine`."""
+        with self._asking(f"prepare an exec in container {container_id}"):
+            answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
+            return _read(answer, _Created).id
+
+    def start_exec(self, exec_id: str) -> AbstractContextManager[HijackedStream]:
+        """See `Engine`."""
+        path = f"/exec/{quote(exec_id, safe='')}/start"
+        return hijacked(self._session, path, what=f"exec {exec_id}", body=b'{"Detach":false,"Tty":false}')
+
+    def inspect_exec(self, exec_id: str) -> ExecInspect:
+        """See `Engine`."""
+        with self._asking(f"inspect exec {exec_id}"):
+            return _read(self._session.exec_inspect(exec_id), ExecInspect)
+
+    def list_images(self) -> list[ImageSummary]:
+        """See `Engine`."""
+        with self._asking("list images"):
+            return _read(self._session.images(), list[ImageSummary])
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        """See `Engine`."""
+        with self._asking(f"inspect image {reference}"):
+            answer = self._session.inspect_image(reference)  # type: ignore[no-untyped-call] # a gap in the stubs
+            return _read(answer, ImageInspect)
+
+    def pull_image(
+        self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    ) -> None:
+        """See `Engine`."""
+        messages.pull(self._session, reference, auth=auth, progress=progress)
+
+    def remove_image(self, reference: str) -> None:
+        """See `Engine`."""
+        with self._asking(f"remove image {reference}"):
+            self._session.remove_image(reference, force=True)
+
+    def disk_usage(self) -> Mapping[str, Any]:
+        """See `Engine`."""
+        with self._asking("read docker's disk usage"):
+            # Engines before API 1.42 ignore the parameter and answer with everything.
+            reply = self._session.request("GET", "/system/df", params={"type": "image"}, timeout=self._timeout)
+            return _read(reply.json(), dict[str, Any])
+
+    def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
+        """See `Engine`."""
+        return messages.events(self._session, since=since)
+
+    def close(self) -> None:
+        """Close the idle connections, and the others when their calls end. Idempotent."""
+        self._pool.close()
+
+    def _asking(
+        self, what: str, *, refused: Callable[[Refused], ShimError] | None = None
+    ) -> AbstractContextManager[None]:
+        return asking(what, within=self._timeout, refused=refused)
+
+    def _post(self, path: str, body: JsonObject) -> Any:
+        """Post what the SDK has no parameter for."""
+        return self._session.request("POST", path, data=msgspec.json.encode(body), timeout=self._timeout).json()
+
+
+class _Created(msgspec.Struct, rename="pascal"):
+    id: str
+
+
+class _WaitError(msgspec.Struct, rename="pascal"):
+    message: str = ""
+
+
+class _Waited(msgspec.Struct, rename="pascal"):
+    status_code: int
+    error: _WaitError | None = None
+
+
+def _read(answer: Any, shape: type[T]) -> T:
+    """Convert a decoded answer; `null` where the shape has none counts as missing."""
+    try:
+        return msgspec.convert(answer, shape)
+    except msgspec.ValidationError:
+        return msgspec.convert(_without_nulls(answer), shape)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,183 @@
+"""One connection to the Engine's socket, whose waits end with a scope and from other threads."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Mapping
+
+from shim.deadline import Scope
+from shim.engine import http1
+
+ApiVersion = tuple[int, int]
+
+_PIECE = 64 * 1024
+
+
+class ConnectionLost(Exception):
+    """There is no connection, or none any more. The text is the cause."""
+
+
+class TimedOut(Exception):
+    """The scope's time is over, and the answer is not there."""
+
+
+class Connection:
+    """A connected socket and the bytes that have arrived on it. One thread asks and reads; any may `abort`."""
+
+    __slots__ = ("_body", "_buffer", "_keep_alive", "_lock", "_socket", "_use", "version")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.version: ApiVersion = (0, 0)
+        """What the daemon at the other end speaks; a daemon that restarts takes its connections with it."""
+        self._socket = connected
+        self._buffer = bytearray()
+        self._body: http1.Body | None = None
+        self._keep_alive = True
+        self._lock = threading.Lock()
+        self._use = 0
+
+    def ask(
+        self, method: str, target: str, *, scope: Scope, headers: Mapping[str, str], body: bytes = b""
+    ) -> http1.Head:
+        """Send a request and read the head of its response."""
+        self._body = None
+        self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
+        try:
+            while (head := http1.take_head(self._buffer)) is None:
+                if not self._receive(scope):
+                    raise ConnectionLost("the engine closed the connection without an answer")
+            self._body = http1.body_of(head, method=method)
+        except http1.MalformedResponse as cause:
+            raise ConnectionLost(str(cause)) from cause
+        self._keep_alive = head.keep_alive and head.status != 101
+        return head
+
+    def read(self, scope: Scope) -> bytes:
+        """Read the next piece of the response body as soon as there is one; empty at its end."""
+        body = self._body
+        if body is None:
+            return b""
+        try:
+            while not (piece := body.take(self._buffer)) and not body.done:
+                if not self._receive(scope):
+                    body.end()
+        except http1.MalformedResponse as cause:
+            raise ConnectionLost(str(cause)) from cause
+        return piece
+
+    def read_all(self, scope: Scope) -> bytes:
+        """Read the rest of the response body."""
+        pieces = []
+        while piece := self.read(scope):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def read_raw(self, scope: Scope) -> bytes:
+        """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end."""
+        if not self._buffer:
+            self._receive(scope)
+        piece = bytes(self._buffer)
+        self._buffer.clear()
+        return piece
+
+    def send(self, data: bytes, *, scope: Scope) -> None:
+        """Send all of `data`."""
+        self._arm(scope)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as cause:
+            raise TimedOut from cause
+        except OSError as cause:
+            raise ConnectionLost(_reason(cause)) from cause
+
+    def send_eof(self) -> None:
+        """Close our direction only: the peer reads end of file and may go on answering."""
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as cause:
+            raise ConnectionLost(_reason(cause)) from cause
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the next request can go over it."""
+        body = self._body
+        return self._keep_alive and body is not None and body.done and not self._buffer
+
+    def alive(self) -> bool:
+        """Whether the idle connection still stands: it has nothing to read, not even its end."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def begin_use(self) -> int:
+        """Give the ticket with which `abort` ends this use, and no later one, of the connection."""
+        with self._lock:
+            self._use += 1
+            return self._use
+
+    def abort(self, use: int) -> None:
+        """End every wait on the connection, from any thread, if it still serves `use`."""
+        with self._lock:
+            if use == self._use:
+                self._use += 1
+                self._keep_alive = False
+                _shut(self._socket)
+
+    def end_use(self) -> None:
+        """Make the ticket void."""
+        with self._lock:
+            self._use += 1
+
+    def close(self) -> None:
+        """Close it. Idempotent; the thread that reads must be done, `abort` ends it."""
+        with self._lock:
+            self._use += 1
+            self._socket.close()
+
+    def _receive(self, scope: Scope) -> bool:
+        """Wait for bytes and keep them; False at the end of the connection."""
+        self._arm(scope)
+        try:
+            data = self._socket.recv(_PIECE)
+        except TimeoutError as cause:
+            raise TimedOut from cause
+        except OSError as cause:
+            raise ConnectionLost(_reason(cause)) from cause
+        self._buffer += data
+        return bool(data)
+
+    def _arm(self, scope: Scope) -> None:
+        left = scope.remaining()
+        if left is not None and left <= 0:
+            raise TimedOut
+        self._socket.settimeout(left)
+
+
+def connect(path: str, *, scope: Scope) -> Connection:
+    """Connect to the unix socket at `path`."""
+    left = scope.remaining()
+    if left is not None and left <= 0:
+        raise TimedOut
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connecting.settimeout(left)
+        connecting.connect(path)
+    except TimeoutError as cause:
+        connecting.close()
+        raise TimedOut from cause
+    except OSError as cause:
+        connecting.close()
+        raise ConnectionLost(f"connect to {path}: {_reason(cause)}") from cause
+    return Connection(connecting)
+
+
+def _shut(connected: socket.socket) -> None:
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the peer has closed already: nothing waits on it any more
+        return
+
+
+def _reason(cause: OSError) -> str:
+    return os.strerror(cause.errno).lower() if cause.errno else str(cause)

@@ -1,0 +1,55 @@
+"""Which process the Engine is."""
+
+import socket
+import struct
+from pathlib import Path
+
+PROC = Path("/proc")
+
+_ACCEPTS_CONNECTIONS = 0x10000
+"""`__SO_ACCEPTCON` among the flags of /proc/net/unix."""
+_UCRED = struct.Struct("3i")
+
+
+def daemon_pid(path: str, *, proc: Path = PROC) -> int:
+    """Pid of the process behind the unix socket at `path`, 0 where it cannot be seen from this pid namespace.
+
+    The kernel names the process that called `listen`. With socket activation (Debian's docker.socket) that is pid 1,
+    so then the daemon is the other process that holds the same listening socket.
+    """
+    listener = _listener_pid(path)
+    if listener != 1:
+        return listener
+    held = {f"socket:[{inode}]" for inode in _listening_inodes(path, proc)}
+    others = (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and entry.name != "1")
+    return next((pid for pid in others if _holds(proc / str(pid), held)), listener)
+
+
+def _listener_pid(path: str) -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.settimeout(1.0)  # a daemon that listens is connected to by the kernel at once
+            probe.connect(path)
+            credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        except OSError:
+            return 0
+    pid, _uid, _gid = _UCRED.unpack(credentials)
+    return int(pid)
+
+
+def _listening_inodes(path: str, proc: Path) -> set[str]:
+    """Inodes of the sockets that listen at `path`; a file replaced by a newer listener may appear twice."""
+    names = {path, str(Path(path).resolve())}  # /var/run is a link to /run
+    found = set()
+    for line in (proc / "net/unix").read_text(errors="replace").splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[7] in names and int(fields[3], 16) & _ACCEPTS_CONNECTIONS:
+            found.add(fields[6])
+    return found
+
+
+def _holds(process: Path, held: set[str]) -> bool:
+    try:
+        return any(str(link.readlink()) in held for link in (process / "fd").iterdir())
+    except OSError:  # it ended meanwhile, or belongs to somebody we may not look at
+        return False

@@ -1,0 +1,172 @@
+"""What goes wrong with the Engine, in the words of the domain. The one place that reads Docker's error texts.
+
+Docker's status codes are coarse (409 is a taken name, a running removal or a stopped container; 404 at create may be
+the image or a network), so the text decides where the code does not. The texts are those of Engine 20.10 to 28.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+from docker.errors import NullResource
+
+from shim import deadline
+from shim.engine.connection import ConnectionLost, TimedOut
+from shim.engine.errors import NameConflict, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+    Unsupported,
+)
+
+MAX_MESSAGE = 4096
+
+
+class Refused(Exception):
+    """The Engine answered with an error status. `message` is its text."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{message} (status {status})")
+        self.status = status
+        self.message = message
+
+
+@contextmanager
+def asking(
+    what: str, *, within: float | None = None, refused: Callable[[Refused], ShimError] | None = None
+) -> Iterator[None]:
+    """Turn every failure of the block into a domain error that begins with `what`, the deed and its id.
+
+    `within` is the request timeout in seconds that holds besides the scope's bound, for the message;
+    `refused` reads an error status where the call gives it another meaning than `error_from_refusal`.
+    """
+    scope = deadline.current()
+    scope.check(what)
+    try:
+        yield
+    except Refused as cause:
+        raise (refused(cause) if refused else error_from_refusal(cause, what=what)) from cause
+    except TimedOut as cause:
+        scope.check(what)
+        limit = "in time" if within is None else f"within {within:g} s"
+        raise DeadlineExceeded(f"{what}: docker did not answer {limit}") from cause
+    except ConnectionLost as cause:
+        scope.check(what)
+        raise Unavailable(f"{what}: docker cannot be reached: {cause}") from cause
+    except msgspec.MsgspecError as cause:
+        raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
+    except NullResource as cause:
+        raise InvalidArgument(f"{what}: the id is empty") from cause
+
+
+class _Body(msgspec.Struct):
+    message: str
+
+
+def refusal_message(content: bytes) -> str:
+    """Read the text of an error response: `{"message": ...}`, or plain text from a proxy or an old Engine."""
+    try:
+        text = msgspec.json.decode(content, type=_Body).message
+    except msgspec.MsgspecError:
+        text = content.decode(errors="replace")
+    return text.strip()[:MAX_MESSAGE] or "no reason given"
+
+
+_HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-zA-Z_.-]*)')
+_REMOVING = re.compile(r"removal of container \S+ is already in progress")
+_VERSION = re.compile(r"client version \S+ is too (new|old)")
+
+
+def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
+    """Give the domain's error for a refusal; `what` says what was tried on which id."""
+    message = refused.message
+    text = f"{what}: {message}"
+    if refused.status == 409:
+        return _error_from_conflict(text, message)
+    if refused.status == 400 and _VERSION.search(message):
+        # The daemon behind a still open connection does not change; a proxy or a socket handed on may do that.
+        return Unavailable(text)
+    kinds: dict[int, type[ShimError]] = {
+        400: InvalidArgument,
+        404: NotFound,
+        429: ResourceExhausted,
+        501: Unsupported,
+        503: Unavailable,
+    }
+    return kinds.get(refused.status, ShimError)(text)
+
+
+def _error_from_conflict(text: str, message: str) -> ShimError:
+    if named := _HOLDER.search(message):
+        return NameConflict(text, holder=named["holder"])
+    if _REMOVING.search(message):
+        return RemovalInProgress(text)
+    return FailedPrecondition(text)
+
+
+def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> ShimError:
+    """Give the error of a create: a 404 is about the image, or about something else the body names."""
+    what = f"create container {name}"
+    if refused.status != 404:
+        return error_from_refusal(refused, what=what)
+    if "image" in refused.message.lower():
+        return NotFound(f"{what}: image {image}: {refused.message}")
+    return FailedPrecondition(f"{what}: {refused.message}")
+
+
+def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimError:
+    """Give the error of a start: whatever runc or the daemon says is the container's failure, its text kept.
+
+    Newer Engines answer 400 for a command that does not exist and 404 for a missing network, which are facts about
+    the container and not about the caller's argument; only its own absence is NotFound.
+    """
+    what = f"start container {container_id}"
+    if refused.status == 404 and container_id not in refused.message:
+        return FailedPrecondition(f"{what}: {refused.message}")
+    if refused.status == 400:
+        return ShimError(f"{what}: {refused.message}")
+    return error_from_refusal(refused, what=what)
+
+
+_UNREACHABLE = re.compile(
+    r"""
+      dial\ tcp | no\ such\ host | connection\ (refused|reset) | i/o\ timeout | TLS\ handshake\ timeout
+    | Client\.Timeout | context\ deadline\ exceeded | network\ is\ unreachable | no\ route\ to\ host | \bEOF\b
+    | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
+    | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
+    | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
+    r"|incorrect username or password",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist", re.IGNORECASE)
+
+
+def error_from_pull_failure(message: str, *, reference: str, status: int = 0) -> ShimError:
+    """Tell whose failure a failed pull is, from the text of the answer or of the progress stream.
+
+    Order matters: "pull access denied ... repository does not exist or may require 'docker login'" is a denial,
+    and "dial tcp ...: connect: permission denied" is not. The reference is left out of the search, it may be
+    called anything.
+    """
+    text = f"pull image {reference}: {message}"
+    searched = message.replace(reference, "").replace(reference.rpartition(":")[0] or reference, "")
+    if _UNREACHABLE.search(searched):
+        return RegistryUnavailable(text)
+    if _DENIED.search(searched):
+        return RegistryDenied(text)
+    if _MISSING.search(searched) or status == 404:
+        return NotFound(text)
+    if status == 400:
+        return InvalidArgument(text)
+    return ShimError(text)

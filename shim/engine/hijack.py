@@ -1,0 +1,76 @@
+"""The raw two-way connection that an exec or attach becomes once Docker has upgraded it.
+
+The SDK's sockets for this drop output that arrives together with the `101` and give up after 60 s of silence, so the
+shim upgrades for itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from shim import deadline
+from shim.engine.failures import asking
+from shim.engine.session import Params, Session, Stream
+from shim.engine.stdcopy import Decoder, Frame, MalformedStream
+from shim.errors import Unavailable
+
+_UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+
+
+class HijackedStream:
+    """One upgraded connection. One thread reads, one may write; any may `close`."""
+
+    def __init__(self, stream: Stream, what: str) -> None:
+        self._stream = stream
+        self._what = what
+        self._decoder = Decoder()
+
+    def read(self) -> bytes:
+        """Wait for the next bytes as they are on the wire (what a process with a terminal writes); empty at the end."""
+        with asking(self._what):
+            piece = self._stream.read_raw()
+        if not piece:
+            self._stream.scope.check(self._what)
+            deadline.current().check(self._what)
+        return piece
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield (stream number, bytes) of a process without a terminal, until it has closed both or after `close`.
+
+        A scope that expires in between ends this iterator only; a new one goes on where it was.
+        """
+        try:
+            while piece := self.read():
+                yield from self._decoder.receive(piece)
+            if not self._stream.is_aborted():
+                self._decoder.end()
+        except MalformedStream as cause:
+            raise Unavailable(f"{self._what}: {cause}") from cause
+
+    def write(self, data: bytes) -> None:
+        """Send `data` to the process's stdin."""
+        with asking(self._what):
+            self._stream.write(data)
+
+    def close_stdin(self) -> None:
+        """Let the process read end of file on its stdin; its output still comes."""
+        with asking(self._what):
+            self._stream.write_eof()
+
+    def close(self) -> None:
+        """End the connection; a blocked read ends too. Idempotent, from any thread."""
+        self._stream.abort()
+
+
+@contextmanager
+def hijacked(
+    session: Session, path: str, *, what: str, body: bytes = b"", params: Params | None = None
+) -> Iterator[HijackedStream]:
+    """Upgrade `POST path` for the block; leaving it closes the connection.
+
+    An Engine behind something that drops the upgrade answers 200 and goes on raw on the same connection: both are
+    taken.
+    """
+    with ExitStack() as held:
+        with asking(what):
+            stream = held.enter_context(session.streamed("POST", path, params=params, headers=_UPGRADE, body=body))
+        yield HijackedStream(stream, what)

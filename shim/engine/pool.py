@@ -1,0 +1,156 @@
+"""The connections to one Engine: reused, never limited in number, each knowing what its daemon speaks."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+
+from shim import __version__
+from shim.deadline import Scope
+from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect
+from shim.engine.failures import Refused, refusal_message
+from shim.errors import FailedPrecondition
+
+OLDEST: ApiVersion = (1, 41)
+"""Engine 20.10."""
+NEWEST: ApiVersion = (1, 51)
+"""The newest version the integration tests run against; newer Engines are spoken to in this one."""
+
+USER_AGENT = {"User-Agent": f"pydockershim/{__version__}"}
+
+MAX_IDLE = 32
+"""Idle connections kept. 500 calls at once open 500, but their goroutines in dockerd need not stay for ever."""
+
+
+class _Version(msgspec.Struct, rename="pascal"):
+    """`GET /version`, as far as the choice needs it."""
+
+    version: str = ""
+    api_version: str = ""
+    min_api_version: str = msgspec.field(default="", name="MinAPIVersion")
+
+
+class Pool:
+    """Connections to the Engine at a unix socket. Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._open = 0
+        self._version: ApiVersion | None = None
+        self._closed = False
+
+    @contextmanager
+    def lease(self, *, scope: Scope, outer: Scope) -> Iterator[Connection]:
+        """Lend a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
+        connection = self._take(scope)
+        try:
+            with outer.on_cancel(partial(connection.abort, connection.begin_use())):
+                yield connection
+        except ConnectionLost:
+            if not outer.cancelled:
+                self.forget()
+            raise
+        finally:
+            connection.end_use()
+            self.give_back(connection)
+
+    def open(self, scope: Scope) -> Connection:
+        """Open a connection of its own for a stream; `give_back` ends it."""
+        connection = connect(self.path, scope=scope)
+        with self._lock:
+            self._open += 1
+            known = self._version if self._open > 1 else None
+        try:
+            connection.version = known or self._negotiate(connection, scope)
+        except BaseException:
+            self._end(connection)
+            raise
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Take the connection back; one that cannot serve another request is closed."""
+        with self._lock:
+            keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            self._end(connection)
+
+    def forget(self) -> None:
+        """Read the version again before the next call: the daemon of before is gone."""
+        with self._lock:
+            self._version = None
+
+    def close(self) -> None:
+        """Close all idle connections, and the others as they come back. Idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._end(connection)
+
+    def _take(self, scope: Scope) -> Connection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self.open(scope)
+            if connection.alive():
+                return connection
+            self.forget()
+            self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        connection.close()
+        with self._lock:
+            self._open -= 1
+
+    def _negotiate(self, connection: Connection, scope: Scope) -> ApiVersion:
+        """Ask what the daemon speaks. Without another open connection nothing tells that it is the one of before."""
+        head = connection.ask("GET", "/version", scope=scope, headers=USER_AGENT)
+        content = connection.read_all(scope)
+        if head.status != 200:
+            raise Refused(head.status, refusal_message(content))
+        try:
+            answer = msgspec.json.decode(content, type=_Version)
+        except msgspec.MsgspecError as cause:
+            raise ConnectionLost(f"not the version of a docker engine: {cause}") from cause
+        chosen = choose_version(answer.api_version, minimum=answer.min_api_version)
+        with self._lock:
+            self._version = chosen
+        return chosen
+
+
+def choose_version(newest: str, *, minimum: str) -> ApiVersion:
+    """Give the API version to speak with an Engine that knows `minimum` to `newest`.
+
+    FailedPrecondition when there is no common one.
+    """
+    theirs, least = _version_from_text(newest), _version_from_text(minimum or "1.12")
+    if theirs < OLDEST:
+        raise FailedPrecondition(
+            f"the docker engine speaks api version {newest}, "
+            f"at least {text_from_version(OLDEST)} (engine 20.10) is needed"
+        )
+    if least > NEWEST:
+        raise FailedPrecondition(
+            f"the docker engine speaks no api version below {minimum}, "
+            f"at most {text_from_version(NEWEST)} is known here"
+        )
+    return min(theirs, NEWEST)
+
+
+def text_from_version(version: ApiVersion) -> str:
+    """Write a version as in Docker's URLs, without the `v`."""
+    return f"{version[0]}.{version[1]}"
+
+
+def _version_from_text(text: str) -> ApiVersion:
+    major, _, minor = text.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        raise FailedPrecondition(f"the docker engine speaks api version {text!r}, which is not a version")
+    return int(major), int(minor)

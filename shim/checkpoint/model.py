@@ -42,20 +42,14 @@ class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     sandbox_id: str
     """Docker's id of the pause container."""
 
-    name: str
-    """Name of the pod."""
+    config: dict[str, Any]
+    """The PodSandboxConfig as JSON, keys spelled as in the CRI; tells which pod it is when the container is gone."""
 
-    namespace: str
-    """Kubernetes namespace of the pod."""
+    runtime_handler: str
+    """As RunPodSandbox was asked; empty for the default."""
 
-    uid: str
-    """Kubernetes uid of the pod."""
-
-    attempt: int
-    """How many sandboxes this pod had before."""
-
-    host_network: bool
-    """Whether the pod lives in the network namespace of the host."""
+    created_at: int
+    """Nanoseconds since the epoch."""
 
     ready: bool = False
     """Whether RunPodSandbox has finished."""

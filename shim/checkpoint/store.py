@@ -6,6 +6,7 @@ checkpoint.
 """
 
 import hashlib
+import os
 import re
 import threading
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import structlog
 
 from shim import disk
 from shim.checkpoint.model import VERSION, Envelope, SandboxCheckpoint
-from shim.errors import InvalidArgument
+from shim.errors import InvalidArgument, ShimError
 from shim.locks import KeyedLocks
 
 SUFFIX = ".json"
@@ -31,6 +32,10 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
+class Untrusted(ShimError):
+    """The content of a file is no checkpoint to rely on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrupt:
     """A file found at start that holds no checkpoint this shim can trust."""
@@ -40,6 +45,9 @@ class Corrupt:
     path: Path
     """Where the file is now."""
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 class CheckpointStore:
@@ -109,7 +117,7 @@ class CheckpointStore:
             checkpoint = decode(path.read_bytes(), sandbox_id=sandbox_id)
         except OSError as error:
             self._set_aside(path, reason=(error.strerror or str(error)).lower())
-        except ValueError as error:
+        except Untrusted as error:
             self._set_aside(path, reason=str(error))
         else:
             self._known[sandbox_id] = checkpoint
@@ -142,18 +150,18 @@ def encode(checkpoint: SandboxCheckpoint) -> bytes:
 
 
 def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
-    """Read the content of the checkpoint's file of a sandbox. ValueError says why it cannot be trusted."""
+    """Read the content of the checkpoint's file of a sandbox. Untrusted says why it is none."""
     envelope = _parsed(_envelope, content)
     if envelope.version > VERSION:
-        raise ValueError(f"its version {envelope.version} is newer than this shim, which knows {VERSION}")
+        raise Untrusted(f"its version {envelope.version} is newer than this shim, which knows {VERSION}")
     if envelope.version != VERSION:
-        raise ValueError(f"its version {envelope.version} is unknown")
+        raise Untrusted(f"its version {envelope.version} is unknown")
     data = bytes(envelope.data)
     if hashlib.sha256(data).hexdigest() != envelope.checksum:
-        raise ValueError("its checksum does not match")
+        raise Untrusted("its checksum does not match")
     checkpoint = _parsed(_checkpoint, data)
     if checkpoint.sandbox_id != sandbox_id:
-        raise ValueError(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
+        raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
     return checkpoint
 
 
@@ -161,14 +169,14 @@ def _parsed(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     try:
         return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        raise Untrusted(str(error)) from error
 
 
 def _moved_aside(path: Path) -> Path:
     directory = path.parent / "corrupt"
     directory.mkdir(mode=0o700, exist_ok=True)
     number = 1
-    while (target := directory / f"{path.name}.corrupt-{number}").exists():
+    while os.path.lexists(target := directory / f"{path.name}.corrupt-{number}"):
         number += 1
     path.rename(target)
     disk.sync_directory(directory)

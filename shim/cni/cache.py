@@ -1,0 +1,149 @@
+"""The CNI result cache, in the format of the CNI reference library, which other tools read.
+
+One file per attachment, `<cache>/results/<network>-<container id>-<interface>`, written after a successful ADD and
+removed after a successful DEL. The shim itself relies on its checkpoint; the cache stands in where that was lost.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shim.cni.conf import ConfError, parse_network
+from shim.cni.plugin import JsonObject
+from shim.disk import failing_as
+
+KIND = "cniCacheV1"
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an ADD was, or will be, run with: the DEL must be given the same."""
+
+    conflist: JsonObject
+    """`NetworkConfig.conflist`."""
+    container_id: str
+    """Id of the pod sandbox."""
+    netns: str
+    """Path of the pinned network namespace; may be empty in a DEL."""
+    ifname: str = "eth0"
+    args: list[tuple[str, str]] = []
+    """CNI_ARGS in order."""
+    capabilities: dict[str, Any] = {}
+    """Capability arguments by name; each plugin gets those it declares."""
+    result: JsonObject | None = None
+    """Final result of the ADD, as the last plugin printed it."""
+
+    @property
+    def network(self) -> str:
+        """Name of the network."""
+        return str(self.conflist["name"])
+
+
+class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One file of the cache."""
+
+    kind: str
+    container_id: str
+    config: bytes  # base64 in JSON, there as here
+    if_name: str
+    network_name: str
+    netns: str = ""
+    cni_args: list[tuple[str, str]] | None = None
+    capability_args: dict[str, Any] | None = None
+    result: JsonObject | None = None
+
+
+def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject) -> None:
+    """Record a finished ADD. ShimError or ResourceExhausted when the disk does not take it."""
+    entry = _Entry(
+        kind=KIND,
+        container_id=attachment.container_id,
+        config=msgspec.json.encode(attachment.conflist),
+        if_name=attachment.ifname,
+        network_name=attachment.network,
+        netns=attachment.netns,
+        cni_args=attachment.args or None,
+        capability_args=attachment.capabilities or None,
+        result=result,
+    )
+    path = _path(cache_dir, attachment)
+    with failing_as(f"write cni result cache {path}"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(path, msgspec.json.encode(entry))
+
+
+def remove_cached(cache_dir: Path, attachment: Attachment) -> None:
+    """Forget an attachment after its DEL; gone is fine. ShimError when it cannot be removed."""
+    path = _path(cache_dir, attachment)
+    with failing_as(f"remove cni result cache {path}"):
+        path.unlink(missing_ok=True)
+
+
+def cached_result(cache_dir: Path, attachment: Attachment) -> JsonObject | None:
+    """Look up the result of an ADD of which only the cache knows: a crash came before the checkpoint."""
+    entry = _read(_path(cache_dir, attachment))
+    return entry.result if entry else None
+
+
+def cached_attachments(cache_dir: Path, *, container_id: str) -> list[Attachment]:
+    """Find every attachment of a pod, also those made by other runtimes that use the reference library."""
+    found = [_attachment(entry) for entry in _entries(cache_dir, container_id)]
+    return [attachment for attachment in found if attachment is not None]
+
+
+def _entries(cache_dir: Path, container_id: str) -> Iterator[_Entry]:
+    for path in sorted((cache_dir / "results").glob(f"*-{container_id}-*")):
+        entry = _read(path)
+        if entry is not None and entry.container_id == container_id:
+            yield entry
+
+
+def _attachment(entry: _Entry) -> Attachment | None:
+    try:
+        conflist = parse_network(entry.config, file="cached.json").conflist
+    except ConfError:
+        return None
+    return Attachment(
+        conflist=conflist,
+        container_id=entry.container_id,
+        netns=entry.netns,
+        ifname=entry.if_name,
+        args=entry.cni_args or [],
+        capabilities=entry.capability_args or {},
+        result=entry.result,
+    )
+
+
+def _path(cache_dir: Path, attachment: Attachment) -> Path:
+    return cache_dir / "results" / f"{attachment.network}-{attachment.container_id}-{attachment.ifname}"
+
+
+def _read(path: Path) -> _Entry | None:
+    # Whatever is unreadable counts as absent, as in the reference library: the cache only ever adds to what is known.
+    try:
+        entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
+    except (OSError, ValueError):
+        return None
+    return entry if entry.kind == KIND else None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write at once or not at all.
+
+    Not `disk.write_atomically`: after a power cut the checkpoint is what counts, so that no sync is worth its time, and
+    the temporary file must lie beside `results`, where other tools take every file for an attachment.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent.parent, prefix=".result-")  # 0600
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

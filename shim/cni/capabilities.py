@@ -1,0 +1,117 @@
+"""What the shim tells CNI plugins about a pod: CNI_ARGS and capability arguments. Pure.
+
+Sources: the CNI conventions (dynamic plugin fields), and the Kubernetes annotations for bandwidth.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import InvalidArgument
+
+INGRESS_BANDWIDTH = "kubernetes.io/ingress-bandwidth"
+EGRESS_BANDWIDTH = "kubernetes.io/egress-bandwidth"
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+
+BURST_BITS = 2**31 - 1
+"""Burst of a shaped pod in bits, the plugin's unit. Kubernetes has no annotation for it; every runtime sends this."""
+
+MIN_BANDWIDTH, MAX_BANDWIDTH = Decimal(10**3), Decimal(10**15)
+"""Bits per second that Kubernetes accepts: 1k to 1P."""
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?)\Z"
+)
+_FACTORS = (
+    {suffix: Decimal(10) ** power for suffix, power in (("n", -9), ("u", -6), ("m", -3), ("", 0))}
+    | {suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)}
+    | {suffix + "i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)}
+)
+
+
+def cni_args(metadata: pb.PodSandboxMetadata, *, sandbox_id: str) -> list[tuple[str, str]]:
+    """Name the pod to plugins. IgnoreUnknown comes first: it makes plugins accept keys they do not know."""
+    return [
+        ("IgnoreUnknown", "1"),
+        ("K8S_POD_NAMESPACE", metadata.namespace),
+        ("K8S_POD_NAME", metadata.name),
+        ("K8S_POD_INFRA_CONTAINER_ID", sandbox_id),
+        ("K8S_POD_UID", metadata.uid),
+    ]
+
+
+def capability_args(config: pb.PodSandboxConfig, *, pod_cidr: str) -> dict[str, Any]:
+    """Collect the capability arguments of a pod; what says nothing is left out.
+
+    `pod_cidr`: the node's pod ranges, comma-separated, or empty. InvalidArgument names the annotation or the range.
+    """
+    arguments: dict[str, Any] = {
+        "portMappings": port_mappings(config.port_mappings),
+        "bandwidth": bandwidth(config.annotations),
+        "dns": dns(config.dns_config),
+        "ipRanges": ip_ranges(pod_cidr),
+        POD_ANNOTATIONS: dict(config.annotations),
+    }
+    return {key: value for key, value in arguments.items() if value}
+
+
+def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
+    """Host ports of a pod; a mapping without host port only documents a container port and is skipped."""
+    return [_port_mapping(mapping) for mapping in mappings if mapping.host_port]
+
+
+def _port_mapping(mapping: pb.PortMapping) -> dict[str, Any]:
+    return {
+        "hostPort": mapping.host_port,
+        "containerPort": mapping.container_port,
+        "protocol": pb.Protocol.Name(mapping.protocol).lower(),
+        "hostIP": mapping.host_ip,
+    }
+
+
+def bandwidth(annotations: Mapping[str, str]) -> dict[str, int]:
+    """Traffic limits in bits per second, seen from the pod; empty without the annotations."""
+    limits: dict[str, int] = {}
+    for key, direction in ((INGRESS_BANDWIDTH, "ingress"), (EGRESS_BANDWIDTH, "egress")):
+        if key in annotations:
+            limits[f"{direction}Rate"] = _bits_per_second(annotations[key], key=key)
+            limits[f"{direction}Burst"] = BURST_BITS
+    return limits
+
+
+def _bits_per_second(text: str, *, key: str) -> int:
+    """Read a Kubernetes Quantity; a fraction of a bit is rounded up, as there."""
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise InvalidArgument(f"annotation {key}: {text[:60]!r} is not a quantity")
+    factor = Decimal(f"1e{match['exponent']}") if match["exponent"] else _FACTORS[match["suffix"] or ""]
+    value = Decimal(match["number"]) * factor
+    if not MIN_BANDWIDTH <= value <= MAX_BANDWIDTH:
+        raise InvalidArgument(f"annotation {key}: {text!r} is not between 1k and 1P bits per second")
+    return int(value.to_integral_value(ROUND_CEILING))
+
+
+def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
+    """Resolver settings of the pod; empty when it brings none."""
+    lists = {
+        "servers": list(config.servers),
+        "searches": list(config.searches),
+        "options": list(config.options),
+    }
+    return lists if any(lists.values()) else {}
+
+
+def ip_ranges(pod_cidr: str) -> list[list[dict[str, str]]]:
+    """One range set per family, since a plugin assigns one address from each set; "v4,v6" thus gives a pod both."""
+    sets: dict[int, list[dict[str, str]]] = {}
+    for part in filter(None, (part.strip() for part in pod_cidr.split(","))):
+        try:
+            network = ipaddress.ip_network(part, strict=False)
+        except ValueError as error:
+            raise InvalidArgument(f"pod_cidr {pod_cidr!r}: {error}") from error
+        sets.setdefault(network.version, []).append({"subnet": str(network)})
+    return list(sets.values())

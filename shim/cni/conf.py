@@ -1,0 +1,211 @@
+"""CNI network configurations: what the files of the configuration directory say, and which of them is in force.
+
+Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shim.cni.plugin import JsonObject, find_plugin
+
+SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+"""Released versions of the specification, oldest first."""
+
+SUFFIXES = (".conflist", ".conf", ".json")
+FILE_LIMIT = 1 << 20
+"""Most bytes of one file."""
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
+
+
+class ConfError(ValueError):
+    """Why a file cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """One valid network configuration."""
+
+    file: str
+    """Name of the file it comes from."""
+    conflist: JsonObject
+    """The list as written, unknown keys included; `cniVersion` is the version in use, `plugins` is never empty."""
+
+    @property
+    def name(self) -> str:
+        """Name of the network."""
+        return str(self.conflist["name"])
+
+    @property
+    def plugin_types(self) -> list[str]:
+        """Types of the plugins, in the order of ADD."""
+        return [plugin["type"] for plugin in self.conflist["plugins"]]
+
+    def declares(self, capability: str) -> bool:
+        """Whether a plugin of the list takes `capability`; without one, for instance, host ports do nothing."""
+        return any(declares(plugin, capability) for plugin in self.conflist["plugins"])
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is not used, and why."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a configuration directory holds: for each file its network or the reason there is none, by file name."""
+
+    directory: Path
+    entries: tuple[NetworkConfig | Skipped, ...] = ()
+    problem: str = ""
+    """What is wrong with the directory itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The network in force, and the files passed over on the way to it."""
+
+    network: NetworkConfig | None
+    skipped: tuple[Skipped, ...]
+
+
+def declares(plugin: JsonObject, capability: str) -> bool:
+    """Whether the configuration of one plugin takes `capability`."""
+    return (plugin.get("capabilities") or {}).get(capability) is True
+
+
+def read_directory(directory: Path) -> Listing:
+    """Read every configuration file of a directory. Whether the plugins exist is not looked at: see `choose`."""
+    try:
+        paths = sorted((path for path in directory.iterdir() if _is_conf(path)), key=lambda path: path.name)
+    except FileNotFoundError:
+        return Listing(directory, problem="does not exist")
+    except OSError as error:
+        return Listing(directory, problem=f"cannot be read: {error.strerror}")
+    if not paths:
+        return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+    return Listing(directory, tuple(_read_file(path) for path in paths))
+
+
+def choose(listing: Listing, *, bin_dirs: Sequence[Path]) -> Choice:
+    """Take the first network whose plugins all exist in `bin_dirs` at this moment."""
+    skipped: list[Skipped] = []
+    for entry in listing.entries:
+        if isinstance(entry, Skipped):
+            skipped.append(entry)
+        elif missing := _missing_plugins(entry, bin_dirs):
+            skipped.append(Skipped(entry.file, missing))
+        else:
+            return Choice(entry, tuple(skipped))
+    return Choice(None, tuple(skipped))
+
+
+def parse_network(data: bytes, *, file: str) -> NetworkConfig:
+    """Read a network configuration; ConfError says why it is none.
+
+    A `.conflist` must be a list. In `.conf` and `.json` both forms are met in the field, and `plugins` tells them
+    apart: a single plugin is wrapped into a list.
+    """
+    raw = _json_object(data)
+    if "plugins" not in raw and not file.endswith(".conflist"):
+        raw = {key: raw[key] for key in ("name", "cniVersion") if key in raw} | {"plugins": [raw]}
+    _check_name(raw.get("name"))
+    for flag in ("disableCheck", "disableGC"):
+        _check_flag(raw, flag)
+    plugins = raw.get("plugins")
+    if not isinstance(plugins, list) or not plugins:
+        raise ConfError("no plugins: 'plugins' must be a list of at least one")
+    for index, plugin in enumerate(plugins):
+        _check_plugin(plugin, where=f"plugins[{index}]")
+    return NetworkConfig(file, {**raw, "cniVersion": _version_in_use(raw)})
+
+
+def _is_conf(path: Path) -> bool:
+    return path.name.endswith(SUFFIXES) and not path.is_dir()
+
+
+def _read_file(path: Path) -> NetworkConfig | Skipped:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_LIMIT + 1)
+        if len(data) > FILE_LIMIT:
+            return Skipped(path.name, f"larger than {FILE_LIMIT} bytes")
+        return parse_network(data, file=path.name)
+    except ConfError as error:
+        return Skipped(path.name, str(error))
+    except OSError as error:
+        return Skipped(path.name, f"cannot be read: {error.strerror}")
+
+
+def _json_object(data: bytes) -> JsonObject:
+    if not data.strip():
+        raise ConfError("not JSON: the file is empty")
+    try:
+        raw = msgspec.json.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfError(f"not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfError("not a JSON object")
+    return raw
+
+
+def _check_name(name: Any) -> None:
+    if not name:
+        raise ConfError("no name")
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise ConfError(f"bad name {name!r:.80}: only letters, digits, '_', '.' and '-', first a letter or digit")
+
+
+def _check_flag(raw: JsonObject, key: str) -> None:
+    # Lists written for older libraries have the words; both spellings are read by the CNI reference library.
+    if raw.get(key, False) not in (True, False, "true", "false"):
+        raise ConfError(f"{key} must be true or false, not {raw[key]!r:.80}")
+
+
+def _check_plugin(plugin: Any, *, where: str) -> None:
+    if not isinstance(plugin, dict):
+        raise ConfError(f"{where} is not an object")
+    plugin_type = plugin.get("type")
+    if not isinstance(plugin_type, str) or not plugin_type:
+        raise ConfError(f"{where} has no type")
+    # The type is a file name that is looked up in the binary directories, and must not lead out of them.
+    if "/" in plugin_type or "\0" in plugin_type or plugin_type in (".", ".."):
+        raise ConfError(f"{where} has a bad type {plugin_type!r:.80}")
+    if not isinstance(plugin.get("capabilities") or {}, dict):
+        raise ConfError(f"{where}: capabilities is not an object")
+
+
+def _version_in_use(raw: JsonObject) -> str:
+    """Take the newest version that the list offers and we know; 0.1.0 where it says nothing (section 1)."""
+    offered = raw.get("cniVersions") or []
+    if not isinstance(offered, list):
+        raise ConfError("cniVersions is not a list")
+    if raw.get("cniVersion"):
+        offered = [*offered, raw["cniVersion"]]
+    if not offered:
+        return SUPPORTED_VERSIONS[0]
+    known = [version for version in SUPPORTED_VERSIONS if version in offered]
+    if not known:
+        words = ", ".join(map(str, offered))
+        raise ConfError(f"unsupported cniVersion {words:.80}: the newest known is {SUPPORTED_VERSIONS[-1]}")
+    return known[-1]
+
+
+def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path]) -> str:
+    # ipam.type is not looked up: some networks answer it inside their own plugin, without a binary of that name.
+    missing = [kind for kind in network.plugin_types if find_plugin(kind, bin_dirs) is None]
+    if not missing:
+        return ""
+    words = "plugin binary" if len(missing) == 1 else "plugin binaries"
+    return f"{words} {', '.join(missing)} not found in {', '.join(map(str, bin_dirs))}"

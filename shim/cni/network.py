@@ -1,0 +1,130 @@
+"""ADD and DEL of a whole plugin list.
+
+Source: CNI specification 1.1.0, section 3 (execution of network configurations).
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
+from shim.cni.conf import SUPPORTED_VERSIONS, declares
+from shim.cni.plugin import Call, JsonObject, PluginError, Verb, find_plugin, run_add, run_plugin
+from shim.cni.result import ResultError, result_from_json
+from shim.errors import FailedPrecondition, ShimError
+
+__all__ = ["Attachment", "Plugins"]
+
+log = structlog.get_logger(__name__)
+
+_FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
+
+
+class Plugins:
+    """The plugins of this node and the cache of their results. Calls for one pod must not overlap; others may."""
+
+    def __init__(self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float) -> None:
+        self._bin_dirs = tuple(bin_dirs)
+        self._cache_dir = cache_dir
+        self._timeout = timeout
+
+    def add(self, attachment: Attachment) -> JsonObject:
+        """Run ADD along the list, each plugin with the result of the one before, and return the last result.
+
+        PluginError when a plugin fails; FailedPrecondition when a binary is missing, before any was run. After a
+        failure the caller runs `delete` with the same attachment: plugins may have done half of their work.
+        """
+        calls = self._calls(attachment, verb="ADD", netns=attachment.netns)
+        result: JsonObject | None = None
+        for call, plugin in calls:
+            config = _config(attachment, plugin, previous=result)
+            result = _checked(call, run_add(call, config=config, timeout=self._timeout))
+            result.setdefault("cniVersion", attachment.conflist["cniVersion"])
+        assert result is not None  # noqa: S101 - a list has at least one plugin
+        write_cached(self._cache_dir, attachment, result=result)
+        return result
+
+    def delete(self, attachment: Attachment) -> None:
+        """Run DEL against the order of ADD, each plugin with the final result of the ADD. May be repeated.
+
+        A namespace that has gone is told to the plugins as such (empty CNI_NETNS): they release what they can. The
+        first error ends it, as section 3 demands; the plugins behind it are reached when the caller repeats.
+        """
+        netns = attachment.netns if _is_namespace(attachment.netns) else ""
+        result = attachment.result or cached_result(self._cache_dir, attachment)
+        previous = result if _takes_result_on_del(attachment.conflist) else None
+        for call, plugin in reversed(self._calls(attachment, verb="DEL", netns=netns)):
+            run_plugin(call, config=_config(attachment, plugin, previous=previous), timeout=self._timeout)
+        try:
+            remove_cached(self._cache_dir, attachment)
+        except ShimError as error:
+            # Nothing leaks but this file, and a read-only disk must not keep a pod from being removed.
+            log.warning("cni result cache kept", sandbox=attachment.container_id, error=str(error))
+
+    def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
+        return [
+            (
+                Call(
+                    binary=self._binary(plugin["type"], attachment, verb=verb),
+                    verb=verb,
+                    container_id=attachment.container_id,
+                    netns=netns,
+                    ifname=attachment.ifname,
+                    args=attachment.args,
+                    bin_dirs=self._bin_dirs,
+                ),
+                plugin,
+            )
+            for plugin in attachment.conflist["plugins"]
+        ]
+
+    def _binary(self, plugin_type: str, attachment: Attachment, *, verb: Verb) -> Path:
+        path = find_plugin(plugin_type, self._bin_dirs)
+        if path is None:
+            raise FailedPrecondition(
+                f"cni {verb} on network {attachment.network} for sandbox {attachment.container_id}: plugin binary "
+                f"{plugin_type} not found in {', '.join(map(str, self._bin_dirs))}"
+            )
+        return path
+
+
+def _checked(call: Call, raw: JsonObject) -> JsonObject:
+    """Let pass what normalises, so that reading the stored result later cannot fail."""
+    try:
+        result_from_json(raw)
+    except ResultError as error:
+        raise PluginError(call, msg=f"printed a malformed result: {error}") from error
+    return raw
+
+
+def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject | None) -> JsonObject:
+    """Derive what one plugin reads from its part of the list (section 3, deriving request configuration)."""
+    config = {
+        **plugin,
+        "name": attachment.network,
+        "cniVersion": attachment.conflist["cniVersion"],
+    }
+    config.pop("capabilities", None)
+    given = {key: value for key, value in attachment.capabilities.items() if declares(plugin, key)}
+    if given:
+        config["runtimeConfig"] = given
+    if previous is not None:
+        config["prevResult"] = previous
+    return config
+
+
+def _takes_result_on_del(conflist: JsonObject) -> bool:
+    """Whether the version knows `prevResult` in a DEL: 0.4.0 and later."""
+    return SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_RESULT_ON_DEL
+
+
+def _is_namespace(path: str) -> bool:
+    """Whether `path` still is a namespace: a pin without its mount is an empty file, which plugins refuse."""
+    if not path:
+        return False
+    try:
+        return os.stat(path).st_dev == os.stat("/proc/self/ns/net").st_dev  # noqa: PTH116 - all are on nsfs
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,156 @@
+"""One run of one CNI plugin: environment and configuration in, result or error object out.
+
+Source: CNI specification 1.1.0, section 2 (execution protocol) and section 5 (result types).
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from shim.cni.spawn import STDOUT_LIMIT, Outcome, run_bounded
+from shim.errors import FailedPrecondition, ResourceExhausted, ShimError
+
+JsonObject = dict[str, Any]
+Verb = Literal["ADD", "DEL"]
+
+QUOTED_CHARACTERS = 200
+"""How much is quoted of output that is not CNI."""
+SAID_CHARACTERS = 1000
+"""How much of each of message, details and stderr goes into an error: gRPC carries a few KiB of status text."""
+STDERR_LINES = 3
+"""How many of the last lines of stderr go into an error."""
+
+
+class PluginError(ShimError):
+    """A plugin ran and failed, or answered what is not CNI."""
+
+    def __init__(self, call: "Call", *, msg: str, code: int = 0, details: str = "", stderr: bytes = b"") -> None:
+        self.plugin = call.binary.name
+        self.verb = call.verb
+        self.code = code
+        """Code of the CNI error object; 0 when the plugin gave none."""
+        self.msg = msg
+        self.details = details
+        text = f"{call.what}: {msg[:SAID_CHARACTERS]}"
+        if code:
+            text += f" (code {code})"
+        if details:
+            text += f": {details[:SAID_CHARACTERS]}"
+        if said := _last_lines(stderr):
+            text += f"; stderr: {said}"
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Parameters of one run, beside the configuration."""
+
+    binary: Path
+    verb: Verb
+    container_id: str
+    netns: str
+    """Path of the pod's network namespace; empty in a DEL after it has gone."""
+    ifname: str
+    args: Sequence[tuple[str, str]]
+    bin_dirs: Sequence[Path]
+
+    @property
+    def what(self) -> str:
+        """How messages about this run begin."""
+        return f"cni {self.verb} by plugin {self.binary} for sandbox {self.container_id}"
+
+    def environment(self) -> dict[str, str]:
+        """Environment of the plugin: ours, since plugins look for iptables and the like, and the protocol's."""
+        return {
+            **os.environ,
+            "CNI_COMMAND": self.verb,
+            "CNI_CONTAINERID": self.container_id,
+            "CNI_NETNS": self.netns,
+            "CNI_IFNAME": self.ifname,
+            "CNI_ARGS": ";".join(f"{key}={value}" for key, value in self.args),
+            "CNI_PATH": os.pathsep.join(map(str, self.bin_dirs)),
+        }
+
+
+class _ErrorObject(msgspec.Struct):
+    """What a failing plugin prints (section 5, Error). All is optional here: half a message beats none."""
+
+    code: int = 0
+    msg: str = ""
+    details: str = ""
+
+
+def find_plugin(plugin_type: str, bin_dirs: Sequence[Path]) -> Path | None:
+    """Give the executable of a plugin type: the first of that name in the directories, in their order."""
+    for directory in bin_dirs:
+        path = directory / plugin_type
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def run_plugin(call: Call, *, config: JsonObject, timeout: float) -> bytes:
+    """Run a plugin and return what it printed.
+
+    PluginError when it fails; FailedPrecondition when it cannot be started; DeadlineExceeded after `timeout` seconds or
+    with the current scope, Cancelled with the client. What is killed is killed with its children.
+    """
+    try:
+        outcome = run_bounded(
+            call.binary,
+            environment=call.environment(),
+            stdin=msgspec.json.encode(config),
+            timeout=timeout,
+            what=call.what,
+        )
+    except ResourceExhausted as flood:
+        raise PluginError(call, msg=f"printed more than {STDOUT_LIMIT} bytes, killed") from flood
+    except OSError as error:
+        raise FailedPrecondition(f"{call.what}: cannot be started: {error.strerror}") from error
+    if outcome.returncode != 0:
+        raise _failure(call, outcome)
+    return outcome.stdout
+
+
+def run_add(call: Call, *, config: JsonObject, timeout: float) -> JsonObject:
+    """Run a plugin whose answer is a result, and decode it; see `run_plugin` for errors."""
+    stdout = run_plugin(call, config=config, timeout=timeout)
+    try:
+        result = msgspec.json.decode(stdout)
+    except (ValueError, RecursionError) as error:
+        raise PluginError(call, msg=f"printed no JSON: {_quoted(stdout)}") from error
+    if not isinstance(result, dict):
+        raise PluginError(call, msg=f"printed no result object: {_quoted(stdout)}")
+    return result
+
+
+def _failure(call: Call, outcome: Outcome) -> PluginError:
+    ended = _how_it_ended(outcome.returncode)
+    if not outcome.stdout.strip():
+        return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)
+    try:
+        told = msgspec.json.decode(outcome.stdout, type=_ErrorObject)
+    except (ValueError, RecursionError):
+        told = _ErrorObject()
+    if not told.msg:
+        msg = f"{ended} and printed no CNI error: {_quoted(outcome.stdout)}"
+        return PluginError(call, msg=msg, stderr=outcome.stderr)
+    return PluginError(call, msg=told.msg, code=told.code, details=told.details, stderr=outcome.stderr)
+
+
+def _how_it_ended(returncode: int) -> str:
+    return f"exited with code {returncode}" if returncode > 0 else f"was killed by signal {-returncode}"
+
+
+def _quoted(data: bytes) -> str:
+    text = data.decode(errors="replace").encode("unicode_escape").decode()
+    return f"'{text}'" if len(text) <= QUOTED_CHARACTERS else f"'{text[:QUOTED_CHARACTERS]}'..."
+
+
+def _last_lines(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-SAID_CHARACTERS:]

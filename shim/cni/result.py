@@ -1,0 +1,150 @@
+"""CNI results of every version in one shape.
+
+Source: CNI specification, section 5 of 1.0.0 and 1.1.0, "Result" of 0.1.0 to 0.4.0. Versions 0.1.0 and 0.2.0 know one
+address per family (`ip4`, `ip6`) and no interfaces; 0.3.0 to 0.4.0 add lists, each address with a redundant `version`;
+1.1.0 adds fields to interfaces and routes.
+"""
+
+from ipaddress import ip_interface
+from typing import Any
+
+import msgspec
+
+
+class ResultError(ValueError):
+    """A result that is not CNI; the message names the place in it."""
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A network interface a plugin made or found."""
+
+    name: str
+    mac: str | None = None
+    mtu: int | None = None
+    sandbox: str | None = None
+    """Network namespace it is in; none or empty on the host."""
+    socket_path: str | None = None
+    pci_id: str | None = msgspec.field(default=None, name="pciID")
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A route inside the pod."""
+
+    dst: str
+    gw: str | None = None
+    mtu: int | None = None
+    advmss: int | None = None
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
+
+
+class Dns(msgspec.Struct, frozen=True, kw_only=True):
+    """Name resolution as the plugin sees it. Kubernetes sets its own and ignores this."""
+
+    nameservers: tuple[str, ...] | None = None
+    domain: str | None = None
+    search: tuple[str, ...] | None = None
+    options: tuple[str, ...] | None = None
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """An address assigned by a plugin."""
+
+    ip: str
+    prefix: int
+    gateway: str = ""
+    interface: int | None = None
+    """Index into `Result.interfaces`; None where the plugin tells none."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A CNI result; lists keep the order of the plugin."""
+
+    interfaces: tuple[Interface, ...] = ()
+    ips: tuple[Address, ...] = ()
+    routes: tuple[Route, ...] = ()
+    dns: Dns = Dns()
+
+
+class _OldIp(msgspec.Struct):
+    ip: str
+    gateway: str | None = None
+    routes: tuple[Route, ...] | None = None
+
+
+class _OldResult(msgspec.Struct):
+    """0.1.0 and 0.2.0."""
+
+    ip4: _OldIp | None = None
+    ip6: _OldIp | None = None
+    dns: Dns | None = None
+
+
+class _Ip(msgspec.Struct):
+    address: str
+    gateway: str | None = None
+    interface: int | None = None
+
+
+class _ListResult(msgspec.Struct):
+    """0.3.0 and later. Lists may be null: that is how Go prints an empty one."""
+
+    interfaces: tuple[Interface, ...] | None = None
+    ips: tuple[_Ip, ...] | None = None
+    routes: tuple[Route, ...] | None = None
+    dns: Dns | None = None
+
+
+def result_from_json(raw: dict[str, Any]) -> Result:
+    """Normalise the JSON of a result; ResultError when it is none."""
+    try:
+        # Told by the keys: plugins exist that print no version, or that of their library.
+        if "ips" not in raw and ("ip4" in raw or "ip6" in raw):
+            return _from_old(msgspec.convert(raw, _OldResult))
+        return _from_lists(msgspec.convert(raw, _ListResult))
+    except ValueError as error:
+        raise ResultError(str(error)) from error
+
+
+def pod_ips(result: Result, *, ifname: str) -> list[str]:
+    """Every address of the pod, without prefix lengths, in plugin order.
+
+    That is each whose interface is in a sandbox or is called `ifname`, and each without an interface: older versions
+    have none, and several networks leave both the index and the sandbox out.
+    """
+    return [address.ip for address in result.ips if _in_pod(address, result.interfaces, ifname)]
+
+
+def _in_pod(address: Address, interfaces: tuple[Interface, ...], ifname: str) -> bool:
+    if address.interface is None:
+        return True
+    interface = interfaces[address.interface]
+    return bool(interface.sandbox) or interface.name == ifname
+
+
+def _from_old(old: _OldResult) -> Result:
+    ips = [ip for ip in (old.ip4, old.ip6) if ip is not None]
+    return Result(
+        ips=tuple(_address(ip.ip, gateway=ip.gateway, interface=None) for ip in ips),
+        routes=tuple(route for ip in ips for route in ip.routes or ()),
+        dns=old.dns or Dns(),
+    )
+
+
+def _from_lists(new: _ListResult) -> Result:
+    interfaces = new.interfaces or ()
+    for index, ip in enumerate(new.ips or ()):
+        if ip.interface is not None and not 0 <= ip.interface < len(interfaces):
+            raise ResultError(f"ips[{index}] is on interface {ip.interface} of {len(interfaces)}")
+    return Result(
+        interfaces=interfaces,
+        ips=tuple(_address(ip.address, gateway=ip.gateway, interface=ip.interface) for ip in new.ips or ()),
+        routes=new.routes or (),
+        dns=new.dns or Dns(),
+    )
+
+
+def _address(cidr: str, *, gateway: str | None, interface: int | None) -> Address:
+    address = ip_interface(cidr)
+    return Address(ip=str(address.ip), prefix=address.network.prefixlen, gateway=gateway or "", interface=interface)

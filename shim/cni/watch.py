@@ -1,0 +1,208 @@
+"""The network in force, kept up to date by inotify on the configuration directory."""
+
+import os
+import select
+import stat
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
+
+from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
+from shim.errors import FailedPrecondition
+
+log = structlog.get_logger(__name__)
+
+NOT_READY = "NetworkPluginNotReady"
+"""Reason of the NetworkReady condition, in the word that kubelets and their users know."""
+
+TOLD_FILES = 10
+"""How many files that are not usable one message names."""
+
+_GONE = flags.DELETE_SELF | flags.MOVE_SELF
+_ENTRIES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE
+_UNASKED = flags.IGNORED | flags.UNMOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStatus:
+    """The NetworkReady condition."""
+
+    ready: bool
+    reason: str
+    """Empty when ready."""
+    message: str
+
+
+class ConfDirectory:
+    """Knows the network in force at every moment. Thread-safe; the directory may come, go and be replaced.
+
+    Files are read when inotify tells of a change. Plugin binaries are looked up at every question instead: a few `stat`
+    calls, right to the moment, where watches on directories that may not exist yet could only come close. A link is
+    followed when it is read; a change behind it counts from the next change in the directory itself.
+    """
+
+    def __init__(self, directory: Path, *, bin_dirs: Sequence[Path]) -> None:
+        self._directory = directory.absolute()
+        self._bin_dirs = tuple(bin_dirs)
+        self._listing = Listing(self._directory)
+        self._told: tuple[NetworkStatus, NetworkConfig | None] | None = None
+        self._lock = threading.Lock()
+        self._stop: int | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Read the directory and begin to follow it. FailedPrecondition when the kernel gives no inotify."""
+        try:
+            watch = _Watch(self._directory)
+        except OSError as error:
+            raise FailedPrecondition(f"watch cni directory {self._directory}: {error.strerror}") from error
+        self._stop = os.eventfd(0)
+        self._reread()
+        self._thread = threading.Thread(target=self._follow, args=(watch, self._stop), name="cni-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End following, and wait for it."""
+        if self._thread is None or self._stop is None:
+            return
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._stop)
+        self._thread = self._stop = None
+
+    def chosen(self) -> NetworkConfig:
+        """Give the network for new pods. FailedPrecondition says what is missing, and where it was looked for."""
+        status, network = self._now()
+        if network is None:
+            raise FailedPrecondition(status.message)
+        return network
+
+    def status(self) -> NetworkStatus:
+        """Say whether there is a network for new pods, which one, and which files were passed over and why."""
+        return self._now()[0]
+
+    def _now(self) -> tuple[NetworkStatus, NetworkConfig | None]:
+        with self._lock:
+            listing = self._listing
+            choice = choose(listing, bin_dirs=self._bin_dirs)
+            now = (_status(listing, choice), choice.network)
+            changed, self._told = now != self._told, now
+        if changed:
+            _log(*now)
+        return now
+
+    def _reread(self) -> None:
+        self._listing = read_directory(self._directory)
+        self._now()
+
+    def _follow(self, watch: "_Watch", stop: int) -> None:
+        waiting = select.poll()
+        waiting.register(watch.fileno(), select.POLLIN)
+        waiting.register(stop, select.POLLIN)
+        while stop not in (ready for ready, _ in waiting.poll()):
+            try:
+                changed = watch.read_changed()
+            except OSError as error:
+                # Only arming can fail, for want of kernel memory or watches; what is watched so far goes on.
+                log.error("cni directory is watched in part", directory=str(self._directory), error=str(error))
+                changed = True
+            if changed:
+                self._reread()
+        watch.close()
+
+
+class _Watch:
+    """inotify on a directory and on each directory above it: it may appear, vanish or be replaced at any level."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._inotify = INotify()
+        self._ways: dict[int, set[str]] = {}
+        """Watched directories; the names in each that lead on to ours. The last has none."""
+        self._leaf: int | None = None
+        try:
+            self._arm()
+        except OSError:
+            self._inotify.close()
+            raise
+
+    def fileno(self) -> int:
+        return int(self._inotify.fileno())
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def read_changed(self) -> bool:
+        """Take all that is queued at once; whether the directory must be read again. OSError from arming."""
+        events = self._inotify.read(timeout=0)
+        if any(self._leads_elsewhere(event) for event in events):
+            self._arm()
+            return True
+        return any(self._changes_files(event) for event in events)
+
+    def _arm(self) -> None:
+        """Watch from the root down, so that whatever changes below a watch in the meantime is an event on it."""
+        before, self._ways, self._leaf = self._ways, {}, None
+        for path in (*reversed(self._directory.parents), self._directory):
+            try:
+                watch = self._inotify.add_watch(path, _ENTRIES | _GONE | flags.ONLYDIR)
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            except PermissionError:
+                continue
+            ways = self._ways.setdefault(watch, set())
+            if path == self._directory:
+                self._leaf = watch
+            else:
+                ways.add(self._directory.relative_to(path).parts[0])
+        for watch in before.keys() - self._ways.keys():
+            with suppress(OSError):  # the kernel has dropped it with its directory
+                self._inotify.rm_watch(watch)
+
+    def _leads_elsewhere(self, event: Any) -> bool:
+        if event.mask & flags.Q_OVERFLOW:
+            return True
+        ways = self._ways.get(event.wd)
+        return ways is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in ways)
+
+    def _changes_files(self, event: Any) -> bool:
+        if event.wd != self._leaf or not event.name.endswith(SUFFIXES):
+            return False
+        return not event.mask & flags.CREATE or _is_complete(self._directory / event.name)
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether a name that has just appeared is a link. A file that is being written announces its end by itself."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return True
+    return not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
+
+
+def _status(listing: Listing, choice: Choice) -> NetworkStatus:
+    where = listing.directory
+    passed = "; ".join(map(str, choice.skipped[:TOLD_FILES]))
+    if more := len(choice.skipped) - TOLD_FILES:
+        passed += f"; and {more} more" if more > 0 else ""
+    if choice.network is not None:
+        text = f"network {choice.network.name} of {where / choice.network.file}"
+        return NetworkStatus(ready=True, reason="", message=text + (f"; not used: {passed}" if passed else ""))
+    if listing.problem:
+        text = f"no pod network: cni configuration directory {where} {listing.problem}"
+    else:
+        text = f"no pod network: no usable cni configuration in {where}: {passed}"
+    return NetworkStatus(ready=False, reason=NOT_READY, message=text)
+
+
+def _log(status: NetworkStatus, network: NetworkConfig | None) -> None:
+    if network is not None:
+        log.info("cni network in force", network=network.name, detail=status.message)
+    else:
+        log.warning("no cni network", detail=status.message)

@@ -1,0 +1,166 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from shim.cni.plugin import Call, PluginError, Verb, find_plugin, run_add, run_plugin
+from shim.errors import DeadlineExceeded, FailedPrecondition
+from tests.cni.fake_plugins import FakePlugins
+
+ADDRESS = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
+
+
+def call_of(binary: Path, *, verb: Verb = "ADD") -> Call:
+    return Call(
+        binary=binary,
+        verb=verb,
+        container_id="c0ffee",
+        netns="/run/netns/cri-c0ffee",
+        ifname="eth0",
+        args=[("IgnoreUnknown", "1"), ("K8S_POD_NAME", "web")],
+        bin_dirs=[binary.parent, Path("/opt/cni/bin")],
+    )
+
+
+def add(binary: Path) -> dict[str, object]:
+    return run_add(call_of(binary), config={"name": "net"}, timeout=30)
+
+
+def failure(binary: Path) -> PluginError:
+    with pytest.raises(PluginError) as raised:
+        add(binary)
+    return raised.value
+
+
+def test_the_protocol_by_environment_and_stdin(fakes: FakePlugins) -> None:
+    binary = fakes.write_answering("bridge", ADDRESS)
+
+    assert add(binary) == ADDRESS
+
+    (call,) = fakes.calls
+    assert call.config == {"name": "net"}
+    assert {key: value for key, value in call.environment.items() if key.startswith("CNI_")} == {
+        "CNI_COMMAND": "ADD",
+        "CNI_CONTAINERID": "c0ffee",
+        "CNI_NETNS": "/run/netns/cri-c0ffee",
+        "CNI_IFNAME": "eth0",
+        "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAME=web",
+        "CNI_PATH": f"{fakes.bin_dir}:/opt/cni/bin",
+    }
+    assert call.environment["PATH"], "plugins run iptables"
+
+
+def test_what_a_plugin_prints_on_del_does_not_matter(fakes: FakePlugins) -> None:
+    binary = fakes.write("bridge", "echo deleted, more or less")
+
+    assert run_plugin(call_of(binary, verb="DEL"), config={}, timeout=30) == b"deleted, more or less\n"
+
+
+def test_an_error_object_keeps_code_message_and_details(fakes: FakePlugins) -> None:
+    told = {"cniVersion": "1.0.0", "code": 11, "msg": "no addresses left", "details": "range 10.1.0.0/24"}
+    binary = fakes.write_answering("bridge", told, code=1)
+
+    error = failure(binary)
+
+    assert (error.plugin, error.verb) == ("bridge", "ADD")
+    assert (error.code, error.msg, error.details) == (11, "no addresses left", "range 10.1.0.0/24")
+    assert str(error) == (
+        f"cni ADD by plugin {binary} for sandbox c0ffee: no addresses left (code 11): range 10.1.0.0/24"
+    )
+
+
+def test_the_last_lines_of_stderr_are_told(fakes: FakePlugins) -> None:
+    binary = fakes.write(
+        "bridge", """printf 'one\\ntwo\\nthree\\nfour\\n' >&2; echo '{"code": 7, "msg": "bad"}'; exit 1"""
+    )
+
+    assert str(failure(binary)).endswith(": bad (code 7); stderr: two | three | four")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("exit 1", "exited with code 1 and printed no error"),
+        ("kill -9 $$", "was killed by signal 9 and printed no error"),
+        ("echo oops; exit 2", r"exited with code 2 and printed no CNI error: 'oops\n'"),
+        ("echo '[1]'; exit 2", r"exited with code 2 and printed no CNI error: '[1]\n'"),
+        ("echo '{\"ips\": []}'; exit 1", r"""exited with code 1 and printed no CNI error: '{"ips": []}\n'"""),
+        ("echo 'not json'", r"printed no JSON: 'not json\n'"),
+        ("printf '\\377\\000'", r"printed no JSON: '\ufffd\x00'"),
+        ("", "printed no JSON: ''"),
+        ("echo '[]'", r"printed no result object: '[]\n'"),
+        ("head -c 10485760 /dev/zero", "printed more than 1048576 bytes, killed"),
+    ],
+    ids=[
+        "exits-without-error",
+        "dies",
+        "exits-with-garbage",
+        "exits-with-another-shape",
+        "exits-with-a-result",
+        "garbage",
+        "binary-garbage",
+        "nothing",
+        "a-list",
+        "10-MB",
+    ],
+)
+def test_an_answer_that_is_not_cni_is_an_error_that_names_the_binary(fakes: FakePlugins, body: str, words: str) -> None:
+    binary = fakes.write("bridge", body)
+
+    assert str(failure(binary)) == f"cni ADD by plugin {binary} for sandbox c0ffee: {words}"
+
+
+def test_garbage_is_quoted_in_part(fakes: FakePlugins) -> None:
+    binary = fakes.write("bridge", "head -c 5000 /dev/zero | tr '\\0' x")
+
+    assert str(failure(binary)).endswith(f"printed no JSON: '{'x' * 200}'...")
+
+
+def test_a_long_error_stays_short_enough_for_a_status(fakes: FakePlugins) -> None:
+    binary = fakes.write_answering("bridge", {"code": 1, "msg": "m" * 9000, "details": "d" * 9000}, code=1)
+
+    error = failure(binary)
+
+    assert len(str(error)) < 2500
+    assert error.msg == "m" * 9000
+
+
+def test_a_plugin_that_hangs_is_given_up(fakes: FakePlugins) -> None:
+    binary = fakes.write("bridge", "sleep 60")
+
+    with pytest.raises(DeadlineExceeded, match=rf"^cni ADD by plugin {binary} for sandbox c0ffee: not finished within"):
+        run_add(call_of(binary), config={}, timeout=0.3)
+
+
+def test_a_plugin_that_cannot_be_started(fakes: FakePlugins) -> None:
+    binary = fakes.write_program("bridge", "#!/no/such/interpreter\n")
+
+    with pytest.raises(FailedPrecondition, match=rf"plugin {binary} .*: cannot be started: No such file"):
+        add(binary)
+
+
+def test_deeply_nested_garbage_is_garbage(fakes: FakePlugins) -> None:
+    binary = fakes.write_answering("bridge", b"[" * 200_000)
+
+    assert failure(binary).msg.startswith("printed no JSON: '[[[[")
+
+
+def test_a_plugin_is_the_first_executable_of_its_name(tmp_path: Path) -> None:
+    dirs = [tmp_path / name for name in ("absent", "directory", "plain", "good", "later")]
+    (dirs[1] / "bridge").mkdir(parents=True)
+    for directory, mode in zip(dirs[2:], (0o644, 0o755, 0o755), strict=True):
+        directory.mkdir()
+        (directory / "bridge").write_text("")
+        (directory / "bridge").chmod(mode)
+
+    assert find_plugin("bridge", dirs) == tmp_path / "good/bridge"
+    assert find_plugin("bridge", dirs[:3]) is None
+
+
+def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> None:
+    binary = fakes.write("bridge")
+    config = {"name": "nët", "mtu": 1450, "ratio": 0.5, "nested": {"deep": [None, True, {}]}}
+
+    run_plugin(call_of(binary, verb="DEL"), config=json.loads(json.dumps(config)), timeout=30)
+
+    assert fakes.calls[0].config == config

@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 
 from shim.errors import Cancelled, DeadlineExceeded
@@ -58,8 +58,10 @@ class Scope:
                 return
             self._cancelled = True
             wakers = list(self._wakers.values())
-        for wake in wakers:
-            wake()
+        # On a stack, so that one that fails does not keep the others from being called.
+        with ExitStack() as stack:
+            for wake in wakers:
+                stack.callback(wake)
 
     @contextmanager
     def on_cancel(self, wake: Callable[[], None]) -> Iterator[None]:

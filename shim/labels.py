@@ -4,8 +4,8 @@ Three kinds of labels are written:
 
 * `io.pydockershim.*`: the truth. The CRI configuration as JSON, since Docker cannot give back mounts, requested users,
   annotations or nanosecond times.
-* `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath`, and `annotation.<key>`: what
-  Docker-backed nodes have always carried, so that cri-dockerd, log agents and people find their way.
+* `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath` and `annotation.<key>`:
+  what Docker-backed nodes have always carried, so that cri-dockerd, log agents and people find their way.
 * the CRI labels themselves, so that `docker ps --filter label=...` works.
 
 Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
@@ -19,7 +19,7 @@ import msgspec
 from google.protobuf import json_format
 
 from shim.api.v1 import api_pb2 as pb
-from shim.names import PREFIX, SANDBOX_PREFIX
+from shim.names import PREFIX
 
 CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
@@ -47,9 +47,13 @@ def is_ours(name: str, labels: dict[str, str]) -> bool:
     return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
 
 
-def is_sandbox(name: str) -> bool:
-    """Whether a container that is ours is the pause container of a pod; no container may be called POD."""
-    return name.lstrip("/").startswith(SANDBOX_PREFIX)
+def is_sandbox(labels: dict[str, str]) -> bool:
+    """Whether a container that is ours is the pause container of a pod.
+
+    By the label, which is set on all of ours and hence never an image's; the name of a container called POD_x begins
+    like that of a sandbox.
+    """
+    return labels.get(TYPE) == TYPE_SANDBOX
 
 
 def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict[str, str]:
@@ -69,7 +73,7 @@ def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: s
     kept.CopyFrom(config)
     # Docker gives these back itself, and environments hold secrets that need no second copy.
     for field in ("command", "args", "envs"):
-        kept.ClearField(field)  # type: ignore[arg-type] # the stub wants literals
+        kept.ClearField(field)
     return {
         **_visible(config.labels, config.annotations),
         CONFIG: _json(kept),

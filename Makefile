@@ -5,6 +5,7 @@ ARGS   ?=
 BIN    := .venv/bin
 PY     := $(BIN)/python
 BOX    := $(PY) -m integration.node run
+HOST   := $(PY) -m integration.node host
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -43,10 +44,10 @@ test: lint types contracts ## all checks and all tests (root)
 	$(BOX) $(PY) -m pytest tests integration $(ARGS)
 
 demo: venv ## set up this machine and run one real pod, step by step (root)
-	$(PY) -m integration.demo $(ARGS)
+	$(HOST) $(PY) -m integration.demo $(ARGS)
 
 run: venv ## set up this machine and keep the server in the foreground (root)
-	$(PY) -m integration.node host $(BIN)/pydockershim serve $(ARGS)
+	$(HOST) $(PY) -m integration.demo --serve $(ARGS)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
 	$(BOX) --disk $(PY) -m integration.bench $(ARGS)

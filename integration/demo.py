@@ -4,7 +4,6 @@ With `--serve` the server stays in the foreground instead, and the lines to use 
 """
 
 import argparse
-import os
 import socket
 import sys
 import tempfile
@@ -139,7 +138,7 @@ def _get(address: str) -> str:
         except ConnectionRefusedError:
             if time.monotonic() > until:
                 raise
-            os.sched_yield()
+            time.sleep(0.02)  # nothing tells when httpd listens
         else:
             return answer.partition(b"\r\n\r\n")[2].decode().strip()
 

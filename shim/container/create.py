@@ -6,7 +6,7 @@ from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import extra_writes
 from shim.container.mounts import recursive_read_only_supported
-from shim.container.removal import create_under_name, ensure_removed
+from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
 from shim.errors import FailedPrecondition, NotFound
 from shim.ids import ContainerId, ImageId
@@ -30,7 +30,7 @@ def create_container(
     body = container_body(config, around)
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
-        rollback.undo("its creation", lambda: [ensure_removed(rt, container_id) for container_id in made])
+        rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
         made.append(create_under_name(rt, name=name, body=body))
         rt.view.refresh_container(made[0])
         rollback.commit()

@@ -1,10 +1,14 @@
 """Ending Docker containers for good, whoever else is at it: pause and application containers alike."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import structlog
 
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.gather import gather
 from shim.names import with_random_suffix
 from shim.runtime import Runtime
 
@@ -30,6 +34,11 @@ def ensure_removed(rt: Runtime, container_id: str) -> None:
     except RemovalInProgress:
         rt.engine.wait_removed(container_id)
     rt.view.forget(container_id)
+
+
+def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
+    """Remove several containers side by side."""
+    gather([partial(ensure_removed, rt, container_id) for container_id in container_ids])
 
 
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:

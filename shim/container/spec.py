@@ -81,7 +81,7 @@ def docker_signal(signal: int) -> str:
     """Docker's name of a CRI signal; empty for the image's own."""
     if signal == pb.RUNTIME_DEFAULT:
         return ""
-    name = pb.Signal.Name(signal)  # type: ignore[arg-type] # the stub wants the enum, not its number
+    name = pb.Signal.Name(signal)
     return name.replace("PLUS", "+").replace("MINUS", "-")
 
 

@@ -54,7 +54,7 @@ def image_spec(record: ContainerRecord) -> pb.ImageSpec:
 def stop_signal_number(docker: str) -> pb.Signal:
     """The CRI's signal for Docker's name; RUNTIME_DEFAULT for one the CRI has no name for."""
     name = (docker or DEFAULT_STOP_SIGNAL).replace("+", "PLUS").replace("-", "MINUS")
-    return pb.Signal.Value(name) if name in pb.Signal.keys() else pb.RUNTIME_DEFAULT  # noqa: SIM118 - no dict
+    return getattr(pb, name) if name in pb.Signal.keys() else pb.RUNTIME_DEFAULT  # noqa: SIM118 - no dict
 
 
 def _image_ref(rt: Runtime, record: ContainerRecord) -> str:

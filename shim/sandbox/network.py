@@ -14,12 +14,17 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.network import Attachment
-from shim.cni.result import parse_result, pod_ips
+from shim.cni.result import pod_ips, result_from_json
 from shim.netns.links import ensure_loopback_up
-from shim.netns.pin import ensure_pinned, is_pinned, unpin
+from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 
 INTERFACE = "eth0"
+
+
+def netns_path(rt: Runtime, sandbox_id: str) -> Path:
+    """Where the network namespace of a sandbox is pinned."""
+    return rt.config.netns_directory / f"cri-{sandbox_id}"
 
 
 def network_intent(
@@ -28,10 +33,10 @@ def network_intent(
     """What ADD is going to be run with."""
     return NetworkIntent(
         conflist=conflist,
-        netns=str(rt.config.netns_directory / f"cri-{sandbox_id}"),
+        netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
-        capabilities=capability_args(config, pod_cidrs=rt.pod_cidr.ranges),
+        capabilities=capability_args(config, pod_cidr=",".join(rt.pod_cidr.ranges)),
     )
 
 
@@ -69,7 +74,7 @@ def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
     network = checkpoint.network if checkpoint else None
     if network is None or network.result is None or network.released:
         return []
-    return pod_ips(parse_result(network.result), ifname=network.ifname)
+    return pod_ips(result_from_json(network.result), ifname=network.ifname)
 
 
 def _netns(checkpoint: SandboxCheckpoint) -> Path:
@@ -84,12 +89,10 @@ def _changed(checkpoint: SandboxCheckpoint, **changes: Any) -> NetworkIntent:
 
 def _attachment(checkpoint: SandboxCheckpoint) -> Attachment:
     network = _changed(checkpoint)
-    # After a reboot, or a crash before the pin, there is no namespace; plugins free what they hold elsewhere.
-    netns = network.netns if is_pinned(Path(network.netns)) else ""
     return Attachment(
         conflist=network.conflist,
         container_id=checkpoint.sandbox_id,
-        netns=netns,
+        netns=network.netns,
         ifname=network.ifname,
         args=network.args,
         capabilities=network.capabilities,

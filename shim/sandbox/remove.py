@@ -1,11 +1,8 @@
 """RemovePodSandbox."""
 
-from functools import partial
-
 from shim import names, pod
-from shim.container.removal import ensure_removed
+from shim.container.removal import ensure_all_removed, ensure_removed
 from shim.errors import NotFound
-from shim.gather import gather
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import find_sandbox
@@ -29,8 +26,7 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     The checkpoint goes last: as long as anything is left, it is what a later try starts from.
     """
     stop_record(rt, record)
-    containers = rt.view.containers_of(record.id)
-    gather([partial(ensure_removed, rt, container.id) for container in containers])
+    ensure_all_removed(rt, [container.id for container in rt.view.containers_of(record.id)])
     ensure_removed(rt, record.id)
     if not record.foreign:
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.checkpoint.model import SandboxCheckpoint
-from shim.container.removal import create_under_name, ensure_removed
+from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
+from shim.container.removal import create_under_name, ensure_all_removed
 from shim.ids import SandboxId
 from shim.image.ensure import ensure_image
 from shim.rollback import Rollback
@@ -77,14 +77,14 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     _write_resolv_conf(rt, config)
     made: list[str] = []
-    rollback.undo("its pause container", lambda: [ensure_removed(rt, container_id) for container_id in made])
+    rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
     return SandboxId(made[0])
 
 
 def _intent(
     rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: SandboxId, conflist: dict[str, Any] | None
-) -> network.NetworkIntent | None:
+) -> NetworkIntent | None:
     if conflist is None:
         return None
     return network.network_intent(rt, config=config, sandbox_id=sandbox_id, conflist=conflist)

@@ -1,5 +1,6 @@
 """StopPodSandbox."""
 
+from collections.abc import Callable
 from functools import partial
 
 from shim import names
@@ -9,6 +10,7 @@ from shim.gather import gather
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import find_sandbox
+from shim.sandbox.rebuild import checkpoint_of
 from shim.view.records import SandboxRecord
 
 
@@ -31,15 +33,16 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     running = [container.id for container in rt.view.containers_of(record.id) if container.life.running]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
     gather([partial(ensure_killed, rt, container_id) for container_id in running])
+    checkpoint = checkpoint_of(rt, record)
+    if checkpoint is None:
+        _stop_pause(rt, record)
+        return
+    if record.foreign and record.life.running:
+        network.pin_netns(checkpoint, pid=record.life.pid)
     # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
-    gather([partial(_release, rt, record), partial(_stop_pause, rt, record)])
-    if checkpoint := rt.checkpoints.get(record.id):
-        network.unpin_netns(checkpoint)
-
-
-def _release(rt: Runtime, record: SandboxRecord) -> None:
-    if checkpoint := rt.checkpoints.get(record.id):
-        network.release(rt, checkpoint)
+    both: list[Callable[[], object]] = [partial(network.release, rt, checkpoint), partial(_stop_pause, rt, record)]
+    gather(both)
+    network.unpin_netns(checkpoint)
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord) -> None:

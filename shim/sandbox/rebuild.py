@@ -1,0 +1,40 @@
+"""The checkpoint of a sandbox whose own is lost, or that another shim made, from the CNI result cache.
+
+The cache is in the format that all runtimes on the CNI reference library share: it knows configuration, arguments and
+result of the ADD, which is all that DEL needs.
+"""
+
+import msgspec
+
+from shim import labels, pod
+from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
+from shim.cni.cache import Attachment, cached_attachments
+from shim.runtime import Runtime
+from shim.sandbox.network import INTERFACE, netns_path
+from shim.view.records import SandboxRecord
+
+LOOPBACK = "cni-loopback"
+"""Network of that name: runtimes that bring `lo` up by a plugin cache that as well."""
+
+
+def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
+    """The sandbox's checkpoint, rebuilt where it has none; None when nothing is known of a network of it."""
+    checkpoint = rt.checkpoints.get(record.id)
+    if checkpoint is not None or pod.host_network(record.config):
+        return checkpoint
+    attachments = cached_attachments(rt.config.cni_cache_dir, container_id=record.id)
+    pods = [found for found in attachments if found.ifname == INTERFACE and found.network != LOOPBACK]
+    return _rebuilt(rt, record, pods[0]) if pods else None
+
+
+def _rebuilt(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
+    # Another shim's path may be /proc/<pid>/ns/net, and that pid may be anybody's by now: ours is the only safe one.
+    known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt, record.id))}
+    return SandboxCheckpoint(
+        sandbox_id=record.id,
+        config=labels.config_as_dict(record.config),
+        runtime_handler=record.runtime_handler,
+        created_at=record.life.created_at,
+        ready=True,
+        network=msgspec.convert(known, NetworkIntent),
+    )

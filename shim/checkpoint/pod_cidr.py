@@ -7,8 +7,12 @@ import ipaddress
 import threading
 from pathlib import Path
 
+import structlog
+
 from shim import disk
 from shim.errors import InvalidArgument
+
+log = structlog.get_logger(__name__)
 
 
 class PodCidr:
@@ -18,7 +22,7 @@ class PodCidr:
         """Read `path`; `default` (the setting) holds until the kubelet has told something else."""
         self._path = path
         self._lock = threading.Lock()
-        self._ranges = parse_pod_cidr(_read(path) or default)
+        self._ranges = _stored(path) or parse_pod_cidr(default)
 
     @property
     def ranges(self) -> tuple[str, ...]:
@@ -46,8 +50,12 @@ def _canonical(text: str) -> str:
         raise InvalidArgument(f"pod_cidr {text!r} is no address range: {error}") from error
 
 
-def _read(path: Path) -> str:
+def _stored(path: Path) -> tuple[str, ...]:
     try:
-        return path.read_text()
+        return parse_pod_cidr(path.read_text())
     except FileNotFoundError:
-        return ""
+        return ()
+    except (OSError, UnicodeDecodeError, InvalidArgument) as error:
+        # The kubelet tells the ranges again when it starts; no reason not to serve the pods that are there.
+        log.error("stored pod address ranges ignored", file=str(path), error=str(error))
+        return ()

@@ -24,7 +24,7 @@ from types import FrameType
 
 import msgspec
 
-from integration.node.commands import NodeError, run
+from integration.node.commands import NodeError, exit_status, run
 from integration.node.packages import Unpacked
 
 HOME = Path("/run/node")
@@ -106,8 +106,7 @@ def _wait_init(child: int) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
     _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    return exit_status(os.waitstatus_to_exitcode(status))
 
 
 # --- inside -----------------------------------------------------------------------------------------------
@@ -147,7 +146,7 @@ def _run_and_reap(command: Sequence[str]) -> int:
         pid, status = os.waitpid(-1, 0)  # also collects orphans, containerd's shims among them
         if pid == child.pid:
             child.returncode = os.waitstatus_to_exitcode(status)
-            return child.returncode if child.returncode >= 0 else 128 - child.returncode
+            return exit_status(child.returncode)
 
 
 def _furnish(disk: Path | None) -> None:

@@ -60,7 +60,12 @@ def run_foreground(argv: Sequence[str]) -> int:
     child = subprocess.Popen(argv)
     signal.signal(signal.SIGINT, lambda _number, _frame: None)
     signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
-    return child.wait()
+    return exit_status(child.wait())
+
+
+def exit_status(code: int) -> int:
+    """Return Python's code for an ended program as a shell's: a signal is 128 and its number, not negative."""
+    return code if code >= 0 else 128 - code
 
 
 def tail(text: str) -> str:

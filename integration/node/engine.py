@@ -138,8 +138,20 @@ def answers(path: Path) -> bool:
 
 def remove_link(name: str) -> None:
     """Delete a network interface where there is one."""
-    if Path("/sys/class/net", name).exists():
+    if has_link(name):
         run(["ip", "link", "delete", name], timeout=10)
+
+
+def has_link(name: str) -> bool:
+    """Tell whether there is a network interface of this name.
+
+    Not by /sys/class/net, which shows the network namespace it was mounted in and not the caller's.
+    """
+    try:
+        socket.if_nametoindex(name)
+    except OSError:
+        return False
+    return True
 
 
 def program(name: str, binaries: Sequence[Path]) -> Path:

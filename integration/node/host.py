@@ -16,9 +16,9 @@ import docker
 import msgspec
 
 from integration.node import images
-from integration.node.commands import NodeError, step
+from integration.node.commands import NodeError, run, step
 from integration.node.daemon import Daemon
-from integration.node.engine import answers, remove_link
+from integration.node.engine import answers, has_link, remove_link
 from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
 
 SOCKET = Path("/var/run/docker.sock")
@@ -83,11 +83,15 @@ def release() -> None:
             _remove_images(undo.images)
         if undo.conf:
             Path(undo.conf).unlink(missing_ok=True)
-        if undo.bridge and not any(Path("/sys/class/net", undo.bridge, "brif").glob("*")):
+        if undo.bridge and has_link(undo.bridge) and not _ports(undo.bridge):
             remove_link(undo.bridge)
         if undo.dockerd:
             _stop_engine(undo)
     _RECORD.unlink()
+
+
+def _ports(bridge: str) -> str:
+    return run(["ip", "-oneline", "link", "show", "master", bridge], timeout=10)
 
 
 def _ensure_packages() -> None:
@@ -139,7 +143,7 @@ def _ensure_configuration(undo: Undo) -> None:
         return
     target = CONF_DIR / EXAMPLE.name
     bridge = bridge_of(EXAMPLE.read_bytes())
-    if not Path("/sys/class/net", bridge).exists():
+    if not has_link(bridge):
         undo.bridge = bridge
     undo.conf = str(target)
     undo.save()

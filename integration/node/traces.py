@@ -1,5 +1,6 @@
 """What pods may leave behind on a node, to compare before and after."""
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir
         containers=frozenset(row["Id"] for row in api.containers(all=True, quiet=True)),
         namespaces=frozenset(path.name for path in netns_dir.glob("*")),
         leases=frozenset(leases),
-        links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+        links=frozenset(name for _, name in socket.if_nameindex()),
         mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
         state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*")),
     )

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from integration.node import commands
-from integration.node.commands import NodeError, run, step
+from integration.node.commands import NodeError, exit_status, run, step
 
 
 def test_run_returns_what_the_command_prints() -> None:
@@ -44,3 +44,8 @@ def test_a_step_is_printed_with_signs_of_life(
     assert lines[0] == "  - waiting for the bus"
     assert lines[1].startswith("    ... waiting for the bus")
     assert lines[-1].endswith(" s")
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (-15, 143)], ids=["ok", "failed", "killed"])
+def test_an_exit_status_is_a_shells(code: int, expected: int) -> None:
+    assert exit_status(code) == expected

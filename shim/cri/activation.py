@@ -1,0 +1,50 @@
+"""The two things systemd and a service say to each other: here is your socket, and I am ready.
+
+Source: sd_listen_fds(3) and sd_notify(3). A few lines, so no library.
+"""
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+
+from shim.errors import FailedPrecondition
+
+_FIRST_FD = 3
+
+
+def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
+    """Take over the one listening unix socket that systemd has passed; FailedPrecondition when there is none.
+
+    The variables are taken out of `environ`: CNI plugins and other children must not believe they are meant.
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if pid != str(os.getpid()) or count != "1":
+        raise FailedPrecondition(
+            f"serve the CRI at fd://: systemd must pass exactly one socket to this process {os.getpid()}, "
+            f"it says LISTEN_FDS={count} LISTEN_PID={pid}"
+        )
+    return _taken_over(_FIRST_FD)
+
+
+def notify(state: str, environ: Mapping[str, str]) -> None:
+    """Tell systemd `state`, such as `READY=1`; without systemd nothing is told."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    name = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as teller:
+        teller.sendto(state.encode(), name)
+
+
+def _taken_over(descriptor: int) -> socket.socket:
+    try:
+        taken = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise FailedPrecondition(f"serve the CRI at fd://: fd {descriptor}: {error.strerror}") from error
+    taken.set_inheritable(False)
+    listens = taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if taken.family != socket.AF_UNIX or taken.type != socket.SOCK_STREAM or not listens:
+        taken.detach()
+        raise FailedPrecondition(f"serve the CRI at fd://: fd {descriptor} is not a listening unix stream socket")
+    return taken

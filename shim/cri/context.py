@@ -1,0 +1,59 @@
+"""What the door knows of one RPC before anybody works on it: its name, its subjects, and how long it may take."""
+
+import secrets
+
+import grpc
+from google.protobuf.message import Message
+
+from shim.api.v1 import api_pb2 as pb
+from shim.deadline import Scope
+
+MUTATIONS = frozenset(
+    {"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "UpdatePodSandboxResources"}
+    | {"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "UpdateContainerResources"}
+    | {"ReopenContainerLog", "CheckpointContainer", "Exec", "Attach", "PortForward"}
+    | {"PullImage", "RemoveImage", "UpdateRuntimeConfig"}
+)
+"""RPCs that change something; each is worth a line in the log. ExecSync is not one of them: as the way of exec probes
+it comes every few seconds for ever."""
+
+_NO_DEADLINE = 1e9
+"""Seconds; gRPC gives centuries instead of nothing for a call that has no deadline."""
+
+_IDS = {"pod_sandbox_id": "sandbox", "container_id": "container", "image_ref": "image"}
+_LONGEST = 256
+"""Characters of a subject; an oversized name is about to be refused and need not fill the log."""
+
+
+def scope_of(context: grpc.ServicerContext) -> Scope:
+    """Open the scope of an RPC: its client's deadline, and the end of its client."""
+    left = context.time_remaining()
+    scope = Scope(seconds=left if left < _NO_DEADLINE else None)
+    if not context.add_callback(scope.cancel):
+        scope.cancel()
+    return scope
+
+
+def new_request_id() -> str:
+    """Eight hexadecimal digits, to find all lines of one RPC."""
+    return secrets.token_hex(4)
+
+
+def subjects_of(message: Message) -> dict[str, str]:
+    """Name whom a request or an answer is about, in the words of the log: pod, sandbox, container, image."""
+    match message:
+        case pb.RunPodSandboxRequest():
+            found = {"pod": _pod(message.config)}
+        case pb.CreateContainerRequest():
+            name = message.config.metadata.name
+            found = {"pod": _pod(message.sandbox_config), "name": name, "sandbox": message.pod_sandbox_id}
+        case pb.PullImageRequest() | pb.RemoveImageRequest() | pb.ImageStatusRequest():
+            found = {"image": message.image.image}
+        case _:
+            fields = message.DESCRIPTOR.fields_by_name
+            found = {word: getattr(message, field) for field, word in _IDS.items() if field in fields}
+    return {word: text[:_LONGEST] for word, text in found.items() if text}
+
+
+def _pod(config: pb.PodSandboxConfig) -> str:
+    return f"{config.metadata.namespace}/{config.metadata.name}"

@@ -1,0 +1,121 @@
+"""Where clients find the server: a path of its own, or a socket that systemd holds.
+
+gRPC is always bound to a socket in a new private directory, and a door brings clients there:
+
+* `PathDoor` moves the bound socket to the configured path. So it appears there complete, with its mode, and gRPC
+  never deletes what stands at that path, as it does when it binds (and unbinds) a path itself.
+* `shim.cri.relay.Relay` carries connections from the socket of systemd, since gRPC's Python API cannot take over a
+  socket that listens already.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Protocol
+
+from shim.cri.activation import listening_socket
+from shim.cri.relay import Relay
+from shim.errors import FailedPrecondition, InvalidArgument
+
+ACTIVATION = "fd://"
+
+_SOCKET_MODE = 0o600
+"""Whoever may write to this socket is root on the node."""
+
+_LONGEST_PATH = 107
+"""Bytes the kernel takes as the path of a socket, without the NUL (unix(7))."""
+
+_PROBE_SECONDS = 2.0
+
+
+class Door(Protocol):
+    """The way of clients to the server."""
+
+    def prepare(self) -> Path:
+        """Check that the way can be opened; give the directory to make the private directory in."""
+        ...
+
+    def open(self, bound: Path) -> None:
+        """Let clients through to the socket at `bound`, which is moved away or deleted."""
+        ...
+
+    def close(self) -> None:
+        """Let no new client in; those inside stay. Idempotent."""
+        ...
+
+    def wait_empty(self, seconds: float) -> None:
+        """Wait until the last answers have left, at most `seconds`, once the server has ended."""
+        ...
+
+
+def door_to(endpoint: str, *, environ: MutableMapping[str, str]) -> Door:
+    """Give the door for `unix:///path`, or for `fd://` with the socket that `environ` tells of (and forgets)."""
+    if endpoint == ACTIVATION:
+        return Relay(listening_socket(environ))
+    return PathDoor(Path(endpoint.removeprefix("unix://")))
+
+
+class PathDoor:
+    """A socket at a path, which is there from `open` to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise InvalidArgument(f"serve the CRI at {path}: a socket path has at most {_LONGEST_PATH} bytes")
+        self._path = path
+        self._ours: tuple[int, int] | None = None
+
+    def prepare(self) -> Path:
+        """Make the directory and remove a dead socket; FailedPrecondition when the path is in use."""
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._ensure_free()
+        except OSError as error:
+            raise FailedPrecondition(f"serve the CRI at {self._path}: {error.strerror}") from error
+        return self._path.parent
+
+    def open(self, bound: Path) -> None:
+        """Move the socket here."""
+        bound.chmod(_SOCKET_MODE)
+        self._ours = _identity(bound)
+        bound.rename(self._path)
+
+    def close(self) -> None:
+        """Remove the socket, unless somebody has put another one in its place."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._ours is not None and _identity(self._path) == self._ours:
+                self._path.unlink()
+        self._ours = None
+
+    def wait_empty(self, seconds: float) -> None:
+        """Return at once: clients talk to gRPC itself, which has sent its answers when it ends."""
+
+    def _ensure_free(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(self._path.lstat().st_mode):
+                raise FailedPrecondition(f"serve the CRI at {self._path}: what is there is not a socket")
+            if _answers(self._path):
+                raise FailedPrecondition(f"serve the CRI at {self._path}: another server answers there")
+            self._path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _answers(path: Path) -> bool:
+    """Whether something listens; anything but a clear refusal is taken for a server that is busy."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except TimeoutError:
+            return True
+        except OSError as error:
+            raise FailedPrecondition(f"serve the CRI at {path}: is it in use? {error.strerror}") from error
+    return True

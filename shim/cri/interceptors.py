@@ -1,0 +1,175 @@
+"""What every RPC goes through: a request id, a deadline scope, one log line, and a status for an error.
+
+One interceptor does it all, since the parts need each other: the line tells the code that was answered, and what runs
+below logs with the request id. Each RPC runs in a copy of the context, so nothing needs to be reset in a thread that
+goes back to the pool, and a streaming answer finds its scope again at each item, whichever thread asks for it.
+"""
+
+import contextvars
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import Message
+
+from shim import deadline
+from shim.cri.context import MUTATIONS, new_request_id, scope_of, subjects_of
+from shim.cri.status import code_of, details_of
+from shim.errors import Unsupported
+
+T = TypeVar("T")
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+Unary = Callable[[Message, grpc.ServicerContext], Message]
+Streaming = Callable[[Message, grpc.ServicerContext], Iterator[Message]]
+
+_EXPECTED_OF_READS = frozenset(
+    {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
+    | {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+)
+"""Codes of reads that are no error of the shim. The kubelet reads every second, so while Docker is away they would
+bury the one line that says so."""
+
+log = structlog.get_logger(__name__)
+
+
+class Calls:
+    """The RPCs that are under way. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: dict[object, str] = {}
+
+    @contextmanager
+    def running(self, rpc: str) -> Iterator[None]:
+        """Count one RPC inside the block."""
+        ticket = object()
+        with self._changed:
+            self._running[ticket] = rpc
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._running[ticket]
+                self._changed.notify_all()
+
+    def names(self) -> list[str]:
+        """Name the RPCs under way, sorted."""
+        with self._changed:
+            return sorted(self._running.values())
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no RPC is under way; False when `seconds` are over first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, seconds)
+
+
+class CallInterceptor(grpc.ServerInterceptor):
+    """Wraps the handler of each RPC, unary or with a streaming answer."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def intercept_service(  # noqa: D102 - of the base class
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Handler | None]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        rpc = handler_call_details.method.rpartition("/")[2]
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                functools.partial(self._stream, rpc, handler.unary_stream),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        if handler.unary_unary is None:
+            return handler  # the CRI has no RPC whose request is a stream
+        return grpc.unary_unary_rpc_method_handler(
+            functools.partial(self._unary, rpc, handler.unary_unary),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _unary(self, rpc: str, behaviour: Unary, request: Message, context: grpc.ServicerContext) -> Message:
+        with self._calls.running(rpc):
+            call = _Call(rpc, request, context)
+            try:
+                answer = call.run(lambda: behaviour(request, context))
+            except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
+                call.fail(failure)
+            call.done(answer)
+            return answer
+
+    def _stream(
+        self, rpc: str, behaviour: Streaming, request: Message, context: grpc.ServicerContext
+    ) -> Iterator[Message]:
+        with self._calls.running(rpc):
+            call = _Call(rpc, request, context)
+            try:
+                answers = call.run(lambda: behaviour(request, context))
+                while (answer := call.run(lambda: next(answers, None))) is not None:
+                    yield answer
+            except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
+                call.fail(failure)
+            call.done()
+
+
+class _Call:
+    """One RPC: the context it runs in, and how it ends."""
+
+    __slots__ = ("_began", "_grpc", "_rpc", "_scope", "_variables")
+
+    def __init__(self, rpc: str, request: Message, context: grpc.ServicerContext) -> None:
+        self._began = time.monotonic()
+        self._rpc = rpc
+        self._grpc = context
+        self._scope = scope_of(context)
+        self._variables = contextvars.copy_context()
+        self._variables.run(
+            structlog.contextvars.bind_contextvars,
+            request=new_request_id(),
+            method=rpc,
+            **subjects_of(request),
+        )
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do `work` in the context and the scope of this RPC."""
+        return self._variables.run(self._scoped, work)
+
+    def _scoped(self, work: Callable[[], T]) -> T:
+        with deadline.entered(self._scope):
+            return work()
+
+    def done(self, answer: Message | None = None) -> None:
+        """Log that it went well."""
+        level = "info" if self._rpc in MUTATIONS else "debug"
+        self._log(level, "answered", **({} if answer is None else subjects_of(answer)))
+
+    def fail(self, failure: Exception) -> NoReturn:
+        """Log `failure`, and end the RPC with its status."""
+        if isinstance(failure, NotImplementedError) and self._is_unbuilt():
+            failure = Unsupported(f"{self._rpc} is not implemented")
+        code = code_of(failure)
+        if code is grpc.StatusCode.INTERNAL:
+            self._log("error", "failed", code=code.name, exc_info=failure)
+        elif self._rpc not in MUTATIONS and code in _EXPECTED_OF_READS:
+            self._log("debug", "failed", code=code.name, error=failure)
+        else:
+            self._log("error", "failed", code=code.name, error=failure)
+        self._grpc.abort(code, details_of(failure))
+
+    def _is_unbuilt(self) -> bool:
+        # Only the generated base class, which stands in for an RPC nobody has built, sets a code by itself.
+        code: grpc.StatusCode = self._grpc.code()  # type: ignore[attr-defined] # missing in the stubs
+        return code is grpc.StatusCode.UNIMPLEMENTED
+
+    def _log(self, level: str, event: str, **values: object) -> None:
+        milliseconds = round((time.monotonic() - self._began) * 1000, 1)
+        self._variables.run(getattr(log, level), event, ms=milliseconds, **values)

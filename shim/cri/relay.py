@@ -1,0 +1,111 @@
+"""Carries connections from a socket that systemd listens on to the socket gRPC is bound to.
+
+gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways were refused. Moving our
+own socket to the path systemd bound leaves systemd with a socket nobody can reach: clients that come while the server
+is down find a dead file instead of waiting in systemd's queue, which is what activation is for. Putting systemd's
+socket on gRPC's file descriptor does not work, since gRPC has its own one in an epoll set already. So bytes are
+carried: one copy each way, by two threads for each of the few connections that kubelet and crictl open.
+
+Clients that connected while the server started wait in the queue of the passed socket and are the first to be served.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+_CHUNK = 1 << 16
+_PAUSE = 1.0
+"""Seconds before the next try when no client can be taken in, for want of file descriptors for one."""
+
+log = structlog.get_logger(__name__)
+
+
+class Relay:
+    """The door behind a socket of systemd. Its file stays systemd's: never deleted, never changed."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._target = -1
+        self._threads: list[threading.Thread] = []
+
+    def prepare(self) -> Path:
+        """Give the directory for temporary files: the socket is there for a moment, in a directory of ours."""
+        return Path(tempfile.gettempdir())
+
+    def open(self, bound: Path) -> None:
+        """Keep a handle on the socket, delete its file so that nobody else finds it, and let clients in."""
+        self._target = os.open(bound, os.O_PATH | os.O_CLOEXEC)
+        bound.unlink()
+        self._begin(self._accept_all)
+
+    def close(self) -> None:
+        """Stop accepting. Clients that come now wait for the next start."""
+        os.eventfd_write(self._closing, 1)
+
+    def wait_empty(self, seconds: float) -> None:
+        """Wait until the threads have carried the rest, at most `seconds` for each."""
+        for thread in self._threads:
+            thread.join(seconds)
+
+    def _accept_all(self) -> None:
+        ready = select.poll()
+        ready.register(self._listener, select.POLLIN)
+        ready.register(self._closing, select.POLLIN)
+        with self._listener:
+            while all(descriptor != self._closing for descriptor, _ in ready.poll()):
+                self._accept()
+        os.close(self._target)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError as error:
+            log.warning("a client could not be let in", error=error)
+            select.select([self._closing], [], [], _PAUSE)
+            return
+        self._let_in(client)
+
+    def _let_in(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            server.connect(f"/proc/self/fd/{self._target}")
+        except OSError as error:
+            # gRPC has just stopped listening; the client sees its connection close and comes again.
+            log.warning("a client could not be let in", error=error)
+            client.close()
+            server.close()
+            return
+        self._begin(_carry_both, client, server)
+
+    def _begin(self, work: Callable[..., None], *args: object) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=work, args=args, name="relay", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def _carry_both(client: socket.socket, server: socket.socket) -> None:
+    with client, server:
+        back = threading.Thread(target=_carry, args=(server, client), name="relay-back", daemon=True)
+        back.start()
+        _carry(client, server)
+        back.join()
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    """Copy until either side ends, then end both: HTTP/2 knows no half of a connection."""
+    chunk = memoryview(bytearray(_CHUNK))
+    with contextlib.suppress(OSError):
+        while count := source.recv_into(chunk):
+            sink.sendall(chunk[:count])
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

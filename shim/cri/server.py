@@ -1,0 +1,95 @@
+"""The gRPC server of the CRI: from an endpoint to answered RPCs, and to an orderly end."""
+
+import tempfile
+from collections.abc import MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import grpc
+import structlog
+
+from shim.api.v1 import api_pb2_grpc
+from shim.cri.endpoint import door_to
+from shim.cri.interceptors import CallInterceptor, Calls
+from shim.errors import FailedPrecondition
+
+MAX_MESSAGE = 64 << 20
+"""Bytes of one message, either way."""
+
+MAX_RPCS = 512
+"""RPCs at a time, each with a thread of its own; more are refused with RESOURCE_EXHAUSTED.
+
+As many as a node can have in flight: threads are made when needed, and one that waits for a grace period costs about
+60 KiB. A small pool would let a few slow stops keep every List waiting.
+"""
+
+_SETTLE = 1.0
+"""Seconds for the last answers to leave after the RPCs behind them have ended."""
+
+_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+)
+
+log = structlog.get_logger(__name__)
+
+
+class CriServer:
+    """RuntimeService and ImageService at one endpoint, for one start and one stop."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        runtime: api_pb2_grpc.RuntimeServiceServicer,
+        image: api_pb2_grpc.ImageServiceServicer,
+        environ: MutableMapping[str, str],
+    ) -> None:
+        self._endpoint = endpoint
+        self._door = door_to(endpoint, environ=environ)
+        self._calls = Calls()
+        self._pool = ThreadPoolExecutor(MAX_RPCS, thread_name_prefix="cri")
+        self._grpc = grpc.server(
+            self._pool,
+            interceptors=[CallInterceptor(self._calls)],
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=MAX_RPCS,
+        )
+        api_pb2_grpc.add_RuntimeServiceServicer_to_server(runtime, self._grpc)
+        api_pb2_grpc.add_ImageServiceServicer_to_server(image, self._grpc)
+
+    def start(self) -> None:
+        """Answer RPCs from now on; FailedPrecondition when the endpoint is in use or not to be had."""
+        directory = self._door.prepare()
+        try:
+            with tempfile.TemporaryDirectory(prefix=".pydockershim-", dir=directory) as private:
+                self._begin(Path(private) / "s")
+        except OSError as error:
+            raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {error}") from error
+        log.info("serving", endpoint=self._endpoint)
+
+    def stop(self, *, grace: float) -> bool:
+        """Refuse new RPCs and give those under way `grace` seconds, then cancel them.
+
+        False when some have not ended even so. The socket is gone at once, so that a successor can start.
+        """
+        self._door.close()
+        ended = self._grpc.stop(grace)
+        idle = self._calls.wait_idle(grace)
+        if not idle:
+            log.warning("cancelling RPCs at the end of the grace period", rpcs=self._calls.names())
+        # A client that connects and says nothing keeps gRPC waiting although no RPC is left: do not wait for it.
+        if not ended.wait(_SETTLE):
+            self._grpc.stop(0).wait(_SETTLE)
+        self._door.wait_empty(_SETTLE)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return idle or self._calls.wait_idle(_SETTLE)
+
+    def _begin(self, bound: Path) -> None:
+        try:
+            self._grpc.add_insecure_port(f"unix:{quote(str(bound))}")
+        except RuntimeError as error:
+            raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {error}") from error
+        self._grpc.start()
+        self._door.open(bound)

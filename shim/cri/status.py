@@ -1,0 +1,74 @@
+"""Which gRPC status an error of the domain becomes."""
+
+import itertools
+import unicodedata
+
+import grpc
+
+from shim import errors
+
+CODES: dict[type[errors.ShimError], grpc.StatusCode] = {
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.FailedPrecondition: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Cancelled: grpc.StatusCode.CANCELLED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    # The kubelet takes the code UNKNOWN off and matches what is left, such as `RegistryUnavailable`.
+    errors.ShimError: grpc.StatusCode.UNKNOWN,
+}
+
+MAX_DETAILS = 4096
+"""Bytes of a status message as it travels: percent-encoded in a header. Clients refuse headers that together exceed
+8 KiB (gRPC's C core, at random from there on), and then the code is lost with them."""
+
+_CUT = " [...] "
+_TAIL = 1024
+"""Bytes of MAX_DETAILS for the end of a long message: the causes stand last."""
+
+
+def code_of(failure: BaseException) -> grpc.StatusCode:
+    """Give the code of the nearest class; INTERNAL for what the domain did not expect."""
+    for kind in type(failure).__mro__:
+        if kind in CODES:
+            return CODES[kind]
+    return grpc.StatusCode.INTERNAL
+
+
+def details_of(failure: BaseException) -> str:
+    """Give the message as one printable line of bounded length; beginning and end of a longer one.
+
+    What was noted on the error (an undo that failed) belongs to it. An unexpected failure is told by its type alone:
+    nobody has looked at its message for secrets, and the log has it.
+    """
+    if not isinstance(failure, errors.ShimError):
+        return f"unexpected {type(failure).__name__}, see the log of the shim"
+    return bounded("; ".join([str(failure), *getattr(failure, "__notes__", ())]))
+
+
+def bounded(text: str) -> str:
+    """Make one printable line of at most MAX_DETAILS bytes when percent-encoded."""
+    line = " ".join("".join(" " if _is_control(char) else char for char in text).split())
+    line = line.encode(errors="backslashreplace").decode()
+    if _cost(line) <= MAX_DETAILS:
+        return line
+    tail = _fitting(line[::-1], _TAIL)[::-1]
+    return _fitting(line, MAX_DETAILS - _cost(tail) - len(_CUT)) + _CUT + tail
+
+
+def _fitting(text: str, room: int) -> str:
+    """Give the longest beginning of `text` that costs at most `room`."""
+    costs = itertools.accumulate(_cost(char) for char in text[:room])
+    return text[: sum(1 for _ in itertools.takewhile(lambda cost: cost <= room, costs))]
+
+
+def _cost(text: str) -> int:
+    """Bytes of `text` in the header `grpc-message`: three for each that is not printable ASCII or is a %."""
+    return sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in text.encode())
+
+
+def _is_control(char: str) -> bool:
+    return unicodedata.category(char) in {"Cc", "Zl", "Zp"}

@@ -1,0 +1,61 @@
+"""A real gRPC server on a real unix socket, with whatever servicer a test brings."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from shim.api.v1 import api_pb2_grpc as api
+from shim.cri.server import CriServer
+
+SECONDS = 20
+"""Bound on what a test waits for."""
+
+
+@dataclass
+class Served:
+    server: CriServer
+    path: Path
+    runtime: api.RuntimeServiceStub
+    image: api.ImageServiceStub
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    with contextlib.ExitStack() as cleanup:
+
+        def start(
+            runtime: api.RuntimeServiceServicer | None = None,
+            image: api.ImageServiceServicer | None = None,
+            path: Path = tmp_path / "cri.sock",
+        ) -> Served:
+            server = CriServer(
+                endpoint=f"unix://{path}",
+                runtime=runtime or api.RuntimeServiceServicer(),
+                image=image or api.ImageServiceServicer(),
+                environ={},
+            )
+            server.start()
+            cleanup.callback(server.stop, grace=0)
+            channel = cleanup.enter_context(client(path))
+            return Served(server, path, api.RuntimeServiceStub(channel), api.ImageServiceStub(channel))
+
+        yield start
+
+
+def client(path: Path) -> grpc.Channel:
+    size = 64 << 20
+    return grpc.insecure_channel(
+        f"unix:{str(path).replace('%', '%25').replace(' ', '%20')}",
+        options=[
+            ("grpc.max_receive_message_length", size),
+            ("grpc.max_send_message_length", size),
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )

@@ -1,0 +1,43 @@
+import pytest
+from google.protobuf.message import Message
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri.context import MUTATIONS, subjects_of
+
+POD = pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="web", namespace="shop"))
+
+
+@pytest.mark.parametrize(
+    ("message", "subjects"),
+    [
+        pytest.param(pb.RunPodSandboxRequest(config=POD), {"pod": "shop/web"}, id="run"),
+        pytest.param(pb.RunPodSandboxResponse(pod_sandbox_id="5a"), {"sandbox": "5a"}, id="run-answer"),
+        pytest.param(
+            pb.CreateContainerRequest(
+                pod_sandbox_id="5a",
+                sandbox_config=POD,
+                config=pb.ContainerConfig(metadata=pb.ContainerMetadata(name="app")),
+            ),
+            {"pod": "shop/web", "name": "app", "sandbox": "5a"},
+            id="create",
+        ),
+        pytest.param(pb.StopContainerRequest(container_id="c1"), {"container": "c1"}, id="stop"),
+        pytest.param(
+            pb.PullImageRequest(image=pb.ImageSpec(image="busybox"), auth=pb.AuthConfig(password="hunter2")),
+            {"image": "busybox"},
+            id="pull",
+        ),
+        pytest.param(pb.PullImageResponse(image_ref="sha256:1"), {"image": "sha256:1"}, id="pull-answer"),
+        pytest.param(pb.VersionRequest(version="v1"), {}, id="none"),
+        pytest.param(pb.StopContainerRequest(), {}, id="empty"),
+        pytest.param(pb.StopContainerRequest(container_id="x" * 9999), {"container": "x" * 256}, id="huge"),
+    ],
+)
+def test_subjects(message: Message, subjects: dict[str, str]) -> None:
+    assert subjects_of(message) == subjects
+
+
+def test_every_mutation_is_an_rpc_of_the_cri() -> None:
+    services = pb.DESCRIPTOR.services_by_name.values()
+
+    assert {method.name for service in services for method in service.methods} >= MUTATIONS

@@ -1,0 +1,231 @@
+# ruff: noqa: N802 - gRPC names the methods
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc as api
+from shim.cri import server as module
+from shim.cri.server import CriServer
+from shim.errors import FailedPrecondition, InvalidArgument
+from tests.cri.conftest import SECONDS, Serve, Served
+
+if TYPE_CHECKING:
+    from grpc import _CallFuture  # has no public name
+
+
+class Runtime(api.RuntimeServiceServicer):
+    """Version answers at once; StopContainer when the test lets it, or its client is gone."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.leave = threading.Event()
+
+    def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
+        return pb.VersionResponse(version=request.version, runtime_name="pydockershim")
+
+    def StopContainer(
+        self, request: pb.StopContainerRequest, context: grpc.ServicerContext
+    ) -> pb.StopContainerResponse:
+        scope = deadline.current()
+        with scope.on_cancel(self.leave.set):
+            self.entered.release()
+            assert self.leave.wait(SECONDS)
+        scope.check("stop")
+        return pb.StopContainerResponse()
+
+
+class Image(api.ImageServiceServicer):
+    def ListImages(self, request: pb.ListImagesRequest, context: grpc.ServicerContext) -> pb.ListImagesResponse:
+        return pb.ListImagesResponse(images=[pb.Image(id=request.filter.image.image)])
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    return Runtime()
+
+
+def stopping(at: api.RuntimeServiceStub, runtime: Runtime) -> "_CallFuture[pb.StopContainerResponse]":
+    call = at.StopContainer.future(pb.StopContainerRequest(container_id="c"), timeout=SECONDS)
+    assert runtime.entered.acquire(timeout=SECONDS)
+    return call
+
+
+def first_refusal(at: Served) -> grpc.StatusCode:
+    while True:
+        try:
+            at.runtime.Version(pb.VersionRequest(), timeout=SECONDS)
+        except grpc.RpcError as refused:
+            return refused.code()
+
+
+def test_both_services_answer_on_one_private_socket(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
+    at = serve(runtime, Image(), path=tmp_path / "deep" / "er" / "cri.sock")
+
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+    assert len(at.image.ListImages(pb.ListImagesRequest()).images) == 1
+    assert stat.S_IMODE(at.path.stat().st_mode) == 0o600
+    assert list(at.path.parent.iterdir()) == [at.path]
+
+
+def test_a_path_may_hold_any_character(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
+    at = serve(runtime, path=tmp_path / "a b%20c" / "cri.sock")
+
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+
+
+def test_a_dead_socket_is_replaced(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
+    path = tmp_path / "cri.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+    at = serve(runtime)
+
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+
+
+def test_a_second_server_is_refused_and_the_first_goes_on(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+
+    with pytest.raises(FailedPrecondition, match=f"{at.path}: another server answers there"):
+        serve(Runtime())
+
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path.write_text("precious"), id="file"),
+        pytest.param(lambda path: path.mkdir(), id="directory"),
+        pytest.param(lambda path: path.symlink_to("/nowhere"), id="symlink"),
+    ],
+)
+def test_what_is_not_a_socket_is_never_deleted(serve: Serve, tmp_path: Path, make: Callable[[Path], object]) -> None:
+    path = tmp_path / "cri.sock"
+    make(path)
+
+    with pytest.raises(FailedPrecondition, match="is not a socket"):
+        serve()
+
+    assert os.path.lexists(path)
+
+
+def test_a_socket_of_another_kind_is_left_alone(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "cri.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+
+        with pytest.raises(FailedPrecondition, match="is it in use"):
+            serve()
+
+    assert path.exists()
+
+
+def test_a_path_the_kernel_does_not_take_is_refused(serve: Serve, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="at most 107 bytes"):
+        serve(path=tmp_path / ("x" * 120))
+
+
+def test_a_directory_that_cannot_be_made_is_told(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(FailedPrecondition, match=r"serve the CRI at .*Not a directory"):
+        serve(path=tmp_path / "file" / "below" / "cri.sock")
+
+
+def test_messages_of_twenty_mebibytes_pass_both_ways(serve: Serve) -> None:
+    at = serve(image=Image())
+    large = "x" * (20 << 20)
+
+    request = pb.ListImagesRequest(filter=pb.ImageFilter(image=pb.ImageSpec(image=large)))
+
+    assert at.image.ListImages(request).images[0].id == large
+
+
+def test_many_slow_stops_do_not_delay_others(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+    calls = [stopping(at.runtime, runtime) for _ in range(64)]
+
+    assert at.runtime.Version(pb.VersionRequest(version="v1"), timeout=SECONDS).version == "v1"
+
+    runtime.leave.set()
+    assert [call.result() for call in calls] == [pb.StopContainerResponse()] * 64
+
+
+def test_too_many_at_once_are_refused(serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RPCS", 1)
+    at = serve(runtime)
+    call = stopping(at.runtime, runtime)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        at.runtime.Version(pb.VersionRequest())
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    runtime.leave.set()
+    call.result()
+
+
+def test_a_graceful_stop_lets_a_running_rpc_finish_and_refuses_new_ones(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+    call = stopping(at.runtime, runtime)
+    stopped = threading.Thread(target=at.server.stop, kwargs={"grace": SECONDS})
+    stopped.start()
+
+    # gRPC answers CANCELLED to a call that was on its way when the stop began.
+    assert first_refusal(at) in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert stopped.is_alive()
+    assert not at.path.exists()
+    runtime.leave.set()
+    assert call.result() == pb.StopContainerResponse()
+    stopped.join(SECONDS)
+
+
+def test_at_the_end_of_the_grace_period_rpcs_are_cancelled(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+    call = stopping(at.runtime, runtime)
+
+    assert at.server.stop(grace=0.05)
+
+    assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_a_client_that_says_nothing_does_not_delay_the_stop(serve: Serve) -> None:
+    at = serve()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(at.path))
+        stopped = threading.Thread(target=at.server.stop, kwargs={"grace": 100})
+        stopped.start()
+
+        stopped.join(SECONDS)
+        assert not stopped.is_alive()
+
+
+def test_a_stop_leaves_the_socket_of_a_successor(serve: Serve, tmp_path: Path) -> None:
+    at = serve()
+    with socket.socket(socket.AF_UNIX) as successor:
+        successor.bind(str(tmp_path / "next"))
+        (tmp_path / "next").rename(at.path)
+
+        at.server.stop(grace=0)
+
+    assert at.path.exists()
+
+
+def test_a_server_that_never_started_can_be_stopped(tmp_path: Path) -> None:
+    server = CriServer(
+        endpoint=f"unix://{tmp_path}/cri.sock",
+        runtime=api.RuntimeServiceServicer(),
+        image=api.ImageServiceServicer(),
+        environ={},
+    )
+
+    assert server.stop(grace=1)

@@ -1,0 +1,282 @@
+"""An Engine in memory. It passes the same contract tests as the real one (tests/engine/contract.py).
+
+Containers run no process: they run until they are stopped, killed, removed, or `exit_container` is called. Tests
+order failures with `fail_next`, make calls wait with `held`, cut the connection with `disconnect`, and read `calls`.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from shim.engine.errors import NameConflict, RemovalInProgress
+from shim.engine.interface import (
+    ContainerInspect,
+    ContainerSummary,
+    EngineInfo,
+    Event,
+    ExecInspect,
+    ExecStream,
+    JsonObject,
+    Runtime,
+)
+from shim.errors import FailedPrecondition, NotFound
+from tests.fakes.engine_images import FakeImages
+from tests.fakes.engine_state import FakeContainer, FakeExec, hex_id
+
+FIRST_PID = 2**22 + 1
+"""Above the largest pid the kernel gives, so that no real process is ever meant."""
+
+SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGKILL": 9, "SIGUSR1": 10, "SIGUSR2": 12, "SIGTERM": 15}
+
+
+class FakeEngine(FakeImages):
+    """See `shim.engine.interface.Engine`. Thread-safe."""
+
+    def __init__(self, *, api_version: tuple[int, int] = (1, 51), cgroup_driver: str = "cgroupfs") -> None:
+        super().__init__()
+        self.version = api_version
+        self.engine_info = EngineInfo(
+            id="fake",
+            server_version="28.5.2",
+            cgroup_driver=cgroup_driver,
+            docker_root_dir="/var/lib/docker",
+            driver="overlay2",
+            runtimes={"runc": Runtime(path="runc")},
+            default_runtime="runc",
+        )
+        self.execs: dict[str, FakeExec] = {}
+        self._serial = itertools.count(1)
+
+    # What tests do to it
+
+    def exit_container(self, container_id: str, *, exit_code: int = 0, oom_killed: bool = False) -> None:
+        """Let the container's process end by itself."""
+        with self._changed:
+            container = self._container(container_id)
+            container.oom_killed = oom_killed
+            if oom_killed:
+                self._emit("container", "oom", container.id, container.labels)
+            self._end(container, exit_code)
+
+    def exit_exec(self, exec_id: str, *, exit_code: int) -> None:
+        """Let an endless exec end by itself."""
+        with self._changed:
+            self._end_exec(self._exec(exec_id), exit_code)
+
+    def emit(self, kind: str, action: str, actor_id: str, attributes: Mapping[str, str] | None = None) -> None:
+        """Send an event that belongs to no call."""
+        with self._changed:
+            self._emit(kind, action, actor_id, attributes or {})
+
+    # The Engine
+
+    @property
+    def api_version(self) -> tuple[int, int]:
+        return self.version
+
+    def ping(self) -> None:
+        with self._entered("ping"):
+            return
+
+    def info(self) -> EngineInfo:
+        with self._entered("info"):
+            return self.engine_info
+
+    def daemon_pid(self) -> int:
+        return os.getpid()
+
+    def create_container(self, *, name: str, body: JsonObject) -> str:
+        with self._entered("create_container", name):
+            image = self._find_image(str(body.get("Image", "")), what=f"create container {name}: image")
+            self._check_name_free(name, what=f"create container {name}")
+            made = FakeContainer(
+                id=hex_id(f"{name}-{next(self._serial)}"), name=name, body=dict(body), image=image, created=self._now()
+            )
+            self.containers[made.id] = made
+            self._emit("container", "create", made.id, made.labels)
+            return made.id
+
+    def start_container(self, container_id: str) -> None:
+        with self._entered("start_container", container_id):
+            container = self._container(container_id)
+            if container.running:
+                return
+            container.status, container.exit_code, container.oom_killed = "running", 0, False
+            container.pid = FIRST_PID + next(self._serial)
+            container.started = self._now()
+            container.finished = 0
+            self._emit("container", "start", container.id, container.labels)
+
+    def stop_container(self, container_id: str, *, grace: int) -> None:
+        with self._entered("stop_container", container_id):
+            container = self._container(container_id)
+            if container.running:
+                self._end(container, 143 if grace else 137)
+                self._emit("container", "stop", container.id, container.labels)
+
+    def kill_container(self, container_id: str, *, signal: str) -> None:
+        with self._entered("kill_container", container_id):
+            container = self._container(container_id)
+            if not container.running:
+                raise FailedPrecondition(f"kill container {container_id}: it is not running")
+            self._emit("container", "kill", container.id, container.labels)
+            number = int(signal) if signal.isdecimal() else SIGNALS[f"SIG{signal.removeprefix('SIG')}"]
+            if number in (SIGNALS["SIGKILL"], SIGNALS["SIGTERM"]):
+                self._end(container, 128 + number)
+
+    def wait_container(self, container_id: str) -> int:
+        with self._entered("wait_container", container_id):
+            container = self._container(container_id)
+            self._wait(lambda: not container.running, f"wait for container {container_id}")
+            return container.exit_code
+
+    def wait_removed(self, container_id: str) -> None:
+        with self._entered("wait_removed", container_id):
+            self._wait(lambda: container_id not in self.containers, f"wait for removal of {container_id}")
+
+    def remove_container(self, container_id: str) -> None:
+        with self._changed:
+            self._arrive("remove_container", container_id)
+            container = self._container(container_id)
+            if container.status == "removing":
+                raise RemovalInProgress(f"remove container {container_id}: removal is already in progress")
+            if container.running:
+                self._end(container, 137)
+            before, container.status = container.status, "removing"
+            try:
+                self._wait_gates("remove_container", container_id)
+            except BaseException:
+                container.status = before
+                raise
+            del self.containers[container.id]
+            self._emit("container", "destroy", container.id, container.labels)
+
+    def rename_container(self, container_id: str, *, name: str) -> None:
+        with self._entered("rename_container", container_id):
+            container = self._container(container_id)
+            self._check_name_free(name, what=f"rename container {container_id}")
+            container.name = name
+            self._emit("container", "rename", container.id, container.labels)
+
+    def update_container(self, container_id: str, *, body: JsonObject) -> None:
+        with self._entered("update_container", container_id):
+            container = self._container(container_id)
+            container.host.update(body)
+            self._emit("container", "update", container.id, container.labels)
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        with self._entered("inspect_container", container_id):
+            return self._container(container_id).inspect()
+
+    def list_containers(self) -> list[ContainerSummary]:
+        with self._entered("list_containers"):
+            return [container.summary() for container in self.containers.values()]
+
+    def create_exec(self, container_id: str, *, body: JsonObject) -> str:
+        with self._entered("create_exec", container_id):
+            container = self._container(container_id)
+            if not container.running:
+                raise FailedPrecondition(f"create exec in {container_id}: container is not running")
+            exec_id = hex_id(f"exec-{next(self._serial)}")
+            script = self._script_for(container.id, list(body.get("Cmd") or []))
+            self.execs[exec_id] = FakeExec(id=exec_id, container_id=container.id, body=body, script=script)
+            return exec_id
+
+    @contextmanager
+    def start_exec(self, exec_id: str) -> Iterator[ExecStream]:
+        with self._entered("start_exec", exec_id):
+            started = self._exec(exec_id)
+            if not self._container(started.container_id).running:
+                raise FailedPrecondition(f"exec {exec_id}: container is not running")
+            started.running = True
+        closed = threading.Event()
+        try:
+            yield FakeExecStream(frames=lambda: self._frames(started, closed), close=lambda: self._close(closed))
+        finally:
+            self._close(closed)
+
+    def inspect_exec(self, exec_id: str) -> ExecInspect:
+        with self._entered("inspect_exec", exec_id):
+            found = self._exec(exec_id)
+            return ExecInspect(running=found.running, exit_code=found.exit_code, pid=found.script.pid)
+
+    @contextmanager
+    def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:
+        with self._entered("events"):
+            first = len(self._events)
+            if since is not None:
+                first = next((i for i, event in enumerate(self._events) if event.time_nano >= since), first)
+            connection = self._connection
+        closed = threading.Event()
+        try:
+            yield self._events_from(first, closed, connection)
+        finally:
+            self._close(closed)
+
+    def close(self) -> None:
+        self.calls.append(("close", ""))
+
+    # Inside
+
+    def _container(self, id_or_name: str) -> FakeContainer:
+        for container in self.containers.values():
+            if container.name == id_or_name.removeprefix("/") or (id_or_name and container.id.startswith(id_or_name)):
+                return container
+        raise NotFound(f"no such container: {id_or_name}")
+
+    def _check_name_free(self, name: str, *, what: str) -> None:
+        holder = next((it for it in self.containers.values() if it.name == name), None)
+        if holder is not None:
+            raise NameConflict(f"{what}: the name is in use by container {holder.id}", holder=holder.id)
+
+    def _exec(self, exec_id: str) -> FakeExec:
+        try:
+            return self.execs[exec_id]
+        except KeyError:
+            raise NotFound(f"no such exec instance: {exec_id}") from None
+
+    def _end(self, container: FakeContainer, exit_code: int) -> None:
+        container.status, container.exit_code, container.pid = "exited", exit_code, 0
+        container.finished = self._now()
+        for running in (it for it in self.execs.values() if it.container_id == container.id and it.running):
+            running.running, running.exit_code = False, 137
+        self._emit("container", "die", container.id, {**container.labels, "exitCode": str(exit_code)})
+
+    def _events_from(self, first: int, closed: threading.Event, connection: int) -> Iterator[Event]:
+        for number in itertools.count(first):
+            event = self._event_at(number, closed, connection)
+            if event is None:
+                return
+            yield event
+
+    def _event_at(self, number: int, closed: threading.Event, connection: int) -> Event | None:
+        with self._changed:
+            self._wait(lambda: closed.is_set() or number < len(self._events), "watch events", connection=connection)
+            return None if closed.is_set() else self._events[number]
+
+    def _frames(self, started: FakeExec, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
+        yield from started.script.frames
+        with self._changed:
+            if not started.script.endless:
+                self._end_exec(started, started.script.exit_code)
+            self._wait(lambda: closed.is_set() or not started.running, f"exec {started.id}")
+
+    def _end_exec(self, ended: FakeExec, exit_code: int) -> None:
+        if ended.running:
+            ended.running, ended.exit_code = False, exit_code
+            self._changed.notify_all()
+
+    def _close(self, closed: threading.Event) -> None:
+        closed.set()
+        self._wake()
+
+
+@dataclass(frozen=True, slots=True)
+class FakeExecStream:
+    """See `shim.engine.interface.ExecStream`."""
+
+    frames: Callable[[], Iterator[tuple[int, bytes]]]
+    close: Callable[[], None]

@@ -1,0 +1,122 @@
+"""The images of a `FakeEngine`, and the registry it pulls from."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shim.engine.interface import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress, RegistryAuth
+from shim.errors import FailedPrecondition, NotFound
+from tests.fakes.engine_orders import Orders
+from tests.fakes.engine_state import FakeContainer, FakeImage, familiar, hex_id
+
+
+class FakeImages(Orders):
+    """The part of a `FakeEngine` that keeps images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.containers: dict[str, FakeContainer] = {}
+        self.images: list[FakeImage] = []
+        self.registry: dict[str, FakeImage] = {}
+        """What can be pulled, by tag and by digest."""
+        self.pull_auths: list[RegistryAuth | None] = []
+        """The credentials of each pull."""
+        self._events: list[Event] = []
+        self._clock = 0
+
+    def add_image(self, reference: str, settings: ImageSettings | None = None, *, size: int = 1000) -> str:
+        """Have an image here, and return its id."""
+        with self._changed:
+            return self._add_image(self._made_image(reference, settings, size=size))
+
+    def publish_image(self, reference: str, settings: ImageSettings | None = None, *, size: int = 1000) -> str:
+        """Offer an image for pulling, and return the id it will have."""
+        with self._changed:
+            image = self._made_image(reference, settings, size=size)
+            self.registry |= {familiar(reference): image} | dict.fromkeys(image.digests, image)
+            return image.id
+
+    def list_images(self) -> list[ImageSummary]:
+        with self._entered("list_images"):
+            return [image.summary() for image in self.images]
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        with self._entered("inspect_image", reference):
+            return self._find_image(reference, what="inspect image").inspect()
+
+    def pull_image(
+        self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    ) -> None:
+        self.pull_auths.append(auth)
+        progress(PullProgress(status=f"Pulling from {reference}"))
+        with self._entered("pull_image", reference):
+            if (image := self.registry.get(familiar(reference))) is None:
+                raise NotFound(f"pull image {reference}: manifest unknown")
+            self._add_image(image)
+        progress(PullProgress(status=f"Status: Downloaded newer image for {reference}"))
+
+    def remove_image(self, reference: str) -> None:
+        with self._entered("remove_image", reference):
+            image = self._find_image(reference, what="remove image")
+            if familiar(reference) in image.tags + image.digests:
+                self._untag(image, familiar(reference))
+            elif users := self._users(image):
+                raise FailedPrecondition(f"remove image {reference}: running container {users[0].id} uses it")
+            else:
+                image.tags, image.digests = [], []
+            if not image.tags and not self._users(image):
+                self.images.remove(image)
+                self._emit("image", "delete", image.id, {})
+
+    def disk_usage(self) -> Mapping[str, Any]:
+        with self._entered("disk_usage"):
+            return {"LayersSize": sum(image.size for image in self.images)}
+
+    def _made_image(self, reference: str, settings: ImageSettings | None, *, size: int) -> FakeImage:
+        name = familiar(reference)
+        repository = name.partition("@")[0].rpartition(":")[0]
+        return FakeImage(
+            id=f"sha256:{hex_id(f'{name} {settings} {size}')}",
+            tags=[name],
+            digests=[f"{repository}@sha256:{hex_id(f'manifest of {name} {size}')}"],
+            settings=settings or ImageSettings(cmd=["sh"]),
+            size=size,
+        )
+
+    def _add_image(self, image: FakeImage) -> str:
+        known = next((it for it in self.images if it.id == image.id), None)
+        for other in self.images:
+            other.tags = [tag for tag in other.tags if tag not in image.tags]
+        if known is None:
+            known = replace(image, tags=[], digests=[])
+            self.images.append(known)
+        known.tags, known.digests = image.tags[:], image.digests[:]
+        self._emit("image", "pull", image.tags[0], {})
+        return image.id
+
+    def _find_image(self, reference: str, *, what: str) -> FakeImage:
+        for image in self.images:
+            if image.is_called(reference):
+                return image
+        raise NotFound(f"{what} {reference}: no such image")
+
+    def _untag(self, image: FakeImage, name: str) -> None:
+        """Take one name away; the digests of a repository go with its last tag."""
+        image.tags = [tag for tag in image.tags if tag != name]
+        kept = {tag.rpartition(":")[0] for tag in image.tags}
+        image.digests = [digest for digest in image.digests if digest != name and digest.partition("@")[0] in kept]
+        self._emit("image", "untag", image.id, {})
+
+    def _users(self, image: FakeImage) -> list[FakeContainer]:
+        return [it for it in self.containers.values() if it.running and it.image is image]
+
+    def _now(self) -> int:
+        """Give the time, later each time than before."""
+        self._clock = max(self._clock + 1, time.time_ns())
+        return self._clock
+
+    def _emit(self, kind: str, action: str, actor_id: str, attributes: Mapping[str, str]) -> None:
+        actor = Actor(id=actor_id, attributes=dict(attributes))
+        self._events.append(Event(type=kind, action=action, actor=actor, time_nano=self._now()))
+        self._changed.notify_all()

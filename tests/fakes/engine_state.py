@@ -1,0 +1,169 @@
+"""What a `FakeEngine` holds: containers, images and execs, and how Docker shows them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from shim.engine.interface import (
+    ContainerInspect,
+    ContainerSettings,
+    ContainerState,
+    ContainerSummary,
+    HostSettings,
+    ImageInspect,
+    ImageSettings,
+    ImageSummary,
+    JsonObject,
+)
+
+NEVER = "0001-01-01T00:00:00Z"
+"""How Docker writes the zero time."""
+
+
+def rfc3339(nanoseconds: int) -> str:
+    """Write a time as Docker does, with all nine digits."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+def hex_id(seed: str) -> str:
+    return hashlib.sha256(seed.encode()).hexdigest()
+
+
+@dataclass(kw_only=True)
+class FakeImage:
+    """An image here, or one that the fake registry offers."""
+
+    id: str
+    tags: list[str]
+    digests: list[str]
+    settings: ImageSettings
+    size: int
+
+    def inspect(self) -> ImageInspect:
+        return ImageInspect(
+            id=self.id, repo_tags=self.tags[:], repo_digests=self.digests[:], size=self.size, config=self.settings
+        )
+
+    def summary(self) -> ImageSummary:
+        return ImageSummary(
+            id=self.id,
+            repo_tags=self.tags[:],
+            repo_digests=self.digests[:],
+            size=self.size,
+            labels=self.settings.labels,
+        )
+
+    def is_called(self, reference: str) -> bool:
+        digits = reference.removeprefix("sha256:")
+        if len(digits) >= 4 and self.id.removeprefix("sha256:").startswith(digits):
+            return True
+        return familiar(reference) in self.tags + self.digests
+
+
+def familiar(reference: str) -> str:
+    """Spell a reference as Docker shows it: Docker Hub's domain and `library/` left out, `latest` written."""
+    for prefix in ("docker.io/library/", "docker.io/"):
+        reference = reference.removeprefix(prefix)
+    last = reference.rpartition("/")[2]
+    return reference if ":" in last or "@" in last else f"{reference}:latest"
+
+
+@dataclass(kw_only=True)
+class FakeContainer:
+    """A container. Times are ns since the epoch, 0 for never."""
+
+    id: str
+    name: str
+    body: JsonObject
+    image: FakeImage
+    created: int
+    status: str = "created"
+    pid: int = 0
+    exit_code: int = 0
+    error: str = ""
+    oom_killed: bool = False
+    started: int = 0
+    finished: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.status in ("running", "paused")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Docker merges the image's labels below the container's own."""
+        return {**(self.image.settings.labels or {}), **(self.body.get("Labels") or {})}
+
+    @property
+    def host(self) -> JsonObject:
+        return self.body.setdefault("HostConfig", {})  # type: ignore[no-any-return]
+
+    def inspect(self) -> ContainerInspect:
+        directory = f"/var/lib/docker/containers/{self.id}"
+        state = ContainerState(
+            status=self.status,
+            running=self.running,
+            oom_killed=self.oom_killed,
+            pid=self.pid,
+            exit_code=self.exit_code,
+            error=self.error,
+            started_at=rfc3339(self.started) if self.started else NEVER,
+            finished_at=rfc3339(self.finished) if self.finished else NEVER,
+        )
+        return ContainerInspect(
+            id=self.id,
+            name=f"/{self.name}",
+            created=rfc3339(self.created),
+            image=self.image.id,
+            state=state,
+            config=ContainerSettings(
+                image=str(self.body.get("Image", "")),
+                labels=self.labels,
+                stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
+            ),
+            host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
+            log_path=f"{directory}/{self.id}-json.log" if self.started else "",
+            resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
+        )
+
+    def summary(self) -> ContainerSummary:
+        return ContainerSummary(
+            id=self.id,
+            names=[f"/{self.name}"],
+            image_id=self.image.id,
+            created=self.created // 10**9,
+            state=self.status,
+            labels=self.labels,
+        )
+
+
+def _without_nulls(value: JsonObject) -> JsonObject:
+    return {key: item for key, item in value.items() if item is not None}
+
+
+@dataclass(kw_only=True)
+class ExecScript:
+    """What a command run in a container does: its output, then its exit code."""
+
+    frames: Sequence[tuple[int, bytes]] = ()
+    exit_code: int = 0
+    pid: int = 0
+    """Of a real process where the test has one that is to be killed."""
+    endless: bool = False
+    """The process runs after its output until `exit_exec`, or until its container ends."""
+
+
+@dataclass(kw_only=True)
+class FakeExec:
+    """A prepared exec."""
+
+    id: str
+    container_id: str
+    body: JsonObject
+    script: ExecScript
+    running: bool = False
+    exit_code: int | None = None

@@ -1,0 +1,44 @@
+"""Measure the server beside the floor. The exit status says whether that could be done, not how fast it is."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from integration.bench.measure import measure
+from integration.bench.report import as_json, as_table
+from integration.bench.setup import ENGINES
+from integration.node.commands import NodeError
+
+
+def main() -> int:
+    """Measure, print the table and write the JSON."""
+    arguments = _parser().parse_args()
+    try:
+        report = measure(arguments.engine, rounds=arguments.rounds, pods=arguments.pods)
+    except NodeError as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    print(f"\n{as_table(report)}")
+    if arguments.json is not None:
+        arguments.json.write_bytes(as_json(report))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.bench", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--rounds", type=_count, default=15, help="rounds alone, and with pods present (%(default)s)")
+    parser.add_argument("--pods", type=_count, default=50, help="how many pods then are present (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""From laps to medians, ratios and bars. Pure."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from integration.bench.laps import Lap
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call on one side, over all rounds."""
+
+    name: str
+    side: str
+    """`floor` or `server`."""
+    count: int
+    median_ms: float
+    p95_ms: float
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of the server beside those of the floor that do the same work."""
+
+    name: str
+    floor_ms: float
+    """Median over the rounds of the sum of the calls."""
+    server_ms: float
+    of_medians: float
+    of_pairs: float
+    """Median of the ratios within each round, whose two sides ran right after each other."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """Rounds with so many other pods present."""
+
+    pods: int
+    calls: list[Call]
+    ratios: list[Ratio]
+
+
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server takes at one moment."""
+
+    when: str
+    rss_mib: float
+    threads: int
+    descriptors: int
+    cpu_seconds: float
+    """Since its start."""
+
+
+class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+    """So many pods at once through the server."""
+
+    pods: int
+    at_once: int
+    up_seconds: float
+    down_seconds: float
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise of speed or size: `value` is at most `limit`."""
+
+    name: str
+    unit: str
+    limit: float
+    value: float
+    met: bool
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Names of the server's calls, and of the floor's that do the same work."""
+
+    name: str
+    server: tuple[str, ...]
+    floor: tuple[str, ...]
+    limit: float | None = None
+
+
+_RUN = ("create pause", "start pause", "inspect pause", "CNI ADD")
+_STOP = ("CNI DEL", "kill pause")
+PAIRS = (
+    Pair(
+        "run, create, start",
+        ("RunPodSandbox", "CreateContainer", "StartContainer"),
+        (*_RUN, "create container", "start container"),
+        limit=1.08,
+    ),
+    Pair("RunPodSandbox", ("RunPodSandbox",), _RUN),
+    Pair("CreateContainer", ("CreateContainer",), ("create container",)),
+    Pair("StartContainer", ("StartContainer",), ("start container",)),
+    Pair(
+        "stop and removal",
+        ("StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"),
+        ("stop container", *_STOP, "remove container", "remove pause"),
+        limit=0.85,
+    ),
+    Pair("StopContainer", ("StopContainer",), ("stop container",)),
+    Pair("StopPodSandbox", ("StopPodSandbox",), _STOP),
+    Pair("RemoveContainer", ("RemoveContainer",), ("remove container",)),
+    Pair("RemovePodSandbox", ("RemovePodSandbox",), ("remove pause",)),
+    Pair("ExecSync", ("ExecSync",), ("exec",)),
+    Pair("UpdateContainerResources", ("UpdateContainerResources",), ("update",)),
+    Pair("ListContainers", ("ListContainers",), ("list containers",)),
+)
+
+RSS_LIMIT_MIB = 90.0
+
+
+def phase(*, pods: int, laps: tuple[Sequence[Lap], Sequence[Lap]]) -> Phase:
+    """Sum up rounds; `laps` are those of the floor and of the server, both in the order of the rounds."""
+    floor, server = laps
+    calls = [*_calls("floor", floor), *_calls("server", server)]
+    return Phase(pods=pods, calls=calls, ratios=[_ratio(pair, floor=floor, server=server) for pair in PAIRS])
+
+
+def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Bar]:
+    """Compare with what is promised: time in every phase, and the most memory that was seen."""
+    limits = {pair.name: pair.limit for pair in PAIRS}
+    made = [
+        _bar(f"{ratio.name}, {present(each.pods)}", unit="x floor", limit=limit, value=ratio.of_medians)
+        for each in phases
+        for ratio in each.ratios
+        if (limit := limits[ratio.name]) is not None
+    ]
+    most = max(footprints, key=lambda taken: taken.rss_mib)
+    return [*made, _bar(f"server RSS, {most.when}", unit="MiB", limit=RSS_LIMIT_MIB, value=most.rss_mib)]
+
+
+def present(pods: int) -> str:
+    """Words for the other pods of a phase."""
+    return f"{pods} pods present" if pods else "alone"
+
+
+def p95(values: Iterable[float]) -> float:
+    """The value that 95 of 100 do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[math.ceil(0.95 * len(ordered)) - 1]
+
+
+def _bar(name: str, *, unit: str, limit: float, value: float) -> Bar:
+    return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
+
+
+def _calls(side: str, laps: Sequence[Lap]) -> list[Call]:
+    values: dict[str, list[float]] = {}
+    for lap in laps:
+        for name, took in lap.took.items():
+            values.setdefault(name, []).extend(took)
+    return [
+        Call(name=name, side=side, count=len(took), median_ms=statistics.median(took), p95_ms=p95(took))
+        for name, took in values.items()
+    ]
+
+
+def _ratio(pair: Pair, *, floor: Sequence[Lap], server: Sequence[Lap]) -> Ratio:
+    floors = [_sum(lap.took, pair.floor) for lap in floor]
+    servers = [_sum(lap.took, pair.server) for lap in server]
+    floor_ms, server_ms = statistics.median(floors), statistics.median(servers)
+    return Ratio(
+        name=pair.name,
+        floor_ms=floor_ms,
+        server_ms=server_ms,
+        of_medians=server_ms / floor_ms,
+        of_pairs=statistics.median(there / here for here, there in zip(floors, servers, strict=True)),
+    )
+
+
+def _sum(took: Mapping[str, Sequence[float]], names: Iterable[str]) -> float:
+    """One lap's sum; of a call that was made several times its median."""
+    return sum(statistics.median(took[name]) for name in names)

@@ -1,0 +1,240 @@
+"""The floor: one pod made directly, with the bodies and plugin runs of the server, one call after the other.
+
+Nothing is done here that is not Docker's or a plugin's work. The containers do not have the server's names: it would
+follow them as its own, and ask Docker about them while the floor is measured.
+"""
+
+import http.client
+import os
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from integration.bench.laps import Lap
+from integration.bench.pods import GRACE_SECONDS, LIMITS
+from integration.bench.setup import Bed
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.cni.capabilities import capability_args, cni_args
+from shim.container import spec as container_spec
+from shim.container.resources import update_fields
+from shim.engine.client import DockerEngine
+from shim.engine.facts import EngineFacts
+from shim.ids import SandboxId
+from shim.sandbox import spec as sandbox_spec
+
+_CALL_SECONDS = 120.0
+_PLUGIN_SECONDS = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class FloorPod:
+    """A pod that was made directly."""
+
+    name: str
+    config: pb.PodSandboxConfig
+    pause: str = ""
+    container: str = ""
+    pid: int = 0
+    result: dict[str, Any] = field(default_factory=dict)
+    """What the last plugin of the ADD printed."""
+
+
+class Floor:
+    """Makes and removes pods directly, over one connection to the engine that is kept alive."""
+
+    def __init__(self, bed: Bed) -> None:
+        self._bed = bed
+        self._docker = DirectDocker(bed.engine.socket, version=bed.engine.api.api_version)
+        self._oom_score_adj = _oom_score_adj(bed)
+        self._resolv_conf = bed.home / "floor/resolv.conf"
+        self._resolv_conf.write_bytes(Path("/etc/resolv.conf").read_bytes())
+
+    def up(self, lap: Lap, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
+        """Run a pod with one container."""
+        made = FloorPod(name=f"floor-{config.metadata.name}", config=config)
+        docker, pause_body = self._docker, self._pause_body(config)
+        made.pause = lap.call("create pause", lambda: docker.create(f"{made.name}-pause", pause_body))
+        lap.call("start pause", lambda: docker.post(f"/containers/{made.pause}/start"))
+        made.pid = lap.call("inspect pause", lambda: docker.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
+        made.result = lap.call("CNI ADD", lambda: self._plugins("ADD", made))
+        body = self._container_body(container, sandbox_id=made.pause)
+        made.container = lap.call("create container", lambda: docker.create(f"{made.name}-main", body))
+        lap.call("start container", lambda: docker.post(f"/containers/{made.container}/start"))
+        return made
+
+    def look(self, lap: Lap, pod: FloorPod, *, times: int) -> None:
+        """List the containers `times` times, then run a command and change a limit."""
+        docker = self._docker
+        for _ in range(times):
+            lap.call("list containers", lambda: docker.get("/containers/json?all=1"))
+        lap.call("exec", lambda: docker.exec(pod.container, ["true"]))
+        body = update_fields(LIMITS)
+        lap.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
+
+    def down(self, lap: Lap, pod: FloorPod) -> None:
+        """Stop and remove the pod."""
+        docker = self._docker
+        lap.call("stop container", lambda: docker.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
+        lap.call("CNI DEL", lambda: self._plugins("DEL", pod))
+        with lap.timed("kill pause"):
+            docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL")
+            docker.post(f"/containers/{pod.pause}/wait")
+        lap.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
+        lap.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._docker.close()
+
+    def _pause_body(self, config: pb.PodSandboxConfig) -> dict[str, Any]:
+        around = sandbox_spec.Surroundings(
+            image_id=self._bed.pause,
+            labels=labels.sandbox_labels(config, runtime_handler=""),
+            resolv_conf=str(self._resolv_conf),
+            cgroup_parent="",
+            runtime="",
+            oom_score_adj=self._oom_score_adj,
+        )
+        return sandbox_spec.pause_body(config, around)
+
+    def _container_body(self, config: pb.ContainerConfig, *, sandbox_id: str) -> dict[str, Any]:
+        major, minor = self._bed.engine.api.api_version.split(".")
+        around = container_spec.Surroundings(
+            sandbox_id=SandboxId(sandbox_id),
+            sandbox_privileged=False,
+            host_network=False,
+            image_id=self._bed.busybox,
+            labels=labels.container_labels(config, sandbox_id=sandbox_id, log_path=""),
+            resolv_conf=str(self._resolv_conf),
+            api_version=(int(major), int(minor)),
+            cgroup_parent="",
+            runtime="",
+            oom_score_adj=0,
+            recursive_read_only=False,
+            target_id="",
+        )
+        return container_spec.container_body(config, around)
+
+    def _plugins(self, verb: str, pod: FloorPod) -> dict[str, Any]:
+        """Run the plugins of the list, for DEL in reverse; returns the last result of an ADD."""
+        adding, plugins = verb == "ADD", self._bed.conflist["plugins"]
+        environment = {
+            **os.environ,
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": pod.pause,
+            "CNI_NETNS": f"/proc/{pod.pid}/ns/net",
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": ";".join(f"{key}={value}" for key, value in _arguments(pod)),
+            "CNI_PATH": str(self._bed.cni_bin),
+        }
+        result = pod.result
+        for plugin in plugins if adding else reversed(plugins):
+            config = self._plugin_config(plugin, pod=pod, previous=result)
+            printed = _run(self._bed.cni_bin / plugin["type"], environment=environment, config=config)
+            result = msgspec.json.decode(printed) if adding else result
+        return result
+
+    def _plugin_config(self, plugin: dict[str, Any], *, pod: FloorPod, previous: dict[str, Any]) -> dict[str, Any]:
+        conflist = self._bed.conflist
+        config = {**plugin, "name": conflist["name"], "cniVersion": conflist["cniVersion"]}
+        declared = config.pop("capabilities", {})
+        given = capability_args(pod.config, pod_cidr="")
+        config["runtimeConfig"] = {key: value for key, value in given.items() if declared.get(key)}
+        if previous:
+            config["prevResult"] = previous
+        return config
+
+
+class DirectDocker:
+    """Docker's HTTP API with as little between as there can be: one connection, no client library."""
+
+    def __init__(self, path: Path, *, version: str) -> None:
+        self._path = path
+        self._prefix = f"/v{version}"
+        self._connection = _UnixConnection(path)
+
+    def get(self, path: str) -> Any:
+        """Get and decode."""
+        return msgspec.json.decode(self._ask("GET", path))
+
+    def post(self, path: str, body: Any = None) -> bytes:
+        """Post a body, or none."""
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> None:
+        """Delete."""
+        self._ask("DELETE", path)
+
+    def create(self, name: str, body: dict[str, Any]) -> str:
+        """Create a container and return its id."""
+        return str(msgspec.json.decode(self._ask("POST", f"/containers/create?name={name}", body))["Id"])
+
+    def exec(self, container_id: str, command: list[str]) -> int:
+        """Run a command to its end, its output read, and return its exit code."""
+        body = {"Cmd": command, "AttachStdout": True, "AttachStderr": True}
+        identity = msgspec.json.decode(self._ask("POST", f"/containers/{container_id}/exec", body))["Id"]
+        hijacked = DirectDocker(self._path, version=self._prefix.removeprefix("/v"))
+        try:
+            hijacked.post(f"/exec/{identity}/start", {"Detach": False, "Tty": False})
+        finally:
+            hijacked.close()
+        return int(self.get(f"/exec/{identity}/json")["ExitCode"])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _ask(self, method: str, path: str, body: Any = None) -> bytes:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        content = None if body is None else msgspec.json.encode(body)
+        self._connection.request(method, self._prefix + path, content, headers)
+        with self._connection.getresponse() as answer:
+            read = answer.read()
+        if answer.status >= http.client.BAD_REQUEST:
+            raise RuntimeError(f"{method} {path}: {answer.status} {read.decode(errors='replace').strip()}")
+        return read
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("docker", timeout=_CALL_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_CALL_SECONDS)
+        self.sock.connect(str(self._path))
+
+
+def _oom_score_adj(bed: Bed) -> int:
+    engine = DockerEngine(bed.engine.url, request_timeout=_CALL_SECONDS)
+    try:
+        facts = EngineFacts(engine, restrict_oom_score_adj="auto")
+        return facts.possible_oom_score_adj(sandbox_spec.OOM_SCORE_ADJ)
+    finally:
+        engine.close()
+
+
+def _arguments(pod: FloorPod) -> list[tuple[str, str]]:
+    return cni_args(pod.config.metadata, sandbox_id=pod.pause)
+
+
+def _run(binary: Path, *, environment: dict[str, str], config: dict[str, Any]) -> bytes:
+    done = subprocess.run(
+        [binary],
+        check=False,
+        input=msgspec.json.encode(config),
+        capture_output=True,
+        env=environment,
+        timeout=_PLUGIN_SECONDS,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{binary.name} {environment['CNI_COMMAND']}: {done.stdout.decode(errors='replace')}")
+    return done.stdout

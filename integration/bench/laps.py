@@ -1,0 +1,27 @@
+"""Times of the calls of one round."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Lap:
+    """What one round on one side took; `took` has milliseconds by the name of the call, in order."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time the block; one that fails leaves no time behind."""
+        began = time.perf_counter_ns()
+        yield
+        self.took.setdefault(name, []).append((time.perf_counter_ns() - began) / 1e6)
+
+    def call(self, name: str, action: Callable[[], T]) -> T:
+        """Time one call and return its result."""
+        with self.timed(name):
+            return action()

@@ -1,0 +1,118 @@
+"""The report: a table for people, JSON for programs. Pure."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from integration.bench.figures import Bar, Call, Crowd, Footprint, Phase, Ratio, present
+
+_NAME = 40
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the figures come from."""
+
+    cpus: int
+    memory_mib: int
+    kernel: str
+    python: str
+    load_before: float
+    """Runnable tasks over the last minute; others' work makes figures worse."""
+    load_after: float
+
+
+class Docker(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine that was measured."""
+
+    version: str
+    api: str
+    storage: str
+    cgroups: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one run of the benchmark found out. Times in the unit of the field's name."""
+
+    machine: Machine
+    engine: Docker
+    rounds: int
+    phases: list[Phase]
+    footprints: list[Footprint]
+    crowd: Crowd
+    left_behind: list[str]
+    """Containers, reservations, namespaces and state that outlived their pods."""
+    bars: list[Bar]
+
+
+def as_json(report: Report) -> bytes:
+    """The report as indented JSON, times rounded to a microsecond."""
+    plain = msgspec.json.decode(msgspec.json.encode(report))
+    return msgspec.json.format(msgspec.json.encode(_rounded(plain)), indent=2) + b"\n"
+
+
+def as_table(report: Report) -> str:
+    """The report to read."""
+    return "\n".join([*_head(report), *(line for phase in report.phases for line in _phase(phase)), *_rest(report)])
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def _head(report: Report) -> Iterator[str]:
+    machine, engine = report.machine, report.engine
+    yield f"Docker Engine {engine.version}, API {engine.api}, {engine.storage}, cgroups {engine.cgroups}"
+    yield (
+        f"{machine.cpus} CPUs, {machine.memory_mib} MiB, Linux {machine.kernel}, Python {machine.python}, "
+        f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after"
+    )
+    yield f"{report.rounds} rounds of floor and server in turn; times in ms"
+
+
+def _phase(phase: Phase) -> Iterator[str]:
+    yield ""
+    yield f"{present(phase.pods):{_NAME}}{'floor':>9}{'server':>9}{'ratio':>8}{'pairs':>8}"
+    yield from map(_ratio, phase.ratios)
+    for side in ("floor", "server"):
+        yield ""
+        yield f"{side + ', ' + present(phase.pods):{_NAME}}{'median':>9}{'p95':>9}{'n':>8}"
+        yield from (_call(call) for call in phase.calls if call.side == side)
+
+
+def _ratio(ratio: Ratio) -> str:
+    times = f"{ratio.floor_ms:9.1f}{ratio.server_ms:9.1f}"
+    return f"  {ratio.name:{_NAME - 2}}{times}{ratio.of_medians:8.2f}{ratio.of_pairs:8.2f}"
+
+
+def _call(call: Call) -> str:
+    return f"  {call.name:{_NAME - 2}}{call.median_ms:9.1f}{call.p95_ms:9.1f}{call.count:8}"
+
+
+def _rest(report: Report) -> Iterator[str]:
+    yield ""
+    yield f"{'server':{_NAME}}{'RSS MiB':>9}{'threads':>9}{'fds':>8}{'CPU s':>8}"
+    for taken in report.footprints:
+        yield (
+            f"  {taken.when:{_NAME - 2}}{taken.rss_mib:9.1f}{taken.threads:9}{taken.descriptors:8}"
+            f"{taken.cpu_seconds:8.1f}"
+        )
+    crowd = report.crowd
+    yield ""
+    yield (
+        f"{crowd.pods} pods, {crowd.at_once} at a time: "
+        f"up in {crowd.up_seconds:.1f} s, down in {crowd.down_seconds:.1f} s"
+    )
+    yield ""
+    yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"
+    for bar in report.bars:
+        verdict = "met" if bar.met else "MISSED"
+        yield f"  {bar.name:{_NAME - 2}}{bar.limit:9.2f}{bar.value:9.2f}  {bar.unit:8}{verdict}"
+    if report.left_behind:
+        yield ""
+        yield f"left behind: {', '.join(report.left_behind)}"

@@ -1,0 +1,63 @@
+"""One pod through the server, timed by a client of the CRI."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from integration.bench.laps import Lap
+from integration.bench.pods import GRACE_SECONDS, LIMITS
+from integration.cri import Cri
+from integration.node.images import BUSYBOX
+from shim.api.v1 import api_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPod:
+    """A pod that the server made: ids of its sandbox and of its only container."""
+
+    sandbox: str
+    container: str
+
+
+class Served:
+    """Makes and removes pods through the server; safe for several threads."""
+
+    def __init__(self, cri: Cri) -> None:
+        self._cri = cri
+
+    def up(self, lap: Lap, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> ServedPod:
+        """Run a pod with one container."""
+        cri = self._cri
+        sandbox = lap.call("RunPodSandbox", lambda: cri.run(config))
+        made = lap.call("CreateContainer", lambda: cri.create(sandbox, container, pod=config))
+        lap.call("StartContainer", lambda: cri.start(made))
+        return ServedPod(sandbox, made)
+
+    def look(self, lap: Lap, pod: ServedPod, *, times: int) -> None:
+        """Read all there is `times` times, then run a command and change a limit."""
+        for _ in range(times):
+            for name, read in self._reads(pod).items():
+                lap.call(name, read)
+        lap.call("ExecSync", lambda: self._cri.exec(pod.container, "true"))
+        update = pb.UpdateContainerResourcesRequest(container_id=pod.container, linux=LIMITS)
+        lap.call("UpdateContainerResources", lambda: self._cri.runtime.UpdateContainerResources(update))
+
+    def down(self, lap: Lap, pod: ServedPod) -> None:
+        """Stop and remove the pod, in the kubelet's order."""
+        cri = self._cri
+        lap.call("StopContainer", lambda: cri.stop_container(pod.container, timeout=GRACE_SECONDS))
+        lap.call("StopPodSandbox", lambda: cri.stop(pod.sandbox))
+        lap.call("RemoveContainer", lambda: cri.remove_container(pod.container))
+        lap.call("RemovePodSandbox", lambda: cri.remove(pod.sandbox))
+
+    def _reads(self, pod: ServedPod) -> dict[str, Callable[[], object]]:
+        cri, image = self._cri, pb.ImageSpec(image=BUSYBOX)
+        return {
+            "Version": lambda: cri.runtime.Version(pb.VersionRequest()),
+            "Status": lambda: cri.runtime.Status(pb.StatusRequest()),
+            "ListPodSandbox": cri.sandboxes,
+            "ListContainers": cri.containers,
+            "PodSandboxStatus": lambda: cri.sandbox_status(pod.sandbox),
+            "ContainerStatus": lambda: cri.container_status(pod.container),
+            "ListImages": lambda: cri.images.ListImages(pb.ListImagesRequest()),
+            "ImageStatus": lambda: cri.images.ImageStatus(pb.ImageStatusRequest(image=image)),
+        }

@@ -1,0 +1,125 @@
+"""One engine with images and a pod network, and one server on it; all of it gone after the block."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from integration.cri import Cri, connected
+from integration.node import images
+from integration.node.box import HOME, Node, this_node
+from integration.node.commands import NodeError, step
+from integration.node.engine import Engine, remove_link
+from integration.node.traces import Traces, traces
+from integration.server import Server
+from shim.ids import ImageId
+
+CONFLIST = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
+ENGINES = ("20.10", "28")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bed:
+    """What the benchmark runs on: an engine that has the pause and busybox images, and a network for pods."""
+
+    engine: Engine
+    pause: ImageId
+    busybox: ImageId
+    conflist: dict[str, Any]
+    """As the server reads it, with `leases` as host-local's directory."""
+    cni_bin: Path
+    leases: Path
+    netns: Path
+    state: Path
+    logs: Path
+    home: Path
+    """Directory of the rest: the server's socket and log, and files of the floor."""
+
+    def traces(self) -> Traces:
+        """Look at what pods could leave behind."""
+        return traces(self.engine.api, netns_dir=self.netns, lease_dir=self.leases, state_dir=self.state)
+
+
+@contextmanager
+def prepared(engine_name: str) -> Iterator[Bed]:
+    """Start the engine and load the images. NodeError outside of a box, and for an engine that is not there."""
+    node = this_node()
+    if node is None:
+        raise NodeError("the benchmark needs a box around it: make bench")
+    home = HOME / "bench"
+    for name in ("cni-conf", "cni-cache", "leases", "netns", "state", "logs", "floor"):
+        (home / name).mkdir(parents=True)
+    conflist = _conflist(home / "leases")
+    (home / "cni-conf" / CONFLIST.name).write_bytes(msgspec.json.encode(conflist))
+    with ExitStack() as stack:
+        engine = _engine(node, engine_name)
+        for plugin in conflist["plugins"]:
+            if "bridge" in plugin:
+                stack.callback(remove_link, plugin["bridge"])
+        stack.callback(engine.close)
+        with step(f"starting Docker Engine {engine_name}"):
+            engine.start()
+            pause = images.load(engine.api, images.pause_image(node.busybox))
+            busybox = images.load(engine.api, images.busybox_image(node.busybox))
+        yield Bed(
+            engine=engine,
+            pause=ImageId(pause),
+            busybox=ImageId(busybox),
+            conflist=conflist,
+            cni_bin=node.tools.root / "usr/lib/cni",
+            leases=home / "leases",
+            netns=home / "netns",
+            state=home / "state",
+            logs=home / "logs",
+            home=home,
+        )
+
+
+@contextmanager
+def serving(bed: Bed) -> Iterator[tuple[Server, Cri]]:
+    """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it."""
+    server = Server(
+        {
+            "docker-endpoint": bed.engine.url,
+            "root-directory": bed.state,
+            "netns-directory": bed.netns,
+            "cni-conf-dir": bed.home / "cni-conf",
+            "cni-bin-dir": bed.cni_bin,
+            "cni-cache-dir": bed.home / "cni-cache",
+        },
+        socket=bed.home / "cri.sock",
+        log=bed.home / "server.log",
+    )
+    server.start()
+    try:
+        with connected(server.socket) as cri:
+            try:
+                yield server, cri
+            finally:
+                for sandbox in cri.sandboxes():
+                    cri.remove(sandbox.id)
+    except BaseException:
+        print(server.daemon.log_tail(), flush=True)
+        raise
+    finally:
+        server.stop()
+
+
+def _engine(node: Node, name: str) -> Engine:
+    binaries = node.stable.path
+    if name != "20.10":
+        if node.newer is None:
+            raise NodeError(f"no newer engine: {node.newer_missing}")
+        binaries = node.newer.path + binaries
+    return Engine(name, binaries=binaries, home=HOME / "engine", cgroup_parent=node.cgroup_parent)
+
+
+def _conflist(leases: Path) -> dict[str, Any]:
+    conflist: dict[str, Any] = msgspec.json.decode(CONFLIST.read_bytes())
+    for plugin in conflist["plugins"]:
+        if plugin.get("ipam", {}).get("type") == "host-local":
+            plugin["ipam"]["dataDir"] = str(leases)
+    return conflist

@@ -1,0 +1,102 @@
+"""Medians, ratios and bars from laps that are made up."""
+
+import pytest
+
+from integration.bench import figures
+from integration.bench.figures import PAIRS, Footprint, Phase
+from integration.bench.laps import Lap
+
+
+def lap(**took: list[float]) -> Lap:
+    made = Lap()
+    made.took.update(took)
+    return made
+
+
+def whole(side: str, ms: float) -> Lap:
+    """A lap that has every call of its side, each taking `ms`."""
+    made = Lap()
+    for pair in PAIRS:
+        made.took.update({name: [ms] for name in (pair.floor if side == "floor" else pair.server)})
+    return made
+
+
+def whole_phase(*, floor: list[float], server: list[float], pods: int = 0) -> Phase:
+    laps = [whole("floor", ms) for ms in floor], [whole("server", ms) for ms in server]
+    return figures.phase(pods=pods, laps=laps)
+
+
+def footprint(rss_mib: float, *, when: str = "after start") -> Footprint:
+    return Footprint(when=when, rss_mib=rss_mib, threads=1, descriptors=1, cpu_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [([7.0], 7.0), ([3.0, 1.0, 2.0], 3.0), ([float(n) for n in range(100, 0, -1)], 95.0)],
+    ids=["one", "few", "hundred"],
+)
+def test_p95_is_a_value_that_was_measured(values: list[float], wanted: float) -> None:
+    assert figures.p95(values) == wanted
+
+
+def test_a_call_is_summed_up_over_all_rounds() -> None:
+    laps = [whole("floor", 1.0), whole("floor", 5.0), whole("floor", 2.0)]
+    call = next(c for c in figures.phase(pods=0, laps=(laps, [whole("server", 1.0)] * 3)).calls if c.name == "CNI ADD")
+
+    assert (call.side, call.count, call.median_ms, call.p95_ms) == ("floor", 3, 2.0, 5.0)
+
+
+def test_the_calls_of_a_sandbox_are_compared_with_all_that_it_takes() -> None:
+    ratio = next(r for r in whole_phase(floor=[10.0], server=[44.0]).ratios if r.name == "RunPodSandbox")
+
+    assert (ratio.floor_ms, ratio.server_ms, ratio.of_medians) == (40.0, 44.0, 1.1)
+
+
+def test_pairs_are_compared_within_their_round() -> None:
+    # A machine that becomes ten times slower: the sides drift alike, and each round's ratio stays.
+    ratio = whole_phase(floor=[1.0, 10.0, 1.0], server=[2.0, 20.0, 30.0]).ratios[1]
+
+    assert ratio.of_medians == pytest.approx(5.0)
+    assert ratio.of_pairs == pytest.approx(0.5)
+
+
+def test_a_call_made_several_times_in_a_round_counts_once() -> None:
+    floor, server = whole("floor", 1.0), whole("server", 1.0)
+    server.took["ListContainers"] = [4.0, 2.0, 9.0]
+    ratio = figures.phase(pods=0, laps=([floor], [server])).ratios[-1]
+
+    assert (ratio.name, ratio.server_ms) == ("ListContainers", 4.0)
+
+
+def test_every_promise_is_judged_in_every_phase() -> None:
+    phases = [whole_phase(floor=[1.0], server=[1.0]), whole_phase(floor=[1.0], server=[9.0], pods=50)]
+    bars = {bar.name: bar for bar in figures.bars(phases, footprints=[footprint(80.0), footprint(90.5, when="later")])}
+
+    assert {name: bar.met for name, bar in bars.items()} == {
+        "run, create, start, alone": True,
+        "stop and removal, alone": True,
+        "run, create, start, 50 pods present": False,
+        "stop and removal, 50 pods present": False,
+        "server RSS, later": False,
+    }
+    assert bars["run, create, start, alone"].value == pytest.approx(0.5)  # three calls beside six
+
+
+def test_a_bar_is_met_up_to_its_limit() -> None:
+    assert figures.bars([], footprints=[footprint(90.0)])[0].met
+
+
+def test_a_block_that_fails_leaves_no_time() -> None:
+    made = lap()
+    with pytest.raises(ValueError, match="no"), made.timed("call"):
+        raise ValueError("no")
+
+    assert made.took == {}
+
+
+def test_a_call_gives_its_result_and_its_time() -> None:
+    made = lap(call=[1.0])
+
+    assert made.call("call", lambda: "result") == "result"
+    assert len(made.took["call"]) == 2
+    assert made.took["call"][1] >= 0

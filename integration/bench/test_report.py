@@ -1,0 +1,64 @@
+"""The report as text and JSON."""
+
+import msgspec
+import pytest
+
+from integration.bench.figures import Bar, Call, Crowd, Footprint, Phase, Ratio
+from integration.bench.report import Docker, Machine, Report, as_json, as_table
+
+
+def report(*, left_behind: list[str] | None = None) -> Report:
+    call = Call(name="CNI ADD", side="floor", count=15, median_ms=37.00049, p95_ms=50.25)
+    ratio = Ratio(name="RunPodSandbox", floor_ms=190.0, server_ms=200.0, of_medians=1.0526, of_pairs=1.0444)
+    machine = Machine(cpus=2, memory_mib=24105, kernel="6.1", python="3.11.7", load_before=0.5, load_after=1.5)
+    return Report(
+        machine=machine,
+        engine=Docker(version="28.5.2", api="1.44", storage="overlay2", cgroups="v1 by cgroupfs"),
+        rounds=15,
+        phases=[Phase(pods=0, calls=[call], ratios=[ratio]), Phase(pods=50, calls=[call], ratios=[ratio])],
+        footprints=[Footprint(when="after start", rss_mib=61.2, threads=9, descriptors=20, cpu_seconds=0.9)],
+        crowd=Crowd(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
+        left_behind=left_behind or [],
+        bars=[
+            Bar(name="stop and removal, alone", unit="x floor", limit=0.85, value=0.8449, met=True),
+            Bar(name="server RSS, after start", unit="MiB", limit=90.0, value=91.0, met=False),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["Docker", "Engine", "28.5.2,", "API", "1.44,", "overlay2,", "cgroups", "v1", "by", "cgroupfs"],
+        ["RunPodSandbox", "190.0", "200.0", "1.05", "1.04"],
+        ["CNI", "ADD", "37.0", "50.2", "15"],
+        ["floor,", "50", "pods", "present", "median", "p95", "n"],
+        ["after", "start", "61.2", "9", "20", "0.9"],
+        ["50", "pods,", "8", "at", "a", "time:", "up", "in", "12.3", "s,", "down", "in", "8.8", "s"],
+        ["stop", "and", "removal,", "alone", "0.85", "0.84", "x", "floor", "met"],
+        ["server", "RSS,", "after", "start", "90.00", "91.00", "MiB", "MISSED"],
+    ],
+    ids=lambda line: " ".join(line[:2]),
+)
+def test_the_table_has_every_kind_of_figure(line: list[str]) -> None:
+    assert line in [row.split() for row in as_table(report()).splitlines()]
+
+
+def test_what_was_left_behind_is_told() -> None:
+    assert "left behind" not in as_table(report())
+    assert as_table(report(left_behind=["leases: 10.88.0.7"])).endswith("left behind: leases: 10.88.0.7")
+
+
+def test_no_line_is_wider_than_a_page() -> None:
+    assert max(map(len, as_table(report()).splitlines())) <= 120
+
+
+def test_the_json_reads_back() -> None:
+    written = as_json(report())
+    read = msgspec.json.decode(written, type=Report)
+
+    assert read.machine == report().machine
+    assert [bar.value for bar in read.bars] == [0.845, 91.0]
+    assert read.phases[1].calls[0].median_ms == 37.0
+    assert written.endswith(b"}\n")
+    assert written.count(b"\n") > 50

@@ -25,6 +25,8 @@ class Life:
     created_at: int
     started_at: int
     finished_at: int
+    guessed: bool = False
+    """Told by a list alone, since Docker has not answered an inspect yet: pid and `started_at` are not known."""
 
     @property
     def running(self) -> bool:
@@ -65,6 +67,20 @@ class ContainerRecord:
     """The resources as Docker applies them now."""
     life: Life
     foreign: bool = False
+
+
+Record = SandboxRecord | ContainerRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step in the life of a pod sandbox or container, as subscribers get it: each once, in order for each."""
+
+    kind: pb.ContainerEventType
+    record: Record
+    """As it is after the change; of what was deleted, its last state."""
+    at: int
+    """When the view learned of it, ns since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""Whether the node view may answer: only while it is fed, and never half rebuilt."""
+
+import threading
+import time
+
+from shim import deadline
+from shim.errors import Unavailable
+
+
+class Availability:
+    """Fed, being rebuilt, or cut off from Docker. Guarded by the condition of its owner, which must be held."""
+
+    def __init__(self, changed: threading.Condition, *, patience: float) -> None:
+        """`patience` is how many seconds a question waits for a rebuild that is under way."""
+        self._changed = changed
+        self._patience = patience
+        self._rebuilding = True
+        self._outage: str | None = "the view of docker's containers has not been built yet"
+        self._epoch = 0
+        self.completed = 0
+        """How many rebuilds have been completed."""
+
+    @property
+    def outage(self) -> str | None:
+        """Why no question is answered now; None while they are."""
+        return self._outage
+
+    def begin_rebuild(self) -> int:
+        """Say that Docker answers again; gives what `complete` must present."""
+        self._epoch += 1
+        self._rebuilding = True
+        return self._epoch
+
+    def complete(self, epoch: int) -> bool:
+        """Let questions be answered, unless Docker was lost again since that rebuild began."""
+        if epoch != self._epoch:
+            return False
+        self._rebuilding = False
+        self._outage = None
+        self.completed += 1
+        self._changed.notify_all()
+        return True
+
+    def lose(self, reason: str) -> None:
+        """Answer no question until the next rebuild is complete."""
+        self._epoch += 1
+        self._rebuilding = False
+        self._outage = reason
+        self._changed.notify_all()
+
+    def wait_available(self) -> None:
+        """Return when questions may be answered. Unavailable at once while Docker is out of reach."""
+        if self._outage is None:
+            return
+        scope = deadline.current()
+        end = time.monotonic() + self._patience
+        with scope.on_cancel(self._wake):
+            while self._outage is not None:
+                left = end - time.monotonic()
+                if not self._rebuilding or left <= 0:
+                    raise Unavailable(self._outage)
+                scope.check("wait for the view of docker's containers")
+                self._changed.wait(scope.remaining(left))
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

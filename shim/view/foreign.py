@@ -1,0 +1,92 @@
+"""Pods that cri-dockerd, or the kubelet's own dockershim before it, has made on this Engine.
+
+They wrote no configuration of ours. Metadata is in the Docker name alone, perhaps with eight hexadecimal digits behind
+it: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, annotations have a prefix, and three
+or four keys are their own (source: `core/naming.go` and `core/helpers.go` of cri-dockerd).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import ContainerSettings, HostSettings
+
+_SUFFIX = re.compile(r"[0-9a-f]{8}")
+_MAX_ATTEMPT = 2**32 - 1
+_INTERNAL = frozenset({labels.TYPE, labels.SANDBOX_ID, labels.LOG_PATH})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignName:
+    """What a name of theirs tells."""
+
+    container: str
+    """`POD` for a sandbox."""
+    pod: str
+    namespace: str
+    uid: str
+    attempt: int
+
+
+def foreign_name(name: str) -> ForeignName | None:
+    """Read a Docker name (with or without its slash); None for one that is not theirs."""
+    prefix, *parts = name.lstrip("/").split("_")
+    if prefix != "k8s" or len(parts) not in {5, 6}:
+        return None
+    if len(parts) == 6 and not _SUFFIX.fullmatch(parts[5]):
+        return None
+    container, pod, namespace, uid, attempt = parts[:5]
+    if not (attempt.isascii() and attempt.isdigit() and int(attempt) <= _MAX_ATTEMPT):
+        return None
+    return ForeignName(container=container, pod=pod, namespace=namespace, uid=uid, attempt=int(attempt))
+
+
+def sandbox_config(name: ForeignName, *, settings: ContainerSettings, host: HostSettings) -> pb.PodSandboxConfig:
+    """Give as much of a sandbox's configuration as can be read back; its log directory and DNS cannot."""
+    config = pb.PodSandboxConfig(
+        metadata=pb.PodSandboxMetadata(name=name.pod, namespace=name.namespace, uid=name.uid, attempt=name.attempt),
+        labels=dict(_cri_labels(settings, hidden={labels.CONTAINER_NAME})),
+        annotations=dict(_cri_annotations(settings)),
+    )
+    config.linux.cgroup_parent = host.cgroup_parent
+    config.linux.security_context.namespace_options.CopyFrom(_namespaces(host))
+    return config
+
+
+def container_config(name: ForeignName, *, settings: ContainerSettings, host: HostSettings) -> pb.ContainerConfig:
+    """Give as much of a container's configuration as can be read back; its CRI mounts and user cannot."""
+    config = pb.ContainerConfig(
+        metadata=pb.ContainerMetadata(name=name.container, attempt=name.attempt),
+        image=pb.ImageSpec(image=settings.image),
+        labels=dict(_cri_labels(settings, hidden=set())),
+        annotations=dict(_cri_annotations(settings)),
+    )
+    config.linux.security_context.namespace_options.CopyFrom(_namespaces(host))
+    return config
+
+
+def _cri_labels(settings: ContainerSettings, *, hidden: set[str]) -> Iterator[tuple[str, str]]:
+    for key, value in (settings.labels or {}).items():
+        if key not in _INTERNAL and key not in hidden and not key.startswith(labels.ANNOTATION_PREFIX):
+            yield key, value
+
+
+def _cri_annotations(settings: ContainerSettings) -> Iterator[tuple[str, str]]:
+    for key, value in (settings.labels or {}).items():
+        if key.startswith(labels.ANNOTATION_PREFIX):
+            yield key.removeprefix(labels.ANNOTATION_PREFIX), value
+
+
+def _namespaces(host: HostSettings) -> pb.NamespaceOption:
+    def of_mode(mode: str, *, own: pb.NamespaceMode) -> pb.NamespaceMode:
+        if mode == "host":
+            return pb.NODE
+        return pb.POD if mode.startswith("container:") else own
+
+    return pb.NamespaceOption(
+        network=of_mode(host.network_mode, own=pb.POD),
+        pid=of_mode(host.pid_mode, own=pb.CONTAINER),
+        ipc=of_mode(host.ipc_mode, own=pb.POD),
+    )

@@ -1,0 +1,87 @@
+"""The images of the node, found by whatever a client calls them."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import structlog
+
+from shim import deadline, references
+from shim.engine.interface import Engine, ImageInspect, ImageSummary
+from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
+from shim.gather import gather
+from shim.ids import ImageId
+from shim.view.records import ImageRecord
+
+INSPECT_SECONDS = 10.0
+"""Bound on the inspect of one image."""
+
+log = structlog.get_logger(__name__)
+
+
+class ImageIndex:
+    """Images by id and by name. Immutable; a change makes a new index."""
+
+    __slots__ = ("_by_id", "_by_name", "records")
+
+    def __init__(self, records: Iterable[ImageRecord]) -> None:
+        self.records = tuple(records)
+        self._by_id: dict[ImageId, ImageRecord] = {record.id: record for record in self.records}
+        self._by_name = {name: record for record in self.records for name in (*record.repo_tags, *record.repo_digests)}
+
+    def find(self, reference: str) -> ImageRecord | None:
+        """Find an image by id, tag, digest or the beginning of its id; None when there is none.
+
+        A name wins over a beginning of an id that reads the same, as in Docker. InvalidArgument for what is no
+        reference at all, and for a beginning that several images share.
+        """
+        whole = references.image_id(reference)
+        if whole is not None:
+            return self._by_id.get(whole)
+        named = self._by_name.get(references.canonical(reference))
+        if named is not None:
+            return named
+        prefix = references.image_id_prefix(reference)
+        return None if prefix is None else self._by_prefix(prefix, reference=reference)
+
+    def _by_prefix(self, prefix: str, *, reference: str) -> ImageRecord | None:
+        found = [record for record in self.records if record.id.startswith(prefix)]
+        if len(found) > 1:
+            raise InvalidArgument(f"image id prefix {reference!r} fits {len(found)} images")
+        return found[0] if found else None
+
+
+class ImageDetails:
+    """What only an inspect tells of an image. One for each image, and another when its names have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[ImageSummary, ImageInspect]] = {}
+
+    def of_listed(self, engine: Engine, listed: Sequence[ImageSummary]) -> dict[str, ImageInspect]:
+        """Give the inspects of what is listed, by id; those of images that cannot be inspected are left out.
+
+        Several threads may do this at the same time: the last list is remembered.
+        """
+        known = self._known
+        current = {image.id: known[image.id] for image in listed if image.id in known and known[image.id][0] == image}
+        changed = [image for image in listed if image.id not in current]
+        found = gather([partial(_inspected, engine, image.id) for image in changed])
+        for image, detail in zip(changed, found, strict=True):
+            if detail is not None:
+                current[image.id] = image, detail
+        self._known = current
+        return {image_id: detail for image_id, (_, detail) in current.items()}
+
+
+def _inspected(engine: Engine, image_id: str) -> ImageInspect | None:
+    """Inspect an image. None for one that is gone, or that Docker cannot inspect."""
+    try:
+        with deadline.bound(INSPECT_SECONDS):
+            return engine.inspect_image(image_id)
+    except NotFound:
+        return None
+    except Unavailable:
+        raise
+    except ShimError as error:
+        deadline.current().check(f"inspect image {image_id}")
+        log.warning("image cannot be inspected", image=image_id, error=str(error))
+        return None

@@ -1,0 +1,46 @@
+"""Which looks at Docker are under way, and which of them came too late.
+
+Two inspects of one container that overlap may answer in any order, and nothing in an answer tells which is the newer.
+So one that ends first, or a removal, makes every other look at the same thing worthless: it is repeated, not
+published. Whoever looked because something had changed thus always sees that change.
+"""
+
+from collections import defaultdict
+
+
+class Look:
+    """One question to Docker that has not been answered."""
+
+    __slots__ = ("overtaken",)
+
+    def __init__(self) -> None:
+        self.overtaken = False
+        """Whether something newer has been published since the question was asked."""
+
+
+class Looks:
+    """The looks under way, by what they look at. Guarded by the lock of its owner; empty while nobody looks."""
+
+    def __init__(self) -> None:
+        self._under_way: defaultdict[str, set[Look]] = defaultdict(set)
+
+    def begin(self, key: str) -> Look:
+        """Register a look before Docker is asked."""
+        look = Look()
+        self._under_way[key].add(look)
+        return look
+
+    def end(self, key: str, look: Look) -> None:
+        """Forget a look, however it went."""
+        looks = self._under_way[key]
+        looks.discard(look)
+        if not looks:
+            del self._under_way[key]
+
+    def overtake(self, key: str) -> None:
+        """Say that the truth about `key` was published just now: looks under way are worthless."""
+        for look in self._under_way.get(key, ()):
+            look.overtaken = True
+
+    def __len__(self) -> int:
+        return len(self._under_way)

@@ -1,0 +1,292 @@
+"""The node view: an index of this node's pods, containers and images, answered from memory.
+
+`shim.view.watch` keeps it current; the RPCs that change something refresh what they changed before they return, so
+that a client finds its own writes. Nothing here waits for Docker while it holds the lock.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from shim.broadcast import Broadcast, Subscription
+from shim.engine.interface import ContainerSummary, Engine
+from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import SandboxId
+from shim.view import changes, translate
+from shim.view.availability import Availability
+from shim.view.images import ImageDetails, ImageIndex
+from shim.view.lists import Lists, lists_from_records
+from shim.view.looks import Look, Looks
+from shim.view.records import Change, ContainerRecord, ImageRecord, Record, SandboxRecord
+
+PATIENCE = 10.0
+"""Seconds a question waits for a rebuild of the view that is under way."""
+SUBSCRIBER_CAPACITY = 4096
+"""Changes a subscriber may fall behind: several for each container of a full node."""
+
+IMAGES = "images"
+"""The key of looks at the image list; those at containers have the container's id, hexadecimal digits."""
+
+R = TypeVar("R", SandboxRecord, ContainerRecord)
+
+Fallback = Callable[[Record | None], Record | None]
+"""What to take a container for that cannot be inspected, given its last record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What the view holds and how it is fed, for people."""
+
+    sandboxes: int
+    containers: int
+    images: int
+    subscribers: int
+    outage: str
+    """Why no question is answered now; empty while they are."""
+    last_event_at: int
+    """When the last event of the Engine came, ns since the epoch, 0 before the first."""
+    reconnects: int
+    """How many times Docker was lost and found again."""
+    compared_seconds_ago: float | None
+    """Age of the last full compare with what Docker lists; None before the first."""
+
+
+class NodeView:
+    """What is on this node now. Thread-safe.
+
+    Every question raises Unavailable with the reason while Docker cannot be reached and until the first look at it
+    is complete.
+    """
+
+    def __init__(
+        self, engine: Engine, *, patience: float = PATIENCE, subscriber_capacity: int = SUBSCRIBER_CAPACITY
+    ) -> None:
+        """`patience` is how many seconds a question waits for a rebuild that is under way."""
+        self._engine = engine
+        self._changed = threading.Condition()
+        self._availability = Availability(self._changed, patience=patience)
+        self._looks = Looks()
+        self._records: dict[str, Record] = {}
+        self._lists: Lists | None = None
+        self._images = ImageIndex(())
+        self._image_details = ImageDetails()
+        self._broadcast = Broadcast[Change](capacity=subscriber_capacity)
+        self._last_event_at = 0
+        self._compared: float | None = None
+
+    # Questions
+
+    def sandboxes(self) -> tuple[SandboxRecord, ...]:
+        """All pod sandboxes."""
+        return self._sorted_out().sandboxes
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """All application containers."""
+        return self._sorted_out().containers
+
+    def containers_of(self, sandbox_id: SandboxId) -> tuple[ContainerRecord, ...]:
+        """The containers of a sandbox; the id is a full one. Empty for a sandbox that is not known."""
+        return self._sorted_out().by_sandbox.get(sandbox_id, ())
+
+    def sandbox(self, id_or_prefix: str) -> SandboxRecord:
+        """The sandbox whose id is this, or the only one whose id begins so.
+
+        NotFound when there is none; InvalidArgument when there are several, and for an empty id.
+        """
+        return self._find(id_or_prefix, kind=SandboxRecord, of=lambda lists: lists.sandboxes, what="pod sandbox")
+
+    def container(self, id_or_prefix: str) -> ContainerRecord:
+        """The container whose id is this, or the only one whose id begins so; failures as for `sandbox`."""
+        return self._find(id_or_prefix, kind=ContainerRecord, of=lambda lists: lists.containers, what="container")
+
+    def images(self) -> tuple[ImageRecord, ...]:
+        """All images."""
+        with self._changed:
+            self._availability.wait_available()
+            return self._images.records
+
+    def image(self, reference: str) -> ImageRecord | None:
+        """The image of this id, unique beginning of an id, tag or digest, in any form; None when there is none.
+
+        InvalidArgument for what is no reference, and for a beginning that several ids share.
+        """
+        with self._changed:
+            self._availability.wait_available()
+            images = self._images
+        return images.find(reference)
+
+    def subscribe(self) -> Subscription[Change]:
+        """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost."""
+        with self._changed:
+            self._availability.wait_available()
+            return self._broadcast.subscribe()
+
+    def stats(self) -> Stats:
+        """What the view holds and how it is fed; also answered while Docker is out of reach."""
+        with self._changed:
+            lists = self._sorted_out_now()
+            return Stats(
+                sandboxes=len(lists.sandboxes),
+                containers=len(lists.containers),
+                images=len(self._images.records),
+                subscribers=len(self._broadcast),
+                outage=self._availability.outage or "",
+                last_event_at=self._last_event_at,
+                reconnects=max(0, self._availability.completed - 1),
+                compared_seconds_ago=None if self._compared is None else time.monotonic() - self._compared,
+            )
+
+    # What RPCs and the watcher do after a change
+
+    def refresh_container(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
+        """Inspect a container (by its full id) now, and publish what it is.
+
+        None when it is gone, or does not belong to a pod. Raises what the inspect does otherwise. The record then
+        stays as it was; or it becomes what `fallback` makes of it, if only this container cannot be inspected.
+        """
+        while True:
+            with self._looking(container_id) as look:
+                try:
+                    seen = self._engine.inspect_container(container_id)
+                except NotFound:
+                    self.forget(container_id)
+                    return None
+                except ShimError as error:
+                    if fallback is not None and not isinstance(error, (Unavailable, Cancelled)):
+                        self._published(container_id, fallback(self._records.get(container_id)), look=look)
+                    raise
+                record = translate.record_from_inspect(seen, previous=self._records.get(container_id))
+                if self._published(container_id, record, look=look):
+                    return record
+
+    def forget(self, container_id: str) -> None:
+        """Say that a container is gone. Idempotent; Docker gives no id twice."""
+        with self._changed:
+            self._put(container_id, None)
+
+    def refresh_images(self) -> None:
+        """List the images now, and publish them. Raises what the list does; the images stay as they were then."""
+        while True:
+            with self._looking(IMAGES) as look:
+                listed = self._engine.list_images()
+                details = self._image_details.of_listed(self._engine, listed)
+                images = ImageIndex(translate.image_record(image, details.get(image.id)) for image in listed)
+                with self._changed:
+                    if not look.overtaken:
+                        self._looks.overtake(IMAGES)
+                        self._images = images
+                        return
+
+    # What only the watcher does
+
+    def begin_rebuild(self) -> int:
+        """Say that Docker answers again; gives what `complete_rebuild` must present."""
+        with self._changed:
+            return self._availability.begin_rebuild()
+
+    def complete_rebuild(self, epoch: int) -> bool:
+        """Let questions be answered, unless Docker was lost again since that rebuild began."""
+        with self._changed:
+            return self._availability.complete(epoch)
+
+    def lose(self, reason: str) -> None:
+        """Answer no question, and end every subscription, until the view has been rebuilt."""
+        with self._changed:
+            self._availability.lose(reason)
+            self._broadcast.end(Unavailable(reason))
+
+    def knows(self, container_id: str) -> bool:
+        """Whether there is a record of this container; also answered while Docker is out of reach."""
+        return container_id in self._records
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all records; also answered while Docker is out of reach."""
+        with self._changed:
+            return tuple(self._records)
+
+    def suspects(self, listed: Sequence[ContainerSummary]) -> set[str]:
+        """The ids of containers of which Docker's list tells anything else than the view."""
+        with self._changed:
+            records = dict(self._records)
+        gone = records.keys() - {container.id for container in listed}
+        return gone | {
+            container.id for container in listed if not translate.agrees(container, records.get(container.id))
+        }
+
+    def note_event(self) -> None:
+        """Say that an event of the Engine came just now."""
+        self._last_event_at = time.time_ns()
+
+    def note_compare(self) -> None:
+        """Say that everything has been compared with what Docker lists just now."""
+        self._compared = time.monotonic()
+
+    # Inside
+
+    def _sorted_out(self) -> Lists:
+        with self._changed:
+            self._availability.wait_available()
+            return self._sorted_out_now()
+
+    def _sorted_out_now(self) -> Lists:
+        if self._lists is None:
+            self._lists = lists_from_records(self._records.values())
+        return self._lists
+
+    def _find(self, wanted: str, *, kind: type[R], of: Callable[[Lists], tuple[R, ...]], what: str) -> R:
+        if not wanted:
+            raise InvalidArgument(f"{what} id is empty")
+        with self._changed:
+            self._availability.wait_available()
+            exact = self._records.get(wanted)
+            if isinstance(exact, kind):
+                return exact
+            lists = self._sorted_out_now()
+        found = [record for record in of(lists) if record.id.startswith(wanted)]
+        if not found:
+            raise NotFound(f"no {what} has the id {wanted}")
+        if len(found) > 1:
+            raise InvalidArgument(f"{what} id prefix {wanted} fits {len(found)} ids")
+        return found[0]
+
+    @contextmanager
+    def _looking(self, key: str) -> Iterator[Look]:
+        with self._changed:
+            look = self._looks.begin(key)
+        try:
+            yield look
+        finally:
+            with self._changed:
+                self._looks.end(key, look)
+
+    def _published(self, container_id: str, record: Record | None, *, look: Look) -> bool:
+        with self._changed:
+            # The same answer as the one that overtook it is as good: both are the truth of one moment.
+            if look.overtaken and record != self._records.get(container_id):
+                return False
+            self._put(container_id, record)
+            return True
+
+    def _put(self, container_id: str, record: Record | None) -> None:
+        """Make `record` the truth, and tell subscribers. The lock is held, so that they hear it in order."""
+        self._looks.overtake(container_id)
+        old = self._records.get(container_id)
+        if record == old:
+            return
+        if record is None:
+            del self._records[container_id]
+        else:
+            self._records[container_id] = record
+        self._lists = None
+        self._tell(old, record)
+
+    def _tell(self, old: Record | None, new: Record | None) -> None:
+        now = time.time_ns()
+        shown = new or (old and changes.vanished(old, at=now))
+        if shown is None:
+            return
+        for kind in changes.steps(old, new):
+            self._broadcast.publish(Change(kind=kind, record=shown, at=now))

@@ -1,0 +1,103 @@
+"""The threads that look again at what has changed."""
+
+import threading
+from functools import partial
+
+import structlog
+
+from shim import deadline
+from shim.errors import Cancelled, ShimError, Unavailable
+from shim.view.dirty import Dirty
+from shim.view.node import IMAGES, Fallback, NodeView
+from shim.view.translate import doubted
+
+WORKERS = 6
+SLOW_WORKERS = 3
+"""How many of the workers may be busy with what has failed before."""
+DOUBT_AFTER = 2
+"""A look that fails after so many failures makes the state UNKNOWN: kubelets kill what is, so not the first time."""
+LIST_SECONDS = 60.0
+"""Bound on listing all containers or images."""
+
+log = structlog.get_logger(__name__)
+
+
+class Refresher:
+    """Inspects marked containers, and lists the images when they are marked. Thread-safe."""
+
+    def __init__(self, view: NodeView, *, inspect_seconds: float, retry_seconds: float) -> None:
+        """`inspect_seconds` bounds one inspect, `retry_seconds` is the wait after the first that failed."""
+        self._view = view
+        self._inspect_seconds = inspect_seconds
+        self._dirty = Dirty(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
+        self._scope = deadline.Scope()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads, and what they ask of Docker."""
+        self._dirty.close()
+        self._scope.cancel()
+        for thread in self._threads:
+            thread.join()
+
+    def mark(self, container_id: str) -> None:
+        """Ask for an inspect that begins after this call."""
+        self._dirty.mark(container_id)
+
+    def mark_images(self) -> None:
+        """Ask for a list of the images that begins after this call."""
+        self._dirty.mark(IMAGES)
+
+    def refresh_first(self, container_id: str, *, seconds: float, fallback: Fallback | None) -> None:
+        """Inspect a container in this thread for a rebuild, which needs some answer soon; the rest is done later.
+
+        Unavailable and Cancelled are raised: they are not about this container.
+        """
+        if not self._refreshed(container_id, seconds=seconds, fallback=fallback):
+            self._dirty.mark_failed(container_id)
+
+    def _work(self) -> None:
+        with deadline.entered(self._scope):
+            while (key := self._dirty.wait_next()) is not None:
+                if self._tried(key):
+                    self._dirty.done(key)
+                else:
+                    self._dirty.failed(key)
+
+    def _tried(self, key: str) -> bool:
+        unanswered = self._dirty.failures(key) >= DOUBT_AFTER
+        fallback = partial(doubted, message="docker does not answer an inspect of it") if unanswered else None
+        try:
+            return self._refreshed(key, seconds=self._inspect_seconds, fallback=fallback)
+        except (Unavailable, Cancelled):
+            # Docker is gone, or the shim is stopping; the rebuild that follows looks at everything.
+            return False
+
+    def _refreshed(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:
+        try:
+            if key == IMAGES:
+                with deadline.bound(LIST_SECONDS):
+                    self._view.refresh_images()
+            else:
+                with deadline.bound(seconds):
+                    self._view.refresh_container(key, fallback=fallback)
+        except (Unavailable, Cancelled):
+            raise
+        except ShimError as error:
+            self._complain(key, error)
+            return False
+        except Exception:  # an answer nobody foresaw must not end the thread that looks at all the others
+            log.exception("refresh failed", of=key)
+            return False
+        return True
+
+    def _complain(self, key: str, error: ShimError) -> None:
+        if not self._dirty.failures(key):
+            log.warning("refresh failed, will be repeated", of=key, error=str(error))

@@ -1,0 +1,31 @@
+"""The Engine's times as nanoseconds since the epoch, exact to the last digit."""
+
+import calendar
+import re
+
+NEVER = 0
+"""What the CRI writes for a time that has not come."""
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+
+
+def ns_from_rfc3339(text: str) -> int:
+    """Read RFC 3339 with up to nine digits of a second: `2024-05-01T10:00:00.123456789+02:00`.
+
+    Go's zero time (year 1), which Docker writes for "never", a missing time and what is no time give 0. Integers
+    only: a float has 53 bits, and nanoseconds since the epoch need 61.
+    """
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        return NEVER
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    if year <= 1 or not 1 <= month <= 12:
+        return NEVER
+    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
+    if sign:
+        offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
+        seconds += offset if sign == "-" else -offset
+    return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0")[:9])

@@ -1,0 +1,280 @@
+"""Docker's answers into records. Pure.
+
+A container's configuration never changes, so it is read from its labels once and then taken over from the record
+before: reading JSON for every event of a busy node would cost more than all the rest.
+"""
+
+from dataclasses import replace
+
+from google.protobuf.json_format import ParseError
+
+from shim import labels, names, references
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import (
+    ContainerInspect,
+    ContainerSettings,
+    ContainerSummary,
+    HostSettings,
+    ImageInspect,
+    ImageSummary,
+)
+from shim.errors import InvalidArgument
+from shim.ids import ContainerId, ImageId, SandboxId
+from shim.view.foreign import container_config, foreign_name, sandbox_config
+from shim.view.records import ContainerRecord, ImageRecord, Life, Record, SandboxRecord
+from shim.view.times import NEVER, ns_from_rfc3339
+
+COMPLETED, ERROR, OOM_KILLED, START_ERROR = "Completed", "Error", "OOMKilled", "StartError"
+EXIT_START_ERROR = 128
+"""What the other runtimes of the CRI report for a container that never ran."""
+EXIT_SIGKILL = 137
+
+_STATES = {
+    "created": pb.CONTAINER_CREATED,
+    "running": pb.CONTAINER_RUNNING,
+    # A paused container holds its resources and one that Docker restarts is about to run; the CRI knows neither.
+    "paused": pb.CONTAINER_RUNNING,
+    "restarting": pb.CONTAINER_RUNNING,
+    "removing": pb.CONTAINER_EXITED,
+    "exited": pb.CONTAINER_EXITED,
+    "dead": pb.CONTAINER_EXITED,
+}
+_UNBORN = Life(
+    state=pb.CONTAINER_UNKNOWN,
+    pid=0,
+    exit_code=0,
+    reason="",
+    message="",
+    created_at=NEVER,
+    started_at=NEVER,
+    finished_at=NEVER,
+)
+_NANOSECONDS = 1_000_000_000
+
+
+def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> Record | None:
+    """Give the record of a container that belongs to a pod, ours or a foreign one; None for any other.
+
+    `previous` is the record this container had before.
+    """
+    name = seen.name.lstrip("/")
+    known = _identified(seen.id, name=name, settings=seen.config, host=seen.host_config, previous=previous)
+    if known is None:
+        return None
+    life = life_from_inspect(seen)
+    if isinstance(known, SandboxRecord):
+        return replace(known, name=name, life=life)
+    return replace(
+        known,
+        name=name,
+        image_id=ImageId(seen.image),
+        stop_signal=seen.config.stop_signal,
+        host=seen.host_config,
+        life=life,
+    )
+
+
+def record_from_summary(listed: ContainerSummary) -> Record | None:
+    """Give what a list tells of a pod's container, for as long as its inspect hangs; None for any other."""
+    name = name_from_summary(listed)
+    settings = ContainerSettings(labels=listed.labels)
+    known = _identified(listed.id, name=name, settings=settings, host=HostSettings(), previous=None)
+    if known is None:
+        return None
+    life = _life_from_summary(listed)
+    if isinstance(known, SandboxRecord):
+        return replace(known, life=life)
+    return replace(known, image_id=ImageId(listed.image_id), life=life)
+
+
+def name_from_summary(listed: ContainerSummary) -> str:
+    """The container's own name: legacy links give it more, of the form `/other/alias`."""
+    plain = (name.lstrip("/") for name in listed.names or ())
+    return next((name for name in plain if "/" not in name), "")
+
+
+def may_be_of_a_pod(listed: ContainerSummary) -> bool:
+    """Whether a list leaves it possible that a container belongs to a pod: enough to spare the others' inspect."""
+    return name_from_summary(listed).startswith(names.PREFIX)
+
+
+def agrees(listed: ContainerSummary, record: Record | None) -> bool:
+    """Whether a list tells of a container what its record, or the lack of one, does."""
+    if record is None:
+        return not may_be_of_a_pod(listed)
+    state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
+    failed_to_start = listed.state == "created" and record.life.reason == START_ERROR
+    same_state = state == record.life.state or failed_to_start
+    return same_state and not record.life.guessed and name_from_summary(listed) == record.name
+
+
+def doubted(record: Record | None, *, message: str) -> Record | None:
+    """Call the state of a container unknown, since Docker does not tell. What has ended has ended."""
+    if record is None or record.life.state == pb.CONTAINER_EXITED:
+        return record
+    return replace(record, life=replace(record.life, state=pb.CONTAINER_UNKNOWN, pid=0, message=message))
+
+
+def guessed(record: Record | None, *, listed: ContainerSummary) -> Record | None:
+    """Give the last known state of a container as long as it is what Docker lists, else what the list tells."""
+    if record is None or record.life.guessed:
+        return record_from_summary(listed)
+    if agrees(listed, record):
+        return record
+    return doubted(record, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+
+
+def life_from_inspect(seen: ContainerInspect) -> Life:
+    """Give the CRI's view of a container's state."""
+    state = _STATES.get(seen.state.status, pb.CONTAINER_UNKNOWN)
+    created_at = ns_from_rfc3339(seen.created)
+    born = replace(_UNBORN, state=state, created_at=created_at)
+    if state == pb.CONTAINER_RUNNING:
+        return replace(born, pid=seen.state.pid, started_at=ns_from_rfc3339(seen.state.started_at))
+    if state == pb.CONTAINER_EXITED:
+        return _exited(born, seen)
+    if state == pb.CONTAINER_CREATED and (seen.state.exit_code or seen.state.error):
+        return _never_ran(born, seen)
+    if state == pb.CONTAINER_UNKNOWN:
+        return replace(born, message=f"docker calls its state {seen.state.status!r}")
+    return born
+
+
+def _exited(born: Life, seen: ContainerInspect) -> Life:
+    state = seen.state
+    started_at = ns_from_rfc3339(state.started_at)
+    reason = COMPLETED if state.exit_code == 0 else ERROR
+    # Docker sets the flag also when the kernel killed a child and the container went on: only a SIGKILL is an end.
+    if state.oom_killed and state.exit_code == EXIT_SIGKILL:
+        reason = OOM_KILLED
+    return replace(
+        born,
+        exit_code=state.exit_code,
+        reason=reason,
+        message=state.error,
+        started_at=started_at,
+        # Docker notes the start after the process runs, so one that ends at once has ended before (seen on 20.10);
+        # one that is removed before it ever ran has no end, yet the CRI wants one of what has exited.
+        finished_at=max(ns_from_rfc3339(state.finished_at), started_at) or born.created_at,
+    )
+
+
+def _never_ran(born: Life, seen: ContainerInspect) -> Life:
+    """Docker leaves a container whose start failed as created, with the error of the OCI runtime."""
+    return replace(
+        born,
+        state=pb.CONTAINER_EXITED,
+        exit_code=EXIT_START_ERROR,
+        reason=START_ERROR,
+        message=seen.state.error,
+        started_at=born.created_at,
+        finished_at=born.created_at,
+    )
+
+
+def _life_from_summary(listed: ContainerSummary) -> Life:
+    state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
+    life = replace(_UNBORN, created_at=listed.created * _NANOSECONDS, guessed=True)
+    if state == pb.CONTAINER_EXITED:
+        # Without an exit code it must not be called EXITED: 0 would end a Job as a success.
+        return replace(life, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+    return replace(life, state=state, started_at=life.created_at if state == pb.CONTAINER_RUNNING else NEVER)
+
+
+def _identified(
+    container_id: str,
+    *,
+    name: str,
+    settings: ContainerSettings,
+    host: HostSettings,
+    previous: Record | None,
+) -> Record | None:
+    """Say who a container is. What was known of one of ours is kept; of a foreign one, a list told only a part."""
+    if not name.startswith(names.PREFIX):
+        return None
+    if previous is not None and not previous.foreign:
+        return previous
+    tags = settings.labels or {}
+    if labels.is_ours(name, tags):
+        try:
+            return _own(container_id, name=name, tags=tags)
+        except ParseError:
+            # A label nobody can read must not hide a pod from Stop and Remove: its name still tells whose it is.
+            pass
+    return _foreign(container_id, name=name, settings=settings, host=host)
+
+
+def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
+    if labels.is_sandbox(tags):
+        return SandboxRecord(
+            id=SandboxId(container_id),
+            name=name,
+            config=labels.sandbox_config(tags),
+            runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
+            life=_UNBORN,
+        )
+    return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), foreign=False)
+
+
+def _foreign(container_id: str, *, name: str, settings: ContainerSettings, host: HostSettings) -> Record | None:
+    tags = settings.labels or {}
+    parsed = foreign_name(name)
+    kind = tags.get(labels.TYPE)
+    if parsed is None or kind not in {labels.TYPE_SANDBOX, labels.TYPE_CONTAINER}:
+        return None
+    if kind == labels.TYPE_SANDBOX:
+        return SandboxRecord(
+            id=SandboxId(container_id),
+            name=name,
+            config=sandbox_config(parsed, settings=settings, host=host),
+            runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
+            life=_UNBORN,
+            foreign=True,
+        )
+    config = container_config(parsed, settings=settings, host=host)
+    return _container(container_id, name=name, tags=tags, config=config, foreign=True)
+
+
+def _container(
+    container_id: str, *, name: str, tags: dict[str, str], config: pb.ContainerConfig, foreign: bool
+) -> ContainerRecord:
+    return ContainerRecord(
+        id=ContainerId(container_id),
+        name=name,
+        sandbox_id=SandboxId(tags.get(labels.SANDBOX_ID, "")),
+        config=config,
+        image_id=ImageId(""),
+        log_path=tags.get(labels.LOG_PATH, ""),
+        stop_signal="",
+        host=HostSettings(),
+        life=_UNBORN,
+        foreign=foreign,
+    )
+
+
+def image_record(listed: ImageSummary, detail: ImageInspect | None) -> ImageRecord:
+    """Give the record of an image.
+
+    `detail` is None for one that cannot be inspected: without its user it counts as one of root, which no pod that
+    refuses root will run. On the containerd image store only the inspect knows all digests.
+    """
+    names = listed if detail is None else detail
+    settings = detail.config if detail else None
+    return ImageRecord(
+        id=ImageId(listed.id),
+        repo_tags=_canonical(names.repo_tags),
+        repo_digests=_canonical(names.repo_digests),
+        size=listed.size,
+        user=settings.user if settings else "",
+    )
+
+
+def _canonical(spellings: list[str] | None) -> tuple[str, ...]:
+    """Spell names in one way. `<none>:<none>`, which Docker before 23.0 gives to untagged images, is none."""
+    named = set()
+    for spelling in spellings or ():
+        try:
+            named.add(references.canonical(spelling))
+        except InvalidArgument:
+            continue
+    return tuple(sorted(named))

@@ -1,0 +1,216 @@
+"""Keeping the node view current: one look at everything, then Docker's events, and again after every interruption.
+
+An event only says where to look: what is published comes from an inspect that began after it. So events may come twice
+or out of order, and what one that was lost would have told is found by the compare every minute.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from shim import deadline, names
+from shim.engine.interface import ContainerSummary, Engine, Event
+from shim.errors import ShimError
+from shim.gather import gather
+from shim.view.node import NodeView
+from shim.view.refresh import LIST_SECONDS, Refresher
+from shim.view.translate import guessed, may_be_of_a_pod
+
+CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
+"""Container events after which a record may differ.
+
+The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
+events on a node with probes, change nothing a record holds.
+"""
+IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
+"""Image events after which the list of images may differ."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The watcher's times, in seconds."""
+
+    compare: float = 60.0
+    """Between two full compares with what Docker lists."""
+    inspect: float = 10.0
+    """Bound on one inspect."""
+    first_inspect: float = 3.0
+    """Bound on one inspect of a rebuild, for which every question waits."""
+    retry: float = 1.0
+    """From an inspect that failed to its first repetition; doubled each time."""
+    reconnect_least: float = 0.1
+    """From the loss of Docker to the first try to reach it; doubled each time."""
+    reconnect_most: float = 5.0
+    """Longest wait between two tries."""
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One connection to the event stream."""
+
+    scope: deadline.Scope = field(default_factory=deadline.Scope)
+    """Of everything asked while this connection stands; cancelled when it is lost."""
+    ended: threading.Event = field(default_factory=threading.Event)
+    reason: str = ""
+    rebuilt: bool = False
+
+    def end(self, reason: str) -> None:
+        """Stop what goes on with this connection. The first reason counts."""
+        self.reason = self.reason or reason
+        self.ended.set()
+        self.scope.cancel()
+
+
+class Watcher:
+    """Feeds a NodeView from its own threads."""
+
+    def __init__(self, engine: Engine, view: NodeView, *, pace: Pace | None = None) -> None:
+        self._engine = engine
+        self._view = view
+        self._pace = pace or Pace()
+        self._refresher = Refresher(view, inspect_seconds=self._pace.inspect, retry_seconds=self._pace.retry)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._link = _Link()
+        self._complaint = ""
+        self._thread = threading.Thread(target=self._run, name="view", daemon=True)
+
+    def start(self) -> None:
+        """Begin to feed the view. Docker need not answer yet."""
+        self._refresher.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all threads, and what they ask of Docker. The view answers nothing from then on."""
+        with self._lock:
+            self._stopping.set()
+            link = self._link
+        link.end("the shim is stopping")
+        self._thread.join()
+        self._refresher.stop()
+
+    # The connection
+
+    def _run(self) -> None:
+        misses = 0
+        while (link := self._next_link()) is not None:
+            try:
+                self._follow(link)
+            except ShimError as error:
+                link.end(str(error))
+            except Exception as error:  # a view that is not fed must say so and be fed again, whatever went wrong
+                log.exception("the view of docker failed")
+                link.end(f"the view of docker failed: {error}")
+            self._lose(link)
+            misses = 0 if link.rebuilt else misses + 1
+            self._stopping.wait(self._pause(misses))
+
+    def _next_link(self) -> _Link | None:
+        with self._lock:
+            self._link = _Link()
+            return None if self._stopping.is_set() else self._link
+
+    def _pause(self, misses: int) -> float:
+        """Seconds to wait for Docker after so many vain tries; shims of many nodes must not come in step."""
+        longest = min(self._pace.reconnect_least * 2.0 ** min(misses, 16), self._pace.reconnect_most)
+        return longest * random.SystemRandom().uniform(0.5, 1.0)
+
+    def _follow(self, link: _Link) -> None:
+        """Feed the view through one connection until it is lost.
+
+        The events are asked for from a moment before the list on: Docker has a backlog of them, and none falls
+        between the two. A thread of its own reads them at once, since Docker drops what a slow reader leaves.
+        """
+        reader = None
+        try:
+            with deadline.entered(link.scope), self._engine.events(since=time.time_ns()) as events:
+                epoch = self._view.begin_rebuild()
+                reader = threading.Thread(target=self._read, args=(link, events), name="view-events", daemon=True)
+                reader.start()
+                link.rebuilt = self._rebuilt(epoch)
+                while not link.ended.wait(self._pace.compare):
+                    self._compare()
+        finally:
+            if reader is not None:
+                reader.join()
+
+    def _lose(self, link: _Link) -> None:
+        self._view.lose(link.reason)
+        if link.reason != self._complaint and not self._stopping.is_set():
+            log.warning("docker is out of reach", reason=link.reason)
+        self._complaint = link.reason
+
+    # The look at everything
+
+    def _rebuilt(self, epoch: int) -> bool:
+        listed = {container.id: container for container in self._listed() if may_be_of_a_pod(container)}
+        looks: list[Callable[[], None]] = [
+            partial(self._look_first, container_id, listed.get(container_id))
+            for container_id in listed.keys() | set(self._view.ids())
+        ]
+        gather([self._list_images, *looks])
+        self._view.note_compare()
+        if not self._view.complete_rebuild(epoch):
+            return False
+        self._complaint = ""
+        log.info("docker is watched", containers=len(listed))
+        return True
+
+    def _list_images(self) -> None:
+        with deadline.bound(LIST_SECONDS):
+            self._view.refresh_images()
+
+    def _look_first(self, container_id: str, listed: ContainerSummary | None) -> None:
+        fallback = None if listed is None else partial(guessed, listed=listed)
+        self._refresher.refresh_first(container_id, seconds=self._pace.first_inspect, fallback=fallback)
+
+    def _compare(self) -> None:
+        """Have everything looked at of which Docker's lists tell anything else than the view."""
+        for container_id in self._view.suspects(self._listed()):
+            self._refresher.mark(container_id)
+        self._refresher.mark_images()
+        self._view.note_compare()
+
+    def _listed(self) -> list[ContainerSummary]:
+        with deadline.bound(LIST_SECONDS):
+            return self._engine.list_containers()
+
+    # The events
+
+    def _read(self, link: _Link, events: Iterable[Event]) -> None:
+        reason = "the reader of docker's events failed"
+        try:
+            for event in events:
+                self._view.note_event()
+                self._take(event)
+            reason = "docker ended its event stream"
+        except ShimError as error:
+            reason = str(error)
+        finally:
+            # Here and not in the other thread, which may be waiting for an answer: from now on nothing is certain.
+            link.end(reason)
+            self._view.lose(link.reason)
+
+    def _take(self, event: Event) -> None:
+        if event.type == "container":
+            self._take_container_event(event)
+        elif event.type == "image" and event.action in IMAGE_CHANGING:
+            self._refresher.mark_images()
+
+    def _take_container_event(self, event: Event) -> None:
+        container_id = event.actor.id
+        if event.action == "destroy":
+            self._view.forget(container_id)
+        elif event.action in CHANGING and self._concerns_us(event):
+            self._refresher.mark(container_id)
+
+    def _concerns_us(self, event: Event) -> bool:
+        name = (event.actor.attributes or {}).get("name", names.PREFIX)
+        return name.startswith(names.PREFIX) or self._view.knows(event.actor.id)

@@ -1,0 +1,92 @@
+"""Questions are answered between the end of a rebuild and the next loss, never else."""
+
+import threading
+
+import pytest
+
+from shim import deadline
+from shim.errors import DeadlineExceeded, Unavailable
+from shim.view.availability import Availability
+
+
+def asked(changed: threading.Condition, availability: Availability) -> None:
+    with changed:
+        availability.wait_available()
+
+
+def made(*, patience: float = 30) -> tuple[threading.Condition, Availability]:
+    changed = threading.Condition()
+    return changed, Availability(changed, patience=patience)
+
+
+def test_question_waits_for_the_rebuild() -> None:
+    changed, availability = made()
+    answered = threading.Event()
+
+    def ask() -> None:
+        asked(changed, availability)
+        answered.set()
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    with changed:
+        epoch = availability.begin_rebuild()
+    assert not answered.wait(0.02)
+    with changed:
+        assert availability.complete(epoch)
+    asker.join(10)
+    assert answered.is_set()
+
+
+def test_loss_refuses_at_once_with_its_reason() -> None:
+    changed, availability = made()
+    with changed:
+        availability.complete(availability.begin_rebuild())
+        availability.lose("no such socket")
+        assert availability.outage == "no such socket"
+    with pytest.raises(Unavailable, match="no such socket"):
+        asked(changed, availability)
+
+
+def test_loss_wakes_those_who_wait() -> None:
+    changed, availability = made()
+    refused: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(Unavailable) as caught:
+            asked(changed, availability)
+        refused.append(str(caught.value))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    with changed:
+        availability.lose("no such socket")
+    asker.join(10)
+    assert refused == ["no such socket"]
+
+
+def test_rebuild_that_was_overtaken_by_a_loss_counts_for_nothing() -> None:
+    changed, availability = made(patience=0)
+    with changed:
+        epoch = availability.begin_rebuild()
+        availability.lose("stream broke")
+        assert not availability.complete(epoch)
+        again = availability.begin_rebuild()
+        assert not availability.complete(epoch)
+    with pytest.raises(Unavailable, match="stream broke"):
+        asked(changed, availability)
+    with changed:
+        assert availability.complete(again)
+    asked(changed, availability)
+
+
+def test_patience_has_an_end() -> None:
+    changed, availability = made(patience=0.01)
+    with pytest.raises(Unavailable, match="not been built"):
+        asked(changed, availability)
+
+
+def test_wait_ends_with_the_request() -> None:
+    changed, availability = made()
+    with deadline.bound(0.01), pytest.raises(DeadlineExceeded):
+        asked(changed, availability)

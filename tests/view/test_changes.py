@@ -1,0 +1,101 @@
+"""The steps between two records are those that happened, each once."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shim.api.v1 import api_pb2 as pb
+from shim.view.changes import CREATED, DELETED, STARTED, STOPPED, steps, vanished
+from shim.view.records import ContainerRecord, Life
+from tests.view.samples import container, life
+
+
+def at(life: Life) -> ContainerRecord:
+    return container(of=life)
+
+
+NEW = at(life(pb.CONTAINER_CREATED))
+RUNS = at(life(pb.CONTAINER_RUNNING, started=2))
+RUNS_AGAIN = at(life(pb.CONTAINER_RUNNING, started=9))
+ENDED = at(life(pb.CONTAINER_EXITED, started=2, finished=5, reason="Completed"))
+ENDED_AGAIN = at(life(pb.CONTAINER_EXITED, started=9, finished=9, reason="Error"))
+FAILED = at(life(pb.CONTAINER_EXITED, started=1, finished=1, reason="StartError"))
+UNKNOWN = at(life(pb.CONTAINER_UNKNOWN, started=2))
+UNKNOWN_AGAIN = at(life(pb.CONTAINER_UNKNOWN, started=9))
+NEVER_RAN = at(life(pb.CONTAINER_EXITED, finished=1, reason="Completed"))
+GUESSED = at(life(pb.CONTAINER_RUNNING, started=1, guessed=True))
+GUESSED_END = at(life(pb.CONTAINER_UNKNOWN, guessed=True))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, NEW, (CREATED,)),
+        (None, RUNS, (CREATED, STARTED)),
+        (None, ENDED, (CREATED, STARTED, STOPPED)),
+        (None, FAILED, (CREATED, STOPPED)),
+        (None, NEVER_RAN, (CREATED,)),
+        (None, None, ()),
+        (NEW, NEW, ()),
+        (NEW, RUNS, (STARTED,)),
+        (NEW, ENDED, (STARTED, STOPPED)),
+        (NEW, FAILED, (STOPPED,)),
+        (NEW, NEVER_RAN, ()),
+        (NEW, None, (DELETED,)),
+        (FAILED, RUNS, (STARTED,)),
+        (FAILED, FAILED, ()),
+        (RUNS, RUNS, ()),
+        (RUNS, ENDED, (STOPPED,)),
+        (RUNS, None, (STOPPED, DELETED)),
+        (RUNS, RUNS_AGAIN, (STOPPED, STARTED)),
+        (RUNS, ENDED_AGAIN, (STOPPED, STARTED, STOPPED)),
+        (RUNS, UNKNOWN, ()),
+        (UNKNOWN, RUNS, ()),
+        (UNKNOWN, ENDED, (STOPPED,)),
+        (UNKNOWN, None, (STOPPED, DELETED)),
+        (ENDED, ENDED, ()),
+        (ENDED, RUNS_AGAIN, (STARTED,)),
+        (ENDED, ENDED_AGAIN, (STARTED, STOPPED)),
+        (ENDED, None, (DELETED,)),
+        (GUESSED, RUNS, ()),
+        (GUESSED, ENDED, (STOPPED,)),
+        (GUESSED_END, ENDED, (STOPPED,)),
+        (GUESSED_END, RUNS, (STARTED,)),
+    ],
+)
+def test_steps(
+    old: ContainerRecord | None, new: ContainerRecord | None, expected: tuple[pb.ContainerEventType, ...]
+) -> None:
+    assert steps(old, new) == expected
+
+
+LIFE = [NEW, RUNS, UNKNOWN, RUNS, ENDED, RUNS_AGAIN, UNKNOWN_AGAIN, ENDED_AGAIN]
+
+
+@given(st.lists(st.booleans(), min_size=len(LIFE), max_size=len(LIFE)))
+def test_any_history_reads_as_one(seen: list[bool]) -> None:
+    """Whatever was seen and missed: created first, started and stopped in turn, deleted last."""
+    history = [record for record, was_seen in zip(LIFE, seen, strict=True) if was_seen]
+    told = [kind for old, new in zip([None, *history], [*history, None], strict=True) for kind in steps(old, new)]
+    there = runs = False
+    for kind in told:
+        assert there != (kind == CREATED)
+        assert runs or kind != STOPPED
+        assert not runs or kind not in (STARTED, DELETED)
+        there = kind != DELETED
+        runs = runs if kind in (CREATED, DELETED) else kind == STARTED
+    assert not there
+
+
+def test_vanished_while_it_ran_has_ended() -> None:
+    last = vanished(RUNS, at=70)
+    assert (last.life.state, last.life.exit_code, last.life.reason) == (pb.CONTAINER_EXITED, 255, "Error")
+    assert (last.life.finished_at, last.life.pid) == (70, 0)
+    assert replace(last, life=RUNS.life) == RUNS
+
+
+@pytest.mark.parametrize("record", [NEW, ENDED, FAILED])
+def test_vanished_after_its_end_is_as_it_was(record: ContainerRecord) -> None:
+    assert vanished(record, at=70) is record

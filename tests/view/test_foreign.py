@@ -1,0 +1,47 @@
+"""Names of other shims are read, and only those."""
+
+import pytest
+
+from shim.view.foreign import ForeignName, foreign_name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "/k8s_POD_web_shop_uid-1_0",
+            ForeignName(container="POD", pod="web", namespace="shop", uid="uid-1", attempt=0),
+        ),
+        (
+            "k8s_app_web_shop_uid-1_12",
+            ForeignName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=12),
+        ),
+        (
+            "k8s_app_web.x_shop_uid-1_4294967295_0badcafe",
+            ForeignName(container="app", pod="web.x", namespace="shop", uid="uid-1", attempt=4294967295),
+        ),
+    ],
+    ids=["sandbox", "container", "random suffix"],
+)
+def test_theirs(name: str, expected: ForeignName) -> None:
+    assert foreign_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "k8s",
+        "k8s_app_web_shop_uid",
+        "k8s_app_web_shop_uid_x",
+        "k8s_app_web_shop_uid_-1",
+        "k8s_app_web_shop_uid_²",
+        "k8s_app_web_shop_uid_4294967296",
+        "k8s_app_web_shop_uid_1_0badcaf",
+        "k8s_app_web_shop_uid_1_0BADCAFE",
+        "k8s_app_web_shop_uid_1_0badcafe_x",
+        "compose_app_web_shop_uid_1",
+    ],
+)
+def test_not_theirs(name: str) -> None:
+    assert foreign_name(name) is None

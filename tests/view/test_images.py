@@ -1,0 +1,109 @@
+"""Images are found by all they are called, and inspected no more than needed."""
+
+import pytest
+
+from shim import deadline
+from shim.engine.interface import ImageSettings
+from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import ImageId
+from shim.view.images import ImageDetails, ImageIndex
+from shim.view.records import ImageRecord
+from tests.fakes.engine import FakeEngine
+
+DIGEST = "sha256:" + "d" * 64
+
+
+def image(first: str, *, tags: tuple[str, ...] = (), digests: tuple[str, ...] = ()) -> ImageRecord:
+    image_id = ImageId("sha256:" + first.ljust(64, "0"))
+    return ImageRecord(id=image_id, repo_tags=tags, repo_digests=digests, size=1, user="")
+
+
+BUSYBOX = image("abc1", tags=("docker.io/library/busybox:latest",), digests=(f"docker.io/library/busybox@{DIGEST}",))
+TEAM = image("abc2", tags=("registry.example:5000/team/app:v1", "registry.example:5000/team/app:v2"))
+CAFE = image("cafe", tags=("docker.io/library/bead:latest",))
+BEAD = image("bead")
+INDEX = ImageIndex([BUSYBOX, TEAM, CAFE, BEAD])
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("busybox", BUSYBOX),
+        ("docker.io/busybox:latest", BUSYBOX),
+        ("index.docker.io/library/busybox", BUSYBOX),
+        (f"busybox@{DIGEST}", BUSYBOX),
+        (f"busybox:moved@{DIGEST}", BUSYBOX),
+        (BUSYBOX.id, BUSYBOX),
+        (BUSYBOX.id.removeprefix("sha256:"), BUSYBOX),
+        ("sha256:abc2", TEAM),
+        ("abc2", TEAM),
+        ("registry.example:5000/team/app:v2", TEAM),
+        ("registry.example:5000/team/app", None),
+        ("busybox:1.36", None),
+        ("f" * 64, None),
+        ("f", None),
+        ("bead", CAFE),
+        ("beadb", None),
+        ("sha256:bead", BEAD),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_find(reference: str, expected: ImageRecord | None) -> None:
+    assert INDEX.find(reference) is expected
+
+
+def test_beginning_of_several_ids_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'abc' fits 2 images"):
+        INDEX.find("abc")
+
+
+@pytest.mark.parametrize("reference", ["", "Busybox", "a:b:c"])
+def test_no_reference(reference: str) -> None:
+    with pytest.raises(InvalidArgument):
+        INDEX.find(reference)
+
+
+def inspects(engine: FakeEngine) -> list[str]:
+    return [subject for method, subject in engine.calls if method == "inspect_image"]
+
+
+def test_each_image_is_inspected_once_and_again_when_its_names_change() -> None:
+    engine, details = FakeEngine(), ImageDetails()
+    first = engine.add_image("busybox", ImageSettings(user="1000"))
+    second = engine.add_image("registry.example/app")
+    for _ in range(3):
+        found = details.of_listed(engine, engine.list_images())
+    assert sorted(inspects(engine)) == sorted([first, second])
+    settings = found[first].config
+    assert settings is not None
+    assert settings.user == "1000"
+    engine.images[0].tags.append("busybox:1.36")
+    assert details.of_listed(engine, engine.list_images())[first].repo_tags == ["busybox:latest", "busybox:1.36"]
+    assert inspects(engine)[2:] == [first]
+
+
+@pytest.mark.parametrize("error", [NotFound("gone"), ShimError("blob is missing")], ids=["gone", "broken"])
+def test_image_that_cannot_be_inspected_is_left_out_and_asked_for_again(error: ShimError) -> None:
+    engine, details = FakeEngine(), ImageDetails()
+    image_id = engine.add_image("busybox")
+    engine.fail_next("inspect_image", error)
+    assert details.of_listed(engine, engine.list_images()) == {}
+    assert details.of_listed(engine, engine.list_images()).keys() == {image_id}
+
+
+def test_lost_engine_is_no_property_of_an_image() -> None:
+    engine = FakeEngine()
+    engine.add_image("busybox")
+    engine.fail_next("inspect_image", Unavailable("docker is gone"))
+    with pytest.raises(Unavailable):
+        ImageDetails().of_listed(engine, engine.list_images())
+
+
+def test_caller_that_left_ends_the_inspects() -> None:
+    engine = FakeEngine()
+    engine.add_image("busybox")
+    listed = engine.list_images()
+    scope = deadline.Scope()
+    scope.cancel()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        ImageDetails().of_listed(engine, listed)

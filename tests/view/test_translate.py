@@ -1,0 +1,299 @@
+"""What two real Engines answered becomes the records that the CRI needs."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import ContainerInspect, ContainerSummary, ImageSummary
+from shim.view import translate
+from shim.view.records import ContainerRecord, Record, SandboxRecord
+from tests.view.samples import ENGINES, Recording, container, life
+
+RECORDINGS = {engine: Recording(engine) for engine in (*ENGINES, "28-containerd")}
+EVERYTHING = [
+    "sandbox", "created", "running", "paused", "completed", "failed", "start-error", "oom", "killed",
+    "foreign-sandbox", "foreign-container", "stranger",
+]  # fmt: skip
+
+
+@pytest.fixture(params=ENGINES)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    return RECORDINGS[request.param]
+
+
+def record_of(seen: ContainerInspect) -> Record:
+    record = translate.record_from_inspect(seen, previous=None)
+    assert record is not None
+    return record
+
+
+def container_of(seen: ContainerInspect) -> ContainerRecord:
+    record = record_of(seen)
+    assert isinstance(record, ContainerRecord)
+    return record
+
+
+def sandbox_of(seen: ContainerInspect) -> SandboxRecord:
+    record = record_of(seen)
+    assert isinstance(record, SandboxRecord)
+    return record
+
+
+def altered(seen: ContainerInspect, **changes: Any) -> ContainerInspect:
+    """`seen` with other parts of its state."""
+    return msgspec.structs.replace(seen, state=msgspec.structs.replace(seen.state, **changes))
+
+
+def with_labels(seen: ContainerInspect, **changes: str | None) -> ContainerInspect:
+    tags = {**(seen.config.labels or {}), **changes}
+    kept = {key: value for key, value in tags.items() if value is not None}
+    return msgspec.structs.replace(seen, config=msgspec.structs.replace(seen.config, labels=kept))
+
+
+@pytest.mark.parametrize(
+    ("what", "state", "reason", "exit_code"),
+    [
+        ("created", pb.CONTAINER_CREATED, "", 0),
+        ("running", pb.CONTAINER_RUNNING, "", 0),
+        ("paused", pb.CONTAINER_RUNNING, "", 0),
+        ("completed", pb.CONTAINER_EXITED, "Completed", 0),
+        ("failed", pb.CONTAINER_EXITED, "Error", 3),
+        ("oom", pb.CONTAINER_EXITED, "OOMKilled", 137),
+        ("killed", pb.CONTAINER_EXITED, "Error", 137),
+        ("start-error", pb.CONTAINER_EXITED, "StartError", 128),
+    ],
+)
+def test_state(recording: Recording, what: str, state: pb.ContainerState, reason: str, exit_code: int) -> None:
+    found = container_of(recording.inspect(what)).life
+    assert (found.state, found.reason, found.exit_code) == (state, reason, exit_code)
+    assert bool(found.pid) == found.running == (state == pb.CONTAINER_RUNNING)
+    assert found.created_at > 0
+    assert (found.started_at > 0) == (state != pb.CONTAINER_CREATED)
+    assert (found.finished_at > 0) == (state == pb.CONTAINER_EXITED)
+    assert not found.finished_at or found.created_at <= found.started_at <= found.finished_at
+
+
+def test_times_are_dockers_to_the_nanosecond() -> None:
+    found = sandbox_of(RECORDINGS["20.10"].inspect("sandbox")).life
+    assert (found.created_at, found.started_at) == (1795226702_897882479, 1795226703_070187916)
+
+
+def test_failed_start_tells_why(recording: Recording) -> None:
+    found = container_of(recording.inspect("start-error")).life
+    assert 'exec: "/no/such/program"' in found.message
+    assert found.started_at == found.finished_at == found.created_at
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "reason"),
+    [
+        ({"status": "removing"}, pb.CONTAINER_EXITED, "Error"),
+        ({"status": "dead"}, pb.CONTAINER_EXITED, "Error"),
+        ({"status": "restarting"}, pb.CONTAINER_RUNNING, ""),
+        ({"oom_killed": True}, pb.CONTAINER_EXITED, "Error"),
+        ({"oom_killed": True, "exit_code": 0}, pb.CONTAINER_EXITED, "Completed"),
+        ({"status": "created", "exit_code": 0, "error": "no such network"}, pb.CONTAINER_EXITED, "StartError"),
+        ({"status": "levitating"}, pb.CONTAINER_UNKNOWN, ""),
+        ({"status": ""}, pb.CONTAINER_UNKNOWN, ""),
+    ],
+    ids=["removing", "dead", "restarting", "oom of a child", "oom and done", "start failed", "new state", "no state"],
+)
+def test_rare_states(recording: Recording, changes: dict[str, Any], state: pb.ContainerState, reason: str) -> None:
+    found = container_of(altered(recording.inspect("failed"), **changes)).life
+    assert (found.state, found.reason) == (state, reason)
+    assert state != pb.CONTAINER_UNKNOWN or repr(changes["status"]) in found.message
+
+
+def test_removed_before_it_ran_has_an_end(recording: Recording) -> None:
+    found = container_of(altered(recording.inspect("created"), status="removing")).life
+    assert (found.state, found.started_at, found.finished_at) == (pb.CONTAINER_EXITED, 0, found.created_at)
+
+
+def test_start_and_end_of_an_earlier_run_do_not_show_while_it_runs(recording: Recording) -> None:
+    ended = recording.inspect("failed").state.finished_at
+    found = container_of(altered(recording.inspect("running"), finished_at=ended, exit_code=3)).life
+    assert (found.finished_at, found.exit_code, found.reason) == (0, 0, "")
+
+
+def test_sandbox_of_ours(recording: Recording) -> None:
+    found = sandbox_of(recording.inspect("sandbox"))
+    assert found.config.metadata == pb.PodSandboxMetadata(
+        name="web-0", namespace="shop", uid="6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10", attempt=1
+    )
+    assert (dict(found.config.labels), dict(found.config.annotations)) == ({"app": "web"}, {"note": "a=b"})
+    assert (found.runtime_handler, found.foreign) == ("runc", False)
+    assert found.name == "k8s_POD_web-0_shop_6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10_1"
+
+
+def test_container_of_ours(recording: Recording) -> None:
+    found = container_of(recording.inspect("running"))
+    assert found.config.metadata == pb.ContainerMetadata(name="running", attempt=2)
+    assert found.sandbox_id == recording.inspect("sandbox").id
+    assert found.log_path == "/var/log/pods/shop_web-0/running/2.log"
+    assert (found.stop_signal, found.image_id) == ("SIGQUIT", recording.inspect("running").image)
+    assert (found.host.memory, found.host.cpu_quota, found.host.cpu_shares) == (64 << 20, 50000, 512)
+    assert (dict(found.config.labels), dict(found.config.annotations)) == ({"tier": "front"}, {"k": "v"})
+
+
+@pytest.mark.parametrize("what", ["running", "sandbox"])
+def test_configuration_is_read_once(recording: Recording, what: str) -> None:
+    first = record_of(recording.inspect(what))
+    again = with_labels(altered(recording.inspect(what), status="exited"), **{labels.CONFIG: "{not read}"})
+    second = translate.record_from_inspect(again, previous=first)
+    assert second is not None
+    assert second.config is first.config
+    assert second.life.state == pb.CONTAINER_EXITED
+
+
+def test_foreign_sandbox(recording: Recording) -> None:
+    found = sandbox_of(recording.inspect("foreign-sandbox"))
+    assert found.foreign
+    assert found.config.metadata == pb.PodSandboxMetadata(name="old-0", namespace="shop", uid="aaaa-bbbb", attempt=3)
+    assert dict(found.config.labels) == {"app": "old", "io.kubernetes.pod.name": "old-0"}
+    assert dict(found.config.annotations) == {"note": "x"}
+    options = found.config.linux.security_context.namespace_options
+    assert (options.network, options.pid, options.ipc) == (pb.POD, pb.NODE, pb.POD)
+    assert found.life.running
+
+
+def test_foreign_container(recording: Recording) -> None:
+    found = container_of(recording.inspect("foreign-container"))
+    assert found.foreign
+    assert found.config.metadata == pb.ContainerMetadata(name="app", attempt=4)
+    assert found.config.image.image == "docker.io/library/busybox:latest"
+    assert found.sandbox_id == recording.inspect("foreign-sandbox").id
+    assert found.log_path == "/var/log/pods/old/app/4.log"
+    assert dict(found.config.labels) == {"tier": "back", "io.kubernetes.container.name": "app"}
+    assert dict(found.config.annotations) == {"k": "v"}
+
+
+def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Recording) -> None:
+    found = sandbox_of(with_labels(recording.inspect("sandbox"), **{labels.CONFIG: '{"metadata": 7}'}))
+    assert found.foreign
+    assert found.config.metadata.name == "web-0"
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "changes"),
+    [
+        ("stranger", None, {}),
+        ("running", "/renamed_by_hand", {}),
+        ("stranger", None, {labels.CONFIG: "{}", labels.TYPE: labels.TYPE_CONTAINER}),
+        ("foreign-container", "/k8s_app_with_an_extra_word_4", {}),
+        ("foreign-container", None, {labels.TYPE: None}),
+        ("foreign-container", None, {labels.TYPE: "volume"}),
+    ],
+    ids=["stranger", "renamed", "labels of an image", "other name", "no type", "other type"],
+)
+def test_not_of_a_pod(recording: Recording, what: str, name: str | None, changes: dict[str, str | None]) -> None:
+    seen = with_labels(recording.inspect(what), **changes)
+    seen = msgspec.structs.replace(seen, name=name or seen.name)
+    assert translate.record_from_inspect(seen, previous=None) is None
+
+
+def test_renamed_out_of_the_pod_is_forgotten(recording: Recording) -> None:
+    seen = recording.inspect("running")
+    renamed = msgspec.structs.replace(seen, name="/mine_now")
+    assert translate.record_from_inspect(renamed, previous=record_of(seen)) is None
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+def test_list_agrees_with_inspect(recording: Recording, what: str) -> None:
+    record = translate.record_from_inspect(recording.inspect(what), previous=None)
+    assert translate.agrees(recording.listed(what), record)
+    assert translate.may_be_of_a_pod(recording.listed(what)) == (record is not None)
+
+
+@pytest.mark.parametrize(
+    ("change", "agrees"),
+    [({"state": "exited"}, False), ({"names": ["/k8s_other"]}, False), ({"names": ["/x/alias", None]}, True)],
+    ids=["state", "name", "alias of a link"],
+)
+def test_list_that_tells_something_else(recording: Recording, change: dict[str, Any], agrees: bool) -> None:
+    listed, record = recording.listed("running"), record_of(recording.inspect("running"))
+    if names := change.get("names"):
+        change = {"names": [name or f"/{record.name}" for name in names]}
+    assert translate.agrees(msgspec.structs.replace(listed, **change), record) is agrees
+
+
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [
+        ("sandbox", pb.CONTAINER_RUNNING),
+        ("running", pb.CONTAINER_RUNNING),
+        ("foreign-container", pb.CONTAINER_RUNNING),
+        ("created", pb.CONTAINER_CREATED),
+        ("failed", pb.CONTAINER_UNKNOWN),
+    ],
+)
+def test_guess_from_a_list(recording: Recording, what: str, state: pb.ContainerState) -> None:
+    listed, known = recording.listed(what), record_of(recording.inspect(what))
+    guess = translate.guessed(None, listed=listed)
+    assert guess is not None
+    assert (guess.id, guess.name, guess.config.metadata) == (known.id, known.name, known.config.metadata)
+    assert (guess.life.state, guess.life.guessed) == (state, True)
+    assert guess.life.created_at == known.life.created_at // 10**9 * 10**9
+    assert not translate.agrees(listed, guess)
+    assert translate.record_from_inspect(recording.inspect(what), previous=guess) == known
+
+
+def test_guess_keeps_what_was_known_and_is_still_listed(recording: Recording) -> None:
+    record, listed = record_of(recording.inspect("running")), recording.listed("running")
+    assert translate.guessed(record, listed=listed) is record
+    guess = translate.guessed(record, listed=msgspec.structs.replace(listed, state="exited"))
+    assert guess is not None
+    assert (guess.life.state, guess.life.started_at) == (pb.CONTAINER_UNKNOWN, record.life.started_at)
+    assert "exited" in guess.life.message
+
+
+def test_stranger_is_not_guessed(recording: Recording) -> None:
+    assert translate.guessed(None, listed=recording.listed("stranger")) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [(pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN), (pb.CONTAINER_EXITED, pb.CONTAINER_EXITED)],
+)
+def test_doubt_spares_what_has_ended(state: pb.ContainerState, expected: pb.ContainerState) -> None:
+    record = container(of=life(state, started=2))
+    doubted = translate.doubted(record, message="no answer")
+    assert doubted is not None
+    assert doubted.life.state == expected
+    assert doubted == record or doubted.life == replace(record.life, state=expected, pid=0, message="no answer")
+
+
+def test_image(recording: Recording) -> None:
+    found = {
+        record.repo_tags[0]: record
+        for record in (translate.image_record(image, recording.image_inspect(image.id)) for image in recording.images())
+    }
+    busybox = found["docker.io/library/busybox:latest"]
+    assert busybox.repo_tags == ("docker.io/library/busybox:latest", "registry.example:5000/team/app:v1")
+    assert (busybox.user, busybox.size) == ("1000:2000", 1984359)
+    assert busybox.repo_digests == ()
+    assert found["registry.k8s.io/pause:3.10"].user == "65535:65535"
+
+
+def test_image_of_the_containerd_store_has_all_its_digests() -> None:
+    recording = RECORDINGS["28-containerd"]
+    image = next(image for image in recording.images() if "busybox:latest" in (image.repo_tags or ()))
+    digest = image.id
+    found = translate.image_record(image, recording.image_inspect(image.id))
+    assert found.repo_digests == (
+        f"docker.io/library/busybox@{digest}",
+        f"registry.example:5000/team/app@{digest}",
+    )
+
+
+def test_untagged_image_has_no_names() -> None:
+    image = ImageSummary(id="sha256:1", repo_tags=["<none>:<none>"], repo_digests=["<none>@<none>"], size=3)
+    found = translate.image_record(image, None)
+    assert (found.repo_tags, found.repo_digests, found.user, found.size) == ((), (), "", 3)
+
+
+def test_summary_without_names_may_be_anything() -> None:
+    assert translate.name_from_summary(ContainerSummary(id="1")) == ""

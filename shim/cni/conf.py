@@ -3,6 +3,7 @@
 Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,16 +137,17 @@ def _is_conf(path: Path) -> bool:
 
 
 def _read_file(path: Path) -> NetworkConfig | Skipped:
+    name = os.fsencode(path.name).decode(errors="replace")  # it goes into messages, which must be text
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
         if len(data) > FILE_LIMIT:
-            return Skipped(path.name, f"larger than {FILE_LIMIT} bytes")
-        return parse_network(data, file=path.name)
+            return Skipped(name, f"larger than {FILE_LIMIT} bytes")
+        return parse_network(data, file=name)
     except ConfError as error:
-        return Skipped(path.name, str(error))
+        return Skipped(name, str(error))
     except OSError as error:
-        return Skipped(path.name, f"cannot be read: {error.strerror}")
+        return Skipped(name, f"cannot be read: {error.strerror}")
 
 
 def _json_object(data: bytes) -> JsonObject:

@@ -12,7 +12,8 @@ from shim import deadline
 from shim.cni.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, run_bounded
 from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 
-Program = Callable[[str], Path]
+Program = Callable[..., Path]
+"""`program(body, interpreter)` writes an executable script."""
 
 SOON = 5.0
 """Seconds that a kill may take on a busy machine; what is killed would otherwise run for a minute."""

@@ -1,0 +1,133 @@
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shim.cni.cache import Attachment, cached_attachments, cached_result, remove_cached, write_cached
+from shim.errors import ShimError
+
+CONFLIST = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "vendor": 1}]}
+RESULT = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
+ATTACHMENT = Attachment(
+    conflist=CONFLIST,
+    container_id="c0ffee",
+    netns="/run/netns/cri-c0ffee",
+    args=[("IgnoreUnknown", "1"), ("K8S_POD_NAME", "web")],
+    capabilities={"portMappings": [{"hostPort": 80}]},
+)
+
+
+def test_the_file_is_the_one_the_reference_library_writes(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+
+    path = tmp_path / "results/pods-c0ffee-eth0"
+    written = json.loads(path.read_bytes())
+    config = json.loads(base64.b64decode(written.pop("config")))
+    assert config == CONFLIST
+    assert written == {
+        "kind": "cniCacheV1",
+        "containerId": "c0ffee",
+        "ifName": "eth0",
+        "networkName": "pods",
+        "netns": "/run/netns/cri-c0ffee",
+        "cniArgs": [["IgnoreUnknown", "1"], ["K8S_POD_NAME", "web"]],
+        "capabilityArgs": {"portMappings": [{"hostPort": 80}]},
+        "result": RESULT,
+    }
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["pods-c0ffee-eth0"]
+
+
+def test_what_was_not_given_is_not_written(tmp_path: Path) -> None:
+    write_cached(tmp_path, Attachment(conflist=CONFLIST, container_id="c0ffee", netns=""), result=RESULT)
+
+    written = json.loads((tmp_path / "results/pods-c0ffee-eth0").read_bytes())
+    assert sorted(written) == ["config", "containerId", "ifName", "kind", "networkName", "result"]
+
+
+def test_a_second_add_replaces_the_entry(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+    write_cached(tmp_path, ATTACHMENT, result={"cniVersion": "1.0.0"})
+
+    assert cached_result(tmp_path, ATTACHMENT) == {"cniVersion": "1.0.0"}
+
+
+def test_an_attachment_comes_back_whole(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+
+    assert cached_attachments(tmp_path, container_id="c0ffee") == [msgspec.structs.replace(ATTACHMENT, result=RESULT)]
+
+
+def test_removal_may_be_repeated(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+
+    remove_cached(tmp_path, ATTACHMENT)
+    remove_cached(tmp_path, ATTACHMENT)
+
+    assert cached_result(tmp_path, ATTACHMENT) is None
+    assert cached_attachments(tmp_path, container_id="c0ffee") == []
+
+
+def written_by_go(tmp_path: Path, **changes: Any) -> Path:
+    """An entry in the words of a runtime that passes the bytes of a `.conf` file."""
+    config = {"cniVersion": "0.3.1", "name": "flannel", "type": "flannel"}
+    entry = {
+        "kind": "cniCacheV1",
+        "containerId": "c0ffee",
+        "config": base64.b64encode(json.dumps(config).encode()).decode(),
+        "ifName": "eth0",
+        "networkName": "flannel",
+        "cniArgs": [["K8S_POD_NAME", "old"]],
+        "result": RESULT,
+        "future": True,
+    }
+    path = tmp_path / "results/flannel-c0ffee-eth0"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(entry | changes))
+    return path
+
+
+def test_attachments_of_other_runtimes_are_found(tmp_path: Path) -> None:
+    written_by_go(tmp_path)
+
+    (attachment,) = cached_attachments(tmp_path, container_id="c0ffee")
+
+    assert attachment.network == "flannel"
+    assert [plugin["type"] for plugin in attachment.conflist["plugins"]] == ["flannel"]
+    assert (attachment.args, attachment.netns, attachment.result) == ([("K8S_POD_NAME", "old")], "", RESULT)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kind": "cniCacheV2"}, {"containerId": "c0ffee-2"}, {"config": "e30="}, {"config": "%"}, {"cniArgs": "x"}],
+    ids=["other-kind", "other-container", "no-config", "not-base64", "malformed"],
+)
+def test_entries_that_cannot_be_used_are_passed_over(tmp_path: Path, changes: dict[str, Any]) -> None:
+    written_by_go(tmp_path, **changes)
+
+    assert cached_attachments(tmp_path, container_id="c0ffee") == []
+
+
+def test_a_cut_off_entry_counts_as_absent(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+    path = tmp_path / "results/pods-c0ffee-eth0"
+    path.write_bytes(path.read_bytes()[:100])
+
+    assert cached_result(tmp_path, ATTACHMENT) is None
+
+
+def test_a_disk_that_refuses_is_an_error_that_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "results/pods-c0ffee-eth0").mkdir(parents=True)
+
+    with pytest.raises(
+        ShimError, match=rf"^write cni result cache {tmp_path}/results/pods-c0ffee-eth0: is a directory"
+    ):
+        write_cached(tmp_path, ATTACHMENT, result=RESULT)
+    with pytest.raises(ShimError, match=rf"^remove cni result cache {tmp_path}/results/pods-c0ffee-eth0: "):
+        remove_cached(tmp_path, ATTACHMENT)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

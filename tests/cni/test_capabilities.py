@@ -1,0 +1,153 @@
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cni.capabilities import (
+    EGRESS_BANDWIDTH,
+    INGRESS_BANDWIDTH,
+    POD_ANNOTATIONS,
+    bandwidth,
+    capability_args,
+    cni_args,
+    dns,
+    ip_ranges,
+    port_mappings,
+)
+from shim.errors import InvalidArgument
+
+
+def test_cni_args_name_the_pod_and_begin_with_ignore_unknown() -> None:
+    metadata = pb.PodSandboxMetadata(name="web", namespace="shop", uid="u-1", attempt=2)
+
+    assert cni_args(metadata, sandbox_id="c0ffee") == [
+        ("IgnoreUnknown", "1"),
+        ("K8S_POD_NAMESPACE", "shop"),
+        ("K8S_POD_NAME", "web"),
+        ("K8S_POD_INFRA_CONTAINER_ID", "c0ffee"),
+        ("K8S_POD_UID", "u-1"),
+    ]
+
+
+def test_port_mappings() -> None:
+    mappings = [
+        pb.PortMapping(container_port=80, host_port=8080),
+        pb.PortMapping(protocol=pb.UDP, container_port=53, host_port=53, host_ip="127.0.0.1"),
+        pb.PortMapping(protocol=pb.SCTP, container_port=99, host_port=9999, host_ip="::1"),
+        pb.PortMapping(container_port=81),
+    ]
+
+    assert port_mappings(mappings) == [
+        {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""},
+        {"hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.1"},
+        {"hostPort": 9999, "containerPort": 99, "protocol": "sctp", "hostIP": "::1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("1k", 1000),
+        ("1000", 1000),
+        ("10M", 10_000_000),
+        ("1G", 10**9),
+        ("1T", 10**12),
+        ("1P", 10**15),
+        ("1Ki", 1024),
+        ("1Mi", 2**20),
+        ("1Gi", 2**30),
+        ("1Ti", 2**40),
+        ("0.5Mi", 2**19),
+        (".5M", 500_000),
+        ("1.M", 1_000_000),
+        ("+2k", 2000),
+        ("0.001E", 10**15),
+        ("1e6", 10**6),
+        ("1E6", 10**6),
+        ("12e+5", 1_200_000),
+        ("5e6m", None),
+        ("1000000000m", 1_000_000),
+        ("1000000000000u", 1_000_000),
+        ("1000000000000000n", 1_000_000),
+        ("1000001m", 1001),
+        ("12.3456k", 12_346),
+    ],
+)
+def test_bandwidth_quantities(text: str, bits: int | None) -> None:
+    if bits is None:
+        with pytest.raises(InvalidArgument, match="is not a quantity"):
+            bandwidth({INGRESS_BANDWIDTH: text})
+    else:
+        assert bandwidth({INGRESS_BANDWIDTH: text})["ingressRate"] == bits
+
+
+@pytest.mark.parametrize("key", [INGRESS_BANDWIDTH, EGRESS_BANDWIDTH])
+@pytest.mark.parametrize(
+    "text", ["", "k", "10 M", "10MB", "10K", "10m5", "0x10", "1e", "ten", "\u0661k", "1" * 60, "1k\n"]
+)
+def test_what_is_no_quantity_names_the_annotation(key: str, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^annotation {key}: .* is not a quantity"):
+        bandwidth({key: text})
+
+
+@pytest.mark.parametrize("text", ["0", "999", "-1M", "999999m", "1.1P", "1E", "1Pi", "1e999", "1e-9", "1Ei"])
+def test_bandwidth_out_of_range_names_the_annotation(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^annotation {EGRESS_BANDWIDTH}: .* is not between 1k and 1P"):
+        bandwidth({EGRESS_BANDWIDTH: text})
+
+
+def test_bandwidth_of_both_directions() -> None:
+    assert bandwidth({INGRESS_BANDWIDTH: "1M", EGRESS_BANDWIDTH: "2M", "other": "x"}) == {
+        "ingressRate": 1_000_000,
+        "ingressBurst": 2_147_483_647,
+        "egressRate": 2_000_000,
+        "egressBurst": 2_147_483_647,
+    }
+
+
+def test_dns() -> None:
+    config = pb.DNSConfig(servers=["10.96.0.10"], searches=["svc.local"], options=["ndots:5"])
+
+    assert dns(config) == {"servers": ["10.96.0.10"], "searches": ["svc.local"], "options": ["ndots:5"]}
+    assert dns(pb.DNSConfig()) == {}
+
+
+@pytest.mark.parametrize(
+    ("pod_cidr", "sets"),
+    [
+        ("", []),
+        (" , ", []),
+        ("10.244.1.0/24", [[{"subnet": "10.244.1.0/24"}]]),
+        ("10.244.1.0/24,fd00:10:244::/64", [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:10:244::/64"}]]),
+        ("fd00::/64, 10.1.0.0/24", [[{"subnet": "fd00::/64"}], [{"subnet": "10.1.0.0/24"}]]),
+        ("10.1.0.0/24,10.2.0.0/24", [[{"subnet": "10.1.0.0/24"}, {"subnet": "10.2.0.0/24"}]]),
+    ],
+    ids=["none", "blank", "v4", "dual-stack", "v6-first", "two-of-a-family"],
+)
+def test_ip_ranges_have_a_set_for_each_family(pod_cidr: str, sets: list[Any]) -> None:
+    assert ip_ranges(pod_cidr) == sets
+
+
+def test_a_bad_range_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"^pod_cidr '10\.1\.0\.0/24,nonsense': 'nonsense' does not appear"):
+        ip_ranges("10.1.0.0/24,nonsense")
+
+
+def test_a_pod_that_asks_for_nothing_has_no_capability_arguments() -> None:
+    assert capability_args(pb.PodSandboxConfig(), pod_cidr="") == {}
+
+
+def test_all_capability_arguments_together() -> None:
+    config = pb.PodSandboxConfig(
+        port_mappings=[pb.PortMapping(container_port=80, host_port=8080)],
+        annotations={INGRESS_BANDWIDTH: "1M", "team": "blue"},
+        dns_config=pb.DNSConfig(servers=["10.96.0.10"]),
+    )
+
+    assert capability_args(config, pod_cidr="10.244.1.0/24") == {
+        "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}],
+        "bandwidth": {"ingressRate": 1_000_000, "ingressBurst": 2_147_483_647},
+        "dns": {"servers": ["10.96.0.10"], "searches": [], "options": []},
+        "ipRanges": [[{"subnet": "10.244.1.0/24"}]],
+        POD_ANNOTATIONS: {INGRESS_BANDWIDTH: "1M", "team": "blue"},
+    }

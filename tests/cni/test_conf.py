@@ -1,0 +1,195 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shim.cni.conf import FILE_LIMIT, ConfError, Listing, NetworkConfig, Skipped, choose, parse_network, read_directory
+from tests.cni.fake_plugins import FakePlugins
+
+BRIDGE: dict[str, Any] = {"type": "bridge", "bridge": "cni0", "vendor": {"x": [1, None]}}
+
+
+def conflist(**changes: Any) -> dict[str, Any]:
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [BRIDGE]} | changes
+
+
+def parsed(raw: Any, *, file: str = "10-pods.conflist") -> NetworkConfig:
+    return parse_network(json.dumps(raw).encode(), file=file)
+
+
+def reason(raw: Any, *, file: str = "10-pods.conflist") -> str:
+    with pytest.raises(ConfError) as raised:
+        parsed(raw, file=file)
+    return str(raised.value)
+
+
+def test_a_list_is_kept_as_written() -> None:
+    raw = conflist(disableCheck=True, disableGC="false", vendor="kept")
+
+    network = parsed(raw)
+
+    assert network.conflist == raw
+    assert (network.name, network.plugin_types) == ("pods", ["bridge"])
+
+
+@pytest.mark.parametrize("file", ["10.conf", "10.json"])
+def test_a_single_plugin_is_wrapped(file: str) -> None:
+    raw = {"cniVersion": "0.4.0", "name": "pods", **BRIDGE}
+
+    assert parsed(raw, file=file).conflist == {"cniVersion": "0.4.0", "name": "pods", "plugins": [raw]}
+
+
+@pytest.mark.parametrize("file", ["10.conf", "10.json"])
+def test_a_list_under_another_suffix_is_a_list(file: str) -> None:
+    assert parsed(conflist(), file=file).conflist == conflist()
+
+
+@pytest.mark.parametrize(
+    ("version", "versions", "in_use"),
+    [
+        (None, None, "0.1.0"),
+        ("", None, "0.1.0"),
+        ("0.3.1", None, "0.3.1"),
+        ("1.1.0", None, "1.1.0"),
+        ("0.4.0", ["0.3.1", "1.0.0"], "1.0.0"),
+        (None, ["0.4.0", "1.1.0", "9.0.0"], "1.1.0"),
+        ("2.0.0", ["1.0.0", "2.0.0"], "1.0.0"),
+        ("1.0.0", [], "1.0.0"),
+    ],
+    ids=["none", "empty", "old", "newest", "several", "only-several", "one-too-new", "no-several"],
+)
+def test_the_newest_version_known_to_both_is_in_use(version: Any, versions: Any, in_use: str) -> None:
+    raw = conflist(cniVersion=version, cniVersions=versions)
+
+    assert parsed({key: value for key, value in raw.items() if value is not None}).conflist["cniVersion"] == in_use
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "not a JSON object"),
+        (conflist(name=""), "no name"),
+        ({"cniVersion": "1.0.0", "plugins": [BRIDGE]}, "no name"),
+        (conflist(name="../etc"), "bad name '../etc': only letters, digits, '_', '.' and '-', first a letter or digit"),
+        (conflist(name=7), "bad name 7"),
+        (conflist(plugins=[]), "no plugins: 'plugins' must be a list of at least one"),
+        (conflist(plugins={}), "no plugins"),
+        ({"cniVersion": "1.0.0", "name": "pods", **BRIDGE}, "no plugins"),
+        (conflist(plugins=["bridge"]), "plugins[0] is not an object"),
+        (conflist(plugins=[BRIDGE, {}]), "plugins[1] has no type"),
+        (conflist(plugins=[{"type": ["bridge"]}]), "plugins[0] has no type"),
+        (conflist(plugins=[{"type": "../../sh"}]), "plugins[0] has a bad type '../../sh'"),
+        (conflist(plugins=[{"type": ".."}]), "plugins[0] has a bad type '..'"),
+        (conflist(plugins=[{"type": "p", "capabilities": ["portMappings"]}]), "plugins[0]: capabilities is not an"),
+        (conflist(cniVersion="1.2.0"), "unsupported cniVersion 1.2.0: the newest known is 1.1.0"),
+        (conflist(cniVersions=["2.0.0", 3], cniVersion="1.5.0"), "unsupported cniVersion 2.0.0, 3, 1.5.0"),
+        (conflist(cniVersion=1), "unsupported cniVersion 1"),
+        (conflist(cniVersions="1.0.0"), "cniVersions is not a list"),
+        (conflist(disableCheck="yes"), "disableCheck must be true or false, not 'yes'"),
+        (conflist(disableGC=3), "disableGC must be true or false, not 3"),
+    ],
+)
+def test_a_list_that_cannot_be_used_says_why(raw: Any, words: str) -> None:
+    assert reason(raw).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not JSON: the file is empty"),
+        (b" \n", "not JSON: the file is empty"),
+        (b'{"name": "pods",', "not JSON: Input data was truncated"),
+        (b"name: pods", "not JSON: JSON is malformed"),
+        (b"\xff\xfe", "not JSON: JSON is malformed"),
+        (b"[" * 100_000, "not JSON: maximum recursion depth"),
+    ],
+    ids=["empty", "blank", "half", "yaml", "binary", "deep"],
+)
+def test_a_file_that_is_not_json_says_where(data: bytes, words: str) -> None:
+    with pytest.raises(ConfError) as raised:
+        parse_network(data, file="10.conflist")
+
+    assert str(raised.value).startswith(words)
+
+
+def test_a_reason_stays_short() -> None:
+    assert len(reason(conflist(name="/" * 100_000))) < 200
+
+
+def test_capabilities_count_only_when_true() -> None:
+    plugin = {"type": "portmap", "capabilities": {"portMappings": True, "dns": False, "mac": "yes"}}
+    network = parsed(conflist(plugins=[BRIDGE, plugin]))
+
+    assert network.declares("portMappings")
+    assert not any(network.declares(name) for name in ("dns", "mac", "bandwidth"))
+
+
+def write(directory: Path, name: str, raw: Any) -> None:
+    (directory / name).write_text(raw if isinstance(raw, str) else json.dumps(raw))
+
+
+def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name in ("20.conflist", "10.json", "100.conf", "30.conflist"):
+        write(tmp_path, name, conflist(name=f"net-{name}"))
+    for name in ("00.conflist.bak", "01.yaml", "README"):
+        write(tmp_path, name, "not a configuration")
+    (tmp_path / "05.conflist").mkdir()
+
+    names = [entry.name for entry in read_directory(tmp_path).entries if isinstance(entry, NetworkConfig)]
+
+    assert names == ["net-10.json", "net-100.conf", "net-20.conflist", "net-30.conflist"]
+
+
+def test_what_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "10.conflist").symlink_to(tmp_path / "nowhere")
+    write(tmp_path, "20.conflist", " " * (FILE_LIMIT + 1))
+    write(tmp_path, "30.conflist", "{")
+
+    assert read_directory(tmp_path).entries == (
+        Skipped("10.conflist", "cannot be read: No such file or directory"),
+        Skipped("20.conflist", "larger than 1048576 bytes"),
+        Skipped("30.conflist", "not JSON: Input data was truncated"),
+    )
+
+
+def test_a_directory_of_none_or_nothing_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert read_directory(tmp_path / "absent").problem == "does not exist"
+    assert read_directory(tmp_path).problem == "holds no .conflist, .conf or .json file"
+    assert read_directory(tmp_path / "file").problem == "cannot be read: Not a directory"
+
+
+def test_the_first_network_whose_plugins_exist_is_chosen(tmp_path: Path, fakes: FakePlugins) -> None:
+    fakes.write("bridge")
+    networks: list[NetworkConfig | Skipped] = [
+        NetworkConfig("10", conflist(plugins=[{"type": "calico"}, {"type": "bridge"}, {"type": "portmap"}])),
+        Skipped("20", "not JSON"),
+        NetworkConfig("30", conflist(plugins=[{"type": "bridge", "ipam": {"type": "answered-inside"}}])),
+        Skipped("40", "not looked at"),
+    ]
+
+    choice = choose(Listing(tmp_path, tuple(networks)), bin_dirs=[Path("/opt/none"), fakes.bin_dir])
+
+    assert choice.network == networks[2]
+    assert [str(skipped) for skipped in choice.skipped] == [
+        f"10: plugin binaries calico, portmap not found in /opt/none, {fakes.bin_dir}",
+        "20: not JSON",
+    ]
+
+
+def test_without_a_usable_file_nothing_is_chosen(tmp_path: Path) -> None:
+    listing = Listing(tmp_path, (NetworkConfig("10", conflist()),))
+
+    choice = choose(listing, bin_dirs=[tmp_path])
+
+    assert choice.network is None
+    assert str(choice.skipped[0]) == f"10: plugin binary bridge not found in {tmp_path}"
+
+
+def test_a_name_that_is_no_text_is_told_as_text(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"10-\xff.conflist")).write_text(json.dumps(conflist()))
+
+    assert read_directory(tmp_path).entries == (NetworkConfig("10-\ufffd.conflist", conflist()),)

@@ -1,0 +1,66 @@
+"""A node in memory: the domain's real code over the fake Engine, real state files and real CNI directories."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shim.checkpoint.pod_cidr import PodCidr
+from shim.checkpoint.store import CheckpointStore
+from shim.cni.network import Plugins
+from shim.cni.watch import ConfDirectory
+from shim.config.model import Config
+from shim.engine.facts import EngineFacts
+from shim.locks import KeyedLocks
+from shim.runtime import Runtime
+from shim.view.node import NodeView
+from shim.view.watch import Watcher
+from tests.fakes.engine import FakeEngine
+
+BUSYBOX = "docker.io/library/busybox:latest"
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    """An Engine with the pause image and a busybox."""
+    engine = FakeEngine()
+    engine.add_image(Config().pod_infra_container_image)
+    engine.add_image(BUSYBOX)
+    return engine
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Settings whose every path is below tmp_path."""
+    return Config(
+        root_directory=tmp_path / "state",
+        netns_directory=tmp_path / "netns",
+        cni_conf_dir=tmp_path / "cni-conf",
+        cni_bin_dir=(tmp_path / "cni-bin",),
+        cni_cache_dir=tmp_path / "cni-cache",
+        cni_plugin_timeout=10.0,
+    )
+
+
+@pytest.fixture
+def rt(engine: FakeEngine, config: Config) -> Iterator[Runtime]:
+    """The collaborators, with a view that follows the engine."""
+    config.root_directory.mkdir()
+    view = NodeView(engine)
+    watcher = Watcher(engine, view)
+    networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
+    networks.start()
+    watcher.start()
+    yield Runtime(
+        config=config,
+        engine=engine,
+        facts=EngineFacts(engine, restrict_oom_score_adj="false"),
+        view=view,
+        checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
+        pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
+        networks=networks,
+        plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),
+        locks=KeyedLocks(),
+    )
+    watcher.stop()
+    networks.stop()

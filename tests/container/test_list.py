@@ -1,0 +1,46 @@
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.list import list_containers
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+
+
+def state(value: pb.ContainerState) -> pb.ContainerStateValue:
+    return pb.ContainerStateValue(state=value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, {"created", "running", "exited"}),
+        ({"state": state(pb.CONTAINER_CREATED)}, {"created"}),
+        ({"state": state(pb.CONTAINER_RUNNING)}, {"running"}),
+        ({"state": state(pb.CONTAINER_EXITED)}, {"exited"}),
+        ({"state": state(pb.CONTAINER_UNKNOWN)}, set()),
+        ({"label_selector": {"tier": "running"}}, {"running"}),
+        ({"label_selector": {"tier": "running", "x": "y"}}, set()),
+        ({"pod_sandbox_id": "f" * 64}, set()),
+    ],
+)
+def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, "created")
+    running(rt, sandbox, "running")
+    exited = running(rt, sandbox, "exited")
+    engine.exit_container(exited)
+    rt.view.refresh_container(exited)
+    found = list_containers(rt, filter=pb.ContainerFilter(**wanted))
+    assert {container.metadata.name for container in found} == expected
+
+
+def test_ids_and_their_beginnings(rt: Runtime) -> None:
+    first, second = ready_pod(rt, "a"), ready_pod(rt, "b")
+    container = created(rt, first)
+    created(rt, second)
+    for wanted in ({"id": container}, {"id": container[:16]}, {"pod_sandbox_id": first[:16]}):
+        (found,) = list_containers(rt, filter=pb.ContainerFilter(**wanted))
+        assert (found.id, found.pod_sandbox_id) == (container, first)

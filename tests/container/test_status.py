@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.list import list_containers
+from shim.container.status import container_status, stop_signal_number
+from shim.errors import NotFound
+from shim.runtime import Runtime
+from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+
+
+def test_list_and_status_agree(rt: Runtime) -> None:
+    container = running(rt, ready_pod(rt))
+    status = container_status(rt, container_id=container, verbose=False).status
+    (row,) = list_containers(rt, filter=pb.ContainerFilter())
+    for field in ("id", "metadata", "state", "created_at", "image", "image_id", "labels", "annotations"):
+        assert getattr(status, field) == getattr(row, field), field
+    assert status.log_path == "/var/log/pods/web/app.log"
+
+
+def test_an_image_has_one_identity(rt: Runtime, engine: FakeEngine) -> None:
+    image = rt.view.image(BUSYBOX)
+    assert image is not None
+    status = container_status(rt, container_id=created(rt, ready_pod(rt)), verbose=False).status
+    assert status.image_id == image.id
+    assert status.image.image == BUSYBOX
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "oom_killed", "reason"), [(0, False, "Completed"), (3, False, "Error"), (137, True, "OOMKilled")]
+)
+def test_how_it_ended(exit_code: int, oom_killed: bool, reason: str, rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.exit_container(container, exit_code=exit_code, oom_killed=oom_killed)
+    rt.view.refresh_container(container)
+    status = container_status(rt, container_id=container, verbose=False).status
+    assert (status.state, status.exit_code, status.reason) == (pb.CONTAINER_EXITED, exit_code, reason)
+    assert status.finished_at >= status.started_at > 0
+
+
+def test_times_that_have_not_come_are_zero(rt: Runtime) -> None:
+    status = container_status(rt, container_id=created(rt, ready_pod(rt)), verbose=False).status
+    assert (status.started_at, status.finished_at) == (0, 0)
+    assert status.created_at > 0
+
+
+def test_mounts_are_those_that_were_asked_for(rt: Runtime) -> None:
+    mounts = [pb.Mount(host_path="/tmp", container_path="/t", readonly=True)]
+    status = container_status(rt, container_id=created(rt, ready_pod(rt), mounts=mounts), verbose=False).status
+    assert list(status.mounts) == mounts
+
+
+def test_verbose_tells_the_pid(rt: Runtime) -> None:
+    container = running(rt, ready_pod(rt))
+    info = json.loads(container_status(rt, container_id=container, verbose=True).info["info"])
+    assert info["pid"] == rt.view.container(container).life.pid
+
+
+def test_an_unknown_container(rt: Runtime) -> None:
+    with pytest.raises(NotFound):
+        container_status(rt, container_id="f" * 64, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("docker", "signal"),
+    [("", pb.SIGTERM), ("SIGQUIT", pb.SIGQUIT), ("SIGRTMIN+3", pb.SIGRTMINPLUS3), ("37", pb.RUNTIME_DEFAULT)],
+)
+def test_stop_signals(docker: str, signal: pb.Signal, rt: Runtime) -> None:
+    assert stop_signal_number(docker) == signal

@@ -1,0 +1,60 @@
+import threading
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.stop import stop_container
+from shim.errors import ShimError
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+
+
+@pytest.mark.parametrize("container_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b"])
+def test_an_unknown_container_is_stopped_already(container_id: str, rt: Runtime) -> None:
+    stop_container(rt, container_id=container_id, timeout=0)
+
+
+def test_it_is_seen_to_have_ended_when_stop_returns(rt: Runtime) -> None:
+    container = running(rt, ready_pod(rt))
+    stop_container(rt, container_id=container, timeout=5)
+    life = rt.view.container(container).life
+    assert (life.state, life.exit_code, life.reason) == (pb.CONTAINER_EXITED, 143, "Error")
+    stop_container(rt, container_id=container, timeout=5)
+
+
+def test_without_a_grace_period_it_is_killed(rt: Runtime) -> None:
+    container = running(rt, ready_pod(rt))
+    stop_container(rt, container_id=container, timeout=0)
+    assert rt.view.container(container).life.exit_code == 137
+
+
+def test_one_that_was_never_started_stays_created(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+    stop_container(rt, container_id=container, timeout=0)
+    assert rt.view.container(container).life.state == pb.CONTAINER_CREATED
+
+
+def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    with engine.held("stop_container", container) as gate:
+        patient = threading.Thread(target=stop_container, args=(rt,), kwargs={"container_id": container, "timeout": 30})
+        patient.start()
+        gate.wait_entered()
+        stop_container(rt, container_id=container, timeout=0)
+        assert not rt.view.container(container).life.running
+    patient.join(10)
+    assert not patient.is_alive()
+
+
+def test_removal_by_somebody_else_meanwhile_is_fine(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.remove_container(container)
+    stop_container(rt, container_id=container, timeout=5)
+
+
+def test_a_stop_that_fails_says_so(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.fail_next("stop_container", ShimError("tried to kill, but it lives"))
+    with pytest.raises(ShimError, match="it lives"):
+        stop_container(rt, container_id=container, timeout=5)

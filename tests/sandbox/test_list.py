@@ -1,0 +1,49 @@
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.runtime import Runtime
+from shim.sandbox.list import list_pod_sandbox
+from tests.fakes.engine import FakeEngine
+from tests.pods import ready_pod
+
+READY = pb.PodSandboxStateValue(state=pb.SANDBOX_READY)
+NOT_READY = pb.PodSandboxStateValue(state=pb.SANDBOX_NOTREADY)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, {"a", "b"}),
+        ({"state": READY}, {"a"}),
+        ({"state": NOT_READY}, {"b"}),
+        ({"label_selector": {"app": "a"}}, {"a"}),
+        ({"label_selector": {"app": "a", "x": "y"}}, set()),
+        ({"state": READY, "label_selector": {"app": "b"}}, set()),
+    ],
+)
+def test_filters(wanted: dict[str, Any], expected: set[str], rt: Runtime, engine: FakeEngine) -> None:
+    ready_pod(rt, "a")
+    dead = ready_pod(rt, "b")
+    engine.exit_container(dead)
+    rt.view.refresh_container(dead)
+    found = list_pod_sandbox(rt, filter=pb.PodSandboxFilter(**wanted))
+    assert {sandbox.metadata.name for sandbox in found} == expected
+
+
+def test_an_id_or_the_beginning_of_one(rt: Runtime) -> None:
+    sandbox = ready_pod(rt, "a")
+    ready_pod(rt, "b")
+    for wanted in (sandbox, sandbox[:16]):
+        (found,) = list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id=wanted))
+        assert found.id == sandbox
+
+
+def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
+    sandbox = ready_pod(rt)
+    (row,) = list_pod_sandbox(rt, filter=pb.PodSandboxFilter())
+    assert row.metadata == pb.PodSandboxMetadata(name="web", uid="uid-web", namespace="default")
+    assert dict(row.labels) == {"app": "web"}
+    assert dict(row.annotations) == {"note": "about web"}
+    assert row.created_at == rt.view.sandbox(sandbox).life.created_at

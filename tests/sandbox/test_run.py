@@ -1,0 +1,95 @@
+import pytest
+
+from shim import pod
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.runtime import Runtime
+from shim.sandbox.run import run_pod_sandbox
+from tests.fakes.engine import FakeEngine
+from tests.pods import pod_config, ready_pod
+
+
+def test_a_sandbox_is_ready_and_known_when_run_returns(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    record = rt.view.sandbox(sandbox)
+    assert pod.is_ready(rt, record)
+    assert record.name == "k8s_POD_web_default_uid-web_0"
+    assert record.config == pod_config()
+    checkpoint = rt.checkpoints.get(sandbox)
+    assert checkpoint is not None
+    assert checkpoint.ready
+    assert checkpoint.network is None
+
+
+def test_a_second_try_gets_the_sandbox_of_the_first(rt: Runtime, engine: FakeEngine) -> None:
+    assert ready_pod(rt) == ready_pod(rt)
+    assert len(engine.containers) == 1
+
+
+def test_an_unfinished_sandbox_is_replaced(rt: Runtime, engine: FakeEngine) -> None:
+    first = ready_pod(rt)
+    engine.exit_container(first)
+    rt.view.refresh_container(first)
+    second = ready_pod(rt)
+    assert second != first
+    assert list(engine.containers) == [second]
+    assert [checkpoint.sandbox_id for checkpoint in rt.checkpoints.all()] == [second]
+
+
+@pytest.mark.parametrize("step", ["create_container", "start_container"])
+def test_a_step_that_fails_leaves_nothing(step: str, rt: Runtime, engine: FakeEngine) -> None:
+    engine.fail_next(step, ShimError("the disk is on fire"))
+    with pytest.raises(ShimError, match="on fire"):
+        ready_pod(rt)
+    assert engine.containers == {}
+    assert rt.checkpoints.all() == []
+    assert list((rt.config.root_directory / "resolv-conf").iterdir()) == []
+    assert pod.is_ready(rt, rt.view.sandbox(ready_pod(rt)))
+
+
+def test_what_cannot_be_undone_stays_listed_until_it_can(rt: Runtime, engine: FakeEngine) -> None:
+    engine.fail_next("start_container", ShimError("no space"))
+    engine.fail_next("remove_container", ShimError("busy"))
+    with pytest.raises(ShimError, match="no space") as caught:
+        ready_pod(rt)
+    assert any("undo of its pause container failed: busy" in note for note in caught.value.__notes__)
+    (left,) = engine.containers
+    rt.view.refresh_container(left)
+    assert not pod.is_ready(rt, rt.view.sandbox(left))
+    assert ready_pod(rt) != left
+    assert left not in engine.containers
+
+
+def test_a_pod_with_a_network_needs_a_cni_configuration(rt: Runtime, engine: FakeEngine) -> None:
+    with pytest.raises(FailedPrecondition, match=str(rt.config.cni_conf_dir)):
+        run_pod_sandbox(rt, config=pod_config(network=pb.POD), runtime_handler="")
+    assert engine.containers == {}
+
+
+def test_an_unknown_runtime_handler_names_those_there_are(rt: Runtime) -> None:
+    with pytest.raises(InvalidArgument, match=r"no runtime 'kata'; it has runc"):
+        run_pod_sandbox(rt, config=pod_config(), runtime_handler="kata")
+
+
+@pytest.mark.parametrize("handler", ["", "docker", "runc"])
+def test_known_runtime_handlers(handler: str, rt: Runtime) -> None:
+    sandbox = run_pod_sandbox(rt, config=pod_config(), runtime_handler=handler)
+    assert rt.view.sandbox(sandbox).runtime_handler == handler
+
+
+def test_a_dead_holder_of_the_name_gives_way(rt: Runtime, engine: FakeEngine) -> None:
+    name = "k8s_POD_web_default_uid-web_0"
+    image = engine.images[0].id
+    holder = engine.create_container(name=name, body={"Image": image})
+    sandbox = ready_pod(rt)
+    assert holder not in engine.containers
+    assert rt.view.sandbox(sandbox).name == name
+
+
+def test_a_running_holder_of_the_name_keeps_it(rt: Runtime, engine: FakeEngine) -> None:
+    name = "k8s_POD_web_default_uid-web_0"
+    holder = engine.create_container(name=name, body={"Image": engine.images[0].id})
+    engine.start_container(holder)
+    sandbox = ready_pod(rt)
+    assert holder in engine.containers
+    assert rt.view.sandbox(sandbox).name.startswith(name + "_")

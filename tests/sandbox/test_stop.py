@@ -1,0 +1,49 @@
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import ShimError
+from shim.runtime import Runtime
+from shim.sandbox.list import list_pod_sandbox, sandbox_state
+from shim.sandbox.stop import stop_pod_sandbox
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+
+
+@pytest.mark.parametrize("sandbox_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b", "no such"])
+def test_an_unknown_sandbox_is_stopped_already(sandbox_id: str, rt: Runtime) -> None:
+    stop_pod_sandbox(rt, sandbox_id=sandbox_id)
+
+
+def test_everything_in_the_pod_ends(rt: Runtime) -> None:
+    sandbox = ready_pod(rt)
+    ended, never_started = running(rt, sandbox, "a"), created(rt, sandbox, "b")
+    other = running(rt, ready_pod(rt, "other"))
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert sandbox_state(rt, rt.view.sandbox(sandbox)) == pb.SANDBOX_NOTREADY
+    assert rt.view.container(ended).life.state == pb.CONTAINER_EXITED
+    assert rt.view.container(never_started).life.state == pb.CONTAINER_CREATED
+    assert rt.view.container(other).life.running
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+
+
+def test_one_container_that_does_not_die_does_not_save_the_others(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    containers = [running(rt, sandbox, name) for name in "abc"]
+    engine.fail_next("kill_container", ShimError("it is in state D"))
+    with pytest.raises(ShimError, match="state D"):
+        stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert sum(rt.view.container(container).life.running for container in containers) == 1
+    # Its address may still be in use, so the pod keeps its network.
+    assert rt.view.sandbox(sandbox).life.running
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert not rt.view.sandbox(sandbox).life.running
+
+
+def test_a_pause_container_removed_by_hand_stays_listed_until_it_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.remove_container(sandbox)
+    rt.view.refresh_container(sandbox)
+    (left,) = list_pod_sandbox(rt, filter=pb.PodSandboxFilter())
+    assert (left.id, left.state, left.metadata.name) == (sandbox, pb.SANDBOX_NOTREADY, "web")
+    assert left.created_at > 0
+    stop_pod_sandbox(rt, sandbox_id=sandbox[:12])

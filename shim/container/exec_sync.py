@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -35,15 +36,17 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     if not record.life.running:
         raise FailedPrecondition(f"container {record.id} does not run")
     output = {STDOUT: bytearray(), STDERR: bytearray()}
+    ended: ExecInspect | None
     with deadline.bound(timeout) if timeout else nullcontext():
         exec_id = rt.engine.create_exec(record.id, body=exec_body(cmd))
         try:
             with rt.engine.start_exec(exec_id) as stream:
                 _collect(stream, output)
             ended = rt.engine.inspect_exec(exec_id)
-        except (DeadlineExceeded, Cancelled):
-            _end(rt, exec_id)
-            raise
+        except (DeadlineExceeded, Cancelled) as error:
+            ended = _end(rt, exec_id)
+            if ended is None or isinstance(error, Cancelled):
+                raise
     return pb.ExecSyncResponse(
         stdout=bytes(output[STDOUT]), stderr=bytes(output[STDERR]), exit_code=_exit_code(ended, exec_id)
     )
@@ -66,23 +69,39 @@ def _exit_code(ended: ExecInspect, exec_id: str) -> int:
     return ended.exit_code
 
 
-def _end(rt: Runtime, exec_id: str) -> None:
-    """Kill the exec'd process and wait until it is gone. Docker has no call for that."""
-    with deadline.shielded(KILL_SECONDS):
-        pid = rt.engine.inspect_exec(exec_id).pid
-        if not pid:
-            return
+def _end(rt: Runtime, exec_id: str) -> ExecInspect | None:
+    """Kill the exec'd process and wait until it is gone; Docker has no call for that.
+
+    None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
+    its output open: then the command has finished in time.
+    """
+    with deadline.shielded(KILL_SECONDS) as scope:
+        found = _wait_begun(rt, exec_id, scope)
+        if not found.running:
+            return found
         try:
-            handle = os.pidfd_open(pid)
+            handle = os.pidfd_open(found.pid)
         except ProcessLookupError:
-            return
+            return rt.engine.inspect_exec(exec_id)
         try:
             # The pid could have been reused before the handle was opened; the Engine's word after it tells.
-            if rt.engine.inspect_exec(exec_id).running:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                _wait_gone(handle, exec_id)
+            found = rt.engine.inspect_exec(exec_id)
+            if not found.running:
+                return found
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            _wait_gone(handle, exec_id)
         finally:
             os.close(handle)
+    return None
+
+
+def _wait_begun(rt: Runtime, exec_id: str, scope: deadline.Scope) -> ExecInspect:
+    """Docker says that an exec runs a little before its process has a pid, and has no event for the latter."""
+    never = threading.Event()
+    while (found := rt.engine.inspect_exec(exec_id)).running and not found.pid:
+        scope.check(f"wait for the process of exec {exec_id}")
+        never.wait(0.01)
+    return found
 
 
 def _wait_gone(handle: int, exec_id: str) -> None:

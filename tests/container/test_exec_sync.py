@@ -1,0 +1,66 @@
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from shim import deadline
+from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_state import ExecScript
+from tests.pods import created, ready_pod, running
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    """A real process to be killed."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+def test_output_and_exit_code(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(frames=[(1, b"a"), (2, b"err"), (1, b"b")], exit_code=3))
+    answer = exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+    assert (answer.stdout, answer.stderr, answer.exit_code) == (b"ab", b"err", 3)
+
+
+def test_output_beyond_the_limit_is_dropped_for_each_stream(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    half = b"x" * (OUTPUT_LIMIT // 2 + 1)
+    engine.script_exec(ExecScript(frames=[(1, half), (1, half), (2, b"e"), (1, b"more")]))
+    answer = exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+    assert len(answer.stdout) == OUTPUT_LIMIT
+    assert (answer.stderr, answer.exit_code) == (b"e", 0)
+
+
+def test_the_container_must_run(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+    with pytest.raises(FailedPrecondition, match="does not run"):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
+
+def test_at_the_deadline_the_process_is_gone(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+    with pytest.raises(DeadlineExceeded):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=1)
+    assert sleeper.poll() == -9
+
+
+def test_a_client_that_goes_away_takes_the_process_along(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(frames=[(1, b"begun")], endless=True, pid=sleeper.pid))
+    scope = deadline.Scope()
+    timer = threading.Timer(0.2, scope.cancel)
+    timer.start()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+    assert sleeper.poll() == -9

@@ -68,14 +68,15 @@ class EngineFacts:
         # The daemon's limits count, not ours. Behind systemd's socket activation the peer is init, whose bounding
         # set is what the daemon got.
         proc = Path("/proc") / str(self._engine.daemon_pid() or "self")
-        if self._restrict == "auto" and _has_capability(proc / "status", CAP_SYS_RESOURCE):
+        if self._restrict == "auto" and has_capability(proc / "status", CAP_SYS_RESOURCE):
             return -1000
         floor = int((proc / "oom_score_adj").read_text())
         log.warning("OOM scores are limited: Docker may not lower them on this machine", lowest=floor)
         return floor
 
 
-def _has_capability(status: Path, bit: int) -> bool:
+def has_capability(status: Path, bit: int) -> bool:
+    """Whether a /proc/<pid>/status names the capability in its bounding set."""
     for line in status.read_text().splitlines():
         if line.startswith("CapBnd:"):
             return bool(int(line.split()[1], 16) >> bit & 1)

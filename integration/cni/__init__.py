@@ -1,0 +1,1 @@
+"""CNI with the plugins that nodes run."""

@@ -1,0 +1,93 @@
+"""Requests that can be refused without looking at anything but themselves.
+
+One function for each RPC that needs one, called by the services before the domain sees the request. All raise
+InvalidArgument that names the field as the client wrote it, such as `config.metadata.name`; user namespaces are a
+FailedPrecondition, since another runtime could give them. What depends on the state of the node, the Engine or the
+image is the domain's to refuse.
+"""
+
+from google.protobuf.message import Message
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri.validate import rules
+from shim.cri.validate.container import container_config
+from shim.cri.validate.pod import log_directory, sandbox_config
+from shim.cri.validate.rules import well_formed
+from shim.errors import InvalidArgument
+
+__all__ = [
+    "container_id",
+    "create_container",
+    "exec_sync",
+    "image",
+    "pod_sandbox_id",
+    "run_pod_sandbox",
+    "stop_container",
+    "update_container_resources",
+    "update_pod_sandbox_resources",
+    "well_formed",
+]
+
+
+def run_pod_sandbox(request: pb.RunPodSandboxRequest) -> None:
+    """RunPodSandbox."""
+    well_formed(request)
+    rules.required(request, "config")
+    sandbox_config(request.config, field="config")
+
+
+def create_container(request: pb.CreateContainerRequest) -> None:
+    """CreateContainer. Of the pod's configuration only what names the container and its log is used."""
+    well_formed(request)
+    rules.required(request, "pod_sandbox_id")
+    rules.required(request, "config")
+    container_config(request.config, field="config")
+    rules.required(request, "sandbox_config")
+    rules.pod_metadata(request.sandbox_config, field="sandbox_config")
+    log_directory(request.sandbox_config.log_directory, field="sandbox_config.log_directory")
+
+
+def stop_container(request: pb.StopContainerRequest) -> None:
+    """StopContainer."""
+    container_id(request)
+    rules.not_negative(request.timeout, field="timeout")
+
+
+def exec_sync(request: pb.ExecSyncRequest) -> None:
+    """ExecSync."""
+    container_id(request)
+    if not request.cmd or not request.cmd[0]:
+        raise InvalidArgument("cmd is empty")
+    rules.not_negative(request.timeout, field="timeout")
+
+
+def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:
+    """UpdateContainerResources."""
+    container_id(request)
+    rules.required(request, "linux")
+    rules.resources(request.linux, field="linux")
+
+
+def update_pod_sandbox_resources(request: pb.UpdatePodSandboxResourcesRequest) -> None:
+    """UpdatePodSandboxResources."""
+    pod_sandbox_id(request)
+    rules.resources(request.overhead, field="overhead")
+    rules.resources(request.resources, field="resources")
+
+
+def pod_sandbox_id(request: Message) -> None:
+    """Any request about one pod sandbox."""
+    well_formed(request)
+    rules.required(request, "pod_sandbox_id")
+
+
+def container_id(request: Message) -> None:
+    """Any request about one container."""
+    well_formed(request)
+    rules.required(request, "container_id")
+
+
+def image(request: Message) -> None:
+    """Any request about one image."""
+    well_formed(request)
+    rules.image_spec(request)

@@ -1,0 +1,93 @@
+"""What a container may be configured with."""
+
+import posixpath
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri.validate import rules
+from shim.errors import InvalidArgument
+from shim.names import check_name_part
+
+RESERVED_NAME = "POD"
+"""The name that pause containers have in `docker ps`."""
+
+_DEVICE_PERMISSIONS = frozenset("rwm")
+
+
+def container_config(config: pb.ContainerConfig, *, field: str) -> None:
+    """Check the configuration of a new container."""
+    rules.required(config, "metadata", field=field)
+    _name(config.metadata.name, field=f"{field}.metadata.name")
+    rules.image_spec(config, field=field)
+    _environment(config, field=f"{field}.envs")
+    if config.working_dir:
+        rules.absolute(config.working_dir, field=f"{field}.working_dir")
+    _log_path(config.log_path, field=f"{field}.log_path")
+    _mounts(config, field=f"{field}.mounts")
+    _devices(config, field=field)
+    rules.labels_and_annotations(config, field=field)
+    rules.resources(config.linux.resources, field=f"{field}.linux.resources")
+    _security(config.linux.security_context, field=f"{field}.linux.security_context")
+
+
+def _name(name: str, *, field: str) -> None:
+    check_name_part(name, field=field)
+    if name == RESERVED_NAME:
+        raise InvalidArgument(f"{field} {name!r} is the name of pause containers")
+
+
+def _environment(config: pb.ContainerConfig, *, field: str) -> None:
+    for index, pair in enumerate(config.envs):
+        # The value may be a secret and is never shown.
+        if not pair.key or "=" in pair.key:
+            raise InvalidArgument(f"{field}[{index}].key {pair.key!r} is not the name of a variable")
+        if b"\0" in pair.value:
+            raise InvalidArgument(f"{field}[{index}].value of {pair.key!r} holds a NUL")
+
+
+def _log_path(path: str, *, field: str) -> None:
+    # Relative to the log directory of the pod (CRI), which it must not leave.
+    if path.startswith("/"):
+        raise InvalidArgument(f"{field} {path!r} is not relative to the log directory of the pod")
+    rules.no_parent(path, field=field)
+
+
+def _mounts(config: pb.ContainerConfig, *, field: str) -> None:
+    taken: dict[str, int] = {}
+    for index, mount in enumerate(config.mounts):
+        at = f"{field}[{index}]"
+        rules.required(mount, "container_path", field=at)
+        if not mount.HasField("image"):
+            rules.absolute(mount.host_path, field=f"{at}.host_path")
+        target = posixpath.normpath("/" + mount.container_path.lstrip("/"))
+        if target == "/":
+            raise InvalidArgument(f"{at}.container_path {mount.container_path!r} is the root of the container")
+        if taken.setdefault(target, index) != index:
+            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{taken[target]}]")
+
+
+def _devices(config: pb.ContainerConfig, *, field: str) -> None:
+    for index, device in enumerate(config.devices):
+        at = f"{field}.devices[{index}]"
+        rules.absolute(device.host_path, field=f"{at}.host_path")
+        rules.absolute(device.container_path or device.host_path, field=f"{at}.container_path")
+        if not _DEVICE_PERMISSIONS.issuperset(device.permissions):
+            raise InvalidArgument(f"{at}.permissions {device.permissions!r} may hold only r, w and m")
+    for index, cdi in enumerate(config.CDI_devices):
+        rules.required(cdi, "name", field=f"{field}.CDI_devices[{index}]")
+
+
+def _security(context: pb.LinuxContainerSecurityContext, *, field: str) -> None:
+    rules.ids(context, field=field)
+    has_user = context.HasField("run_as_user")
+    if has_user and context.run_as_username:
+        raise InvalidArgument(f"{field}.run_as_username must not be given together with run_as_user")
+    if context.HasField("run_as_group") and not has_user and not context.run_as_username:
+        raise InvalidArgument(f"{field}.run_as_group needs run_as_user or run_as_username")
+    if ":" in context.run_as_username:
+        # Docker would read what follows as a group.
+        raise InvalidArgument(f"{field}.run_as_username {context.run_as_username!r} must not hold ':'")
+    rules.namespaces(
+        context.namespace_options,
+        pid=(pb.POD, pb.CONTAINER, pb.NODE, pb.TARGET),
+        field=f"{field}.namespace_options",
+    )

@@ -1,0 +1,87 @@
+"""What a pod sandbox may be configured with."""
+
+import ipaddress
+import re
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri.validate import rules
+from shim.errors import InvalidArgument
+
+MAX_HOSTNAME = 64
+"""What the kernel takes (`HOST_NAME_MAX`)."""
+
+_HOSTNAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
+_ALL_ADDRESSES = "0.0.0.0"
+
+
+def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
+    """Check the configuration of a new pod sandbox."""
+    rules.pod_metadata(config, field=field)
+    _hostname(config.hostname, field=f"{field}.hostname")
+    log_directory(config.log_directory, field=f"{field}.log_directory")
+    _dns(config.dns_config, field=f"{field}.dns_config")
+    _port_mappings(config, field=f"{field}.port_mappings")
+    rules.labels_and_annotations(config, field=field)
+    _linux(config.linux, field=f"{field}.linux")
+
+
+def log_directory(path: str, *, field: str) -> None:
+    """Check where the logs of a pod go; empty for a pod without logs."""
+    if path:
+        rules.absolute(path, field=field)
+        rules.no_parent(path, field=field)
+
+
+def _hostname(hostname: str, *, field: str) -> None:
+    if len(hostname) > MAX_HOSTNAME:
+        raise InvalidArgument(f"{field} has {len(hostname)} characters, at most {MAX_HOSTNAME} are allowed")
+    if hostname and not _HOSTNAME.match(hostname):
+        raise InvalidArgument(
+            f"{field} {hostname!r} may hold only letters, digits, '_', '.' and '-', and begins and ends with one"
+            " of the first two"
+        )
+
+
+def _dns(dns: pb.DNSConfig, *, field: str) -> None:
+    # They become words of lines in resolv.conf: white space would make more words, or more lines, of them.
+    for name in ("servers", "searches", "options"):
+        for index, word in enumerate(getattr(dns, name)):
+            if len(word.split()) != 1 or word != word.strip():
+                raise InvalidArgument(f"{field}.{name}[{index}] {word!r} is not one word")
+
+
+def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
+    # With the network of the host nothing is mapped, and two containers may well name the same port.
+    on_host = config.linux.security_context.namespace_options.network == pb.NODE
+    taken: dict[tuple[object, ...], int] = {}
+    for index, mapping in enumerate(config.port_mappings):
+        at = f"{field}[{index}]"
+        rules.between(mapping.container_port, least=1, most=65535, field=f"{at}.container_port")
+        rules.between(mapping.host_port, least=0, most=65535, field=f"{at}.host_port")
+        key = (mapping.protocol, mapping.host_port, _host_ip(mapping.host_ip, field=f"{at}.host_ip"))
+        if mapping.host_port and not on_host and taken.setdefault(key, index) != index:
+            raise InvalidArgument(f"{at}.host_port {mapping.host_port} is the same as that of {field}[{taken[key]}]")
+
+
+def _host_ip(text: str, *, field: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text or _ALL_ADDRESSES))
+    except ValueError:
+        raise InvalidArgument(f"{field} {text!r} is not an IP address") from None
+
+
+def _linux(linux: pb.LinuxPodSandboxConfig, *, field: str) -> None:
+    rules.no_parent(linux.cgroup_parent, field=f"{field}.cgroup_parent")
+    for key in linux.sysctls:
+        if not key or "=" in key or key.split() != [key]:
+            raise InvalidArgument(f"{field}.sysctls: {key!r} is not the name of a sysctl")
+    rules.resources(linux.overhead, field=f"{field}.overhead")
+    rules.resources(linux.resources, field=f"{field}.resources")
+    _security(linux.security_context, field=f"{field}.security_context")
+
+
+def _security(context: pb.LinuxSandboxSecurityContext, *, field: str) -> None:
+    rules.ids(context, field=field)
+    if context.HasField("run_as_group") and not context.HasField("run_as_user"):
+        raise InvalidArgument(f"{field}.run_as_group needs run_as_user")
+    rules.namespaces(context.namespace_options, pid=(pb.POD, pb.CONTAINER, pb.NODE), field=f"{field}.namespace_options")

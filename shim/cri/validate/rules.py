@@ -1,0 +1,159 @@
+"""Rules that several requests share.
+
+Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
+"""
+
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from pathlib import PurePosixPath
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import FailedPrecondition, InvalidArgument
+from shim.names import check_name_part
+
+MAX_ID = (1 << 31) - 1
+"""Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
+
+MAX_LABEL_BYTES = 512 << 10
+"""Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
+
+_LEAST = {
+    "cpu_period": 0,
+    "cpu_quota": -1,  # no limit
+    "cpu_shares": 0,
+    "memory_limit_in_bytes": -1,  # no limit
+    "memory_swap_limit_in_bytes": -1,  # no limit
+    "oom_score_adj": -1000,
+}
+_MAX_OOM_SCORE_ADJ = 1000
+
+
+def well_formed(message: Message, *, field: str = "") -> None:
+    """Check all of a message: enum values that are known (proto3 lets others in), texts without NUL.
+
+    A NUL ends a text for the kernel and for every tool behind Docker, so what was checked and what is used could
+    differ.
+    """
+    for descriptor, value in message.ListFields():
+        _check(value, descriptor, field=f"{field}.{descriptor.name}" if field else descriptor.name)
+
+
+def required(message: Message, name: str, *, field: str = "") -> None:
+    """Check that the sub-message or text `name` is there."""
+    value = getattr(message, name)
+    given = message.HasField(name) if isinstance(value, Message) else bool(value)
+    if not given:
+        word = "missing" if isinstance(value, Message) else "empty"
+        raise InvalidArgument(f"{f'{field}.' if field else ''}{name} is {word}")
+
+
+def image_spec(message: Message, *, field: str = "") -> None:
+    """Check that `message` names an image."""
+    required(message, "image", field=field)
+    required(message.image, "image", field=f"{field}.image" if field else "image")  # type: ignore[attr-defined]
+
+
+def pod_metadata(config: pb.PodSandboxConfig, *, field: str) -> None:
+    """Check the names that identify a pod and make its Docker name."""
+    required(config, "metadata", field=field)
+    for name in ("name", "namespace", "uid"):
+        check_name_part(getattr(config.metadata, name), field=f"{field}.metadata.{name}")
+
+
+def no_parent(path: str, *, field: str) -> None:
+    """Check that a path does not climb out of the directory it is meant for."""
+    if ".." in PurePosixPath(path).parts:
+        raise InvalidArgument(f"{field} {path!r} must not hold '..'")
+
+
+def absolute(path: str, *, field: str) -> None:
+    """Check that a path is there and absolute."""
+    if not path.startswith("/"):
+        raise InvalidArgument(f"{field} {path!r} is not an absolute path")
+
+
+def between(value: int, *, least: int, most: int, field: str) -> None:
+    """Check a number."""
+    if not least <= value <= most:
+        raise InvalidArgument(f"{field} {value} is not between {least} and {most}")
+
+
+def not_negative(value: int, *, field: str) -> None:
+    """Check a number of seconds or the like."""
+    if value < 0:
+        raise InvalidArgument(f"{field} {value} is negative")
+
+
+def labels_and_annotations(config: pb.PodSandboxConfig | pb.ContainerConfig, *, field: str) -> None:
+    """Check keys and size; keys that the shim itself writes on Docker containers are taken."""
+    for key in config.labels:
+        if labels.is_reserved(key):
+            raise InvalidArgument(f"{field}.labels: the key {key!r} is reserved for the runtime")
+    size = _size(config.labels) + _size(config.annotations)
+    if size > MAX_LABEL_BYTES:
+        raise InvalidArgument(
+            f"{field}.labels and annotations have {size} bytes, at most {MAX_LABEL_BYTES} are allowed"
+        )
+
+
+def ids(context: pb.LinuxSandboxSecurityContext | pb.LinuxContainerSecurityContext, *, field: str) -> None:
+    """Check uid and gids."""
+    for name in ("run_as_user", "run_as_group"):
+        if context.HasField(name):
+            between(getattr(context, name).value, least=0, most=MAX_ID, field=f"{field}.{name}")
+    for index, group in enumerate(context.supplemental_groups):
+        between(group, least=0, most=MAX_ID, field=f"{field}.supplemental_groups[{index}]")
+
+
+def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...], field: str) -> None:
+    """Check namespace modes; `pid` are the ones the pid namespace may have."""
+    _mode(options.network, (pb.POD, pb.NODE), field=f"{field}.network")
+    _mode(options.pid, pid, field=f"{field}.pid")
+    _mode(options.ipc, (pb.POD, pb.NODE), field=f"{field}.ipc")
+    if options.pid == pb.TARGET and not options.target_id:
+        raise InvalidArgument(f"{field}.target_id is empty, but pid is TARGET")
+    if options.HasField("userns_options"):
+        _mode(options.userns_options.mode, (pb.POD, pb.NODE), field=f"{field}.userns_options.mode")
+        if options.userns_options.mode == pb.POD:
+            # Status reports so for every handler; Docker has user namespaces for the whole daemon only.
+            raise FailedPrecondition(f"{field}.userns_options: user namespaces are not supported by Docker")
+
+
+def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:
+    """Check CPU, memory and OOM score."""
+    for name, least in _LEAST.items():
+        value = getattr(wanted, name)
+        if value < least:
+            raise InvalidArgument(f"{field}.{name} {value} is less than {least}")
+    if wanted.oom_score_adj > _MAX_OOM_SCORE_ADJ:
+        raise InvalidArgument(f"{field}.oom_score_adj {wanted.oom_score_adj} is more than {_MAX_OOM_SCORE_ADJ}")
+
+
+def _mode(mode: pb.NamespaceMode, allowed: tuple[pb.NamespaceMode, ...], *, field: str) -> None:
+    if mode not in allowed:
+        names = " or ".join(pb.NamespaceMode.Name(one) for one in allowed)
+        raise InvalidArgument(f"{field} {pb.NamespaceMode.Name(mode)} is not {names}")
+
+
+def _size(texts: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
+
+
+def _check(value: object, descriptor: FieldDescriptor, *, field: str) -> None:
+    match value:
+        case Message():
+            well_formed(value, field=field)
+        case MutableMapping():
+            for key, inner in value.items():
+                _check(key, descriptor, field=f"{field} key")
+                _check(inner, descriptor, field=f"{field}[{key!r}]")
+        case MutableSequence():
+            for index, inner in enumerate(value):
+                _check(inner, descriptor, field=f"{field}[{index}]")
+        case str() if "\0" in value:
+            raise InvalidArgument(f"{field} holds a NUL")
+        case int() if descriptor.enum_type and value not in descriptor.enum_type.values_by_number:
+            raise InvalidArgument(f"{field} has the unknown value {value}")

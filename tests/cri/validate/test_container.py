@@ -1,0 +1,252 @@
+from collections.abc import Callable
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri.validate import create_container
+from shim.cri.validate.rules import MAX_ID, MAX_LABEL_BYTES
+from shim.errors import FailedPrecondition, InvalidArgument
+
+Change = Callable[[pb.CreateContainerRequest], object]
+
+
+def request() -> pb.CreateContainerRequest:
+    """A container as a kubelet sends it, with something in every field."""
+    return pb.CreateContainerRequest(
+        pod_sandbox_id="5a",
+        sandbox_config=pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name="web-0", namespace="shop", uid="6e5bd4a2-1"),
+            log_directory="/var/log/pods/shop_web-0_6e5bd4a2-1",
+        ),
+        config=pb.ContainerConfig(
+            metadata=pb.ContainerMetadata(name="app", attempt=3),
+            image=pb.ImageSpec(image="sha256:1"),
+            command=["sh", "-c"],
+            args=[""],
+            working_dir="/srv",
+            envs=[pb.KeyValue(key="A", value=b"\xff="), pb.KeyValue(key="A")],
+            mounts=[
+                pb.Mount(container_path="/data", host_path="/var/lib/x"),
+                pb.Mount(container_path="/data/in", host_path="/var/lib/x"),
+                pb.Mount(container_path="/model", image=pb.ImageSpec(image="model")),
+            ],
+            devices=[pb.Device(host_path="/dev/null", container_path="/dev/n", permissions="rw")],
+            labels={"io.kubernetes.container.name": "app"},
+            annotations={"io.kubernetes.container.hash": "1"},
+            log_path="app/3.log",
+            linux=pb.LinuxContainerConfig(
+                resources=pb.LinuxContainerResources(
+                    cpu_period=100000, cpu_quota=-1, memory_limit_in_bytes=-1, oom_score_adj=1000
+                ),
+                security_context=pb.LinuxContainerSecurityContext(
+                    run_as_user=pb.Int64Value(value=0),
+                    run_as_group=pb.Int64Value(value=MAX_ID),
+                    namespace_options=pb.NamespaceOption(pid=pb.TARGET, target_id="c1"),
+                ),
+            ),
+            CDI_devices=[pb.CDIDevice(name="nvidia.com/gpu=0")],
+            stop_signal=pb.SIGRTMINPLUS1,
+        ),
+    )
+
+
+def context(request: pb.CreateContainerRequest) -> pb.LinuxContainerSecurityContext:
+    return request.config.linux.security_context
+
+
+def check(change: Change) -> None:
+    changed = request()
+    change(changed)
+    create_container(changed)
+
+
+def both(*changes: Change) -> Change:
+    return lambda of: [change(of) for change in changes]
+
+
+GOOD: dict[str, Change] = {
+    "as-sent": lambda _: None,
+    "least": lambda r: r.config.CopyFrom(
+        pb.ContainerConfig(metadata=r.config.metadata, image=pb.ImageSpec(image="busybox"))
+    ),
+    "name-of-a-user": both(
+        lambda r: context(r).ClearField("run_as_user"),
+        lambda r: setattr(context(r), "run_as_username", "www-data"),
+    ),
+    "container-path-relative": lambda r: r.config.mounts.add(container_path="etc/x", host_path="/x"),
+    "device-under-its-own-name": lambda r: r.config.devices.add(host_path="/dev/fuse"),
+    "dots-in-a-log-name": lambda r: setattr(r.config, "log_path", "app/..3.log"),
+    "no-log": lambda r: r.config.ClearField("log_path"),
+}
+
+
+@pytest.mark.parametrize("change", GOOD.values(), ids=GOOD)
+def test_good_containers(change: Change) -> None:
+    check(change)
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "no-sandbox": (lambda r: r.ClearField("pod_sandbox_id"), "pod_sandbox_id is empty"),
+    "no-config": (lambda r: r.ClearField("config"), "config is missing"),
+    "no-metadata": (lambda r: r.config.ClearField("metadata"), "config.metadata is missing"),
+    "no-name": (lambda r: r.config.metadata.ClearField("name"), "config.metadata.name is empty"),
+    "long-name": (
+        lambda r: setattr(r.config.metadata, "name", "x" * 254),
+        "config.metadata.name has 254 characters",
+    ),
+    "name-of-pause": (
+        lambda r: setattr(r.config.metadata, "name", "POD"),
+        "config.metadata.name 'POD' is the name of pause containers",
+    ),
+    "no-sandbox-config": (lambda r: r.ClearField("sandbox_config"), "sandbox_config is missing"),
+    "no-pod-metadata": (
+        lambda r: r.sandbox_config.ClearField("metadata"),
+        "sandbox_config.metadata is missing",
+    ),
+    "log-directory-up": (
+        lambda r: setattr(r.sandbox_config, "log_directory", "/var/.."),
+        "sandbox_config.log_directory '/var/..' must not hold '..'",
+    ),
+    "no-image": (lambda r: r.config.ClearField("image"), "config.image is missing"),
+    "empty-image": (lambda r: r.config.image.ClearField("image"), "config.image.image is empty"),
+    "env-no-key": (lambda r: r.config.envs.add(value=b"x"), "config.envs[2].key '' is not the name"),
+    "env-equals": (lambda r: r.config.envs.add(key="A=B"), "config.envs[2].key 'A=B' is not the name"),
+    "env-nul-key": (lambda r: r.config.envs.add(key="A\0"), "config.envs[2].key holds a NUL"),
+    "env-nul-value": (
+        lambda r: r.config.envs.add(key="A", value=b"hunter2\0"),
+        "config.envs[2].value of 'A' holds a NUL",
+    ),
+    "nul-in-command": (lambda r: r.config.command.append("\0"), "config.command[2] holds a NUL"),
+    "working-dir": (
+        lambda r: setattr(r.config, "working_dir", "srv"),
+        "config.working_dir 'srv' is not an absolute path",
+    ),
+    "log-path-up": (
+        lambda r: setattr(r.config, "log_path", "../../etc/passwd"),
+        "config.log_path '../../etc/passwd' must not hold '..'",
+    ),
+    "log-path-absolute": (
+        lambda r: setattr(r.config, "log_path", "/etc/passwd"),
+        "config.log_path '/etc/passwd' is not relative",
+    ),
+    "mount-relative-host-path": (
+        lambda r: r.config.mounts.add(container_path="/x", host_path="x"),
+        "config.mounts[3].host_path 'x' is not an absolute path",
+    ),
+    "mount-no-host-path": (
+        lambda r: r.config.mounts.add(container_path="/x"),
+        "config.mounts[3].host_path '' is not an absolute path",
+    ),
+    "mount-no-container-path": (
+        lambda r: r.config.mounts.add(host_path="/x"),
+        "config.mounts[3].container_path is empty",
+    ),
+    "mount-root": (
+        lambda r: r.config.mounts.add(host_path="/x", container_path="/a/.."),
+        "config.mounts[3].container_path '/a/..' is the root of the container",
+    ),
+    "mount-slashes": (
+        lambda r: r.config.mounts.add(host_path="/x", container_path="//"),
+        "config.mounts[3].container_path '//' is the root of the container",
+    ),
+    "mount-twice": (
+        lambda r: r.config.mounts.add(host_path="/x", container_path="data/"),
+        "config.mounts[3].container_path /data is the same as that of config.mounts[0]",
+    ),
+    "mount-propagation": (
+        lambda r: r.config.mounts.add(
+            host_path="/x", container_path="/x", propagation=pb.MountPropagation.ValueType(3)
+        ),
+        "config.mounts[3].propagation has the unknown value 3",
+    ),
+    "device-relative": (
+        lambda r: r.config.devices.add(host_path="dev/x"),
+        "config.devices[1].host_path 'dev/x' is not an absolute path",
+    ),
+    "device-container-path": (
+        lambda r: r.config.devices.add(host_path="/dev/x", container_path="x"),
+        "config.devices[1].container_path 'x' is not an absolute path",
+    ),
+    "device-permissions": (
+        lambda r: r.config.devices.add(host_path="/dev/x", permissions="rx"),
+        "config.devices[1].permissions 'rx' may hold only r, w and m",
+    ),
+    "cdi-no-name": (lambda r: r.config.CDI_devices.add(), "config.CDI_devices[1].name is empty"),
+    "label-own": (
+        lambda r: r.config.labels.update({"io.kubernetes.sandbox.id": "x"}),
+        "config.labels: the key 'io.kubernetes.sandbox.id' is reserved",
+    ),
+    "labels-too-large": (
+        lambda r: r.config.labels.update({"a": "é" * (MAX_LABEL_BYTES // 2)}),
+        "config.labels and annotations have",
+    ),
+    "cpu-quota": (
+        lambda r: setattr(r.config.linux.resources, "cpu_quota", -2),
+        "config.linux.resources.cpu_quota -2 is less than -1",
+    ),
+    "cpu-period": (
+        lambda r: setattr(r.config.linux.resources, "cpu_period", -1),
+        "config.linux.resources.cpu_period -1 is less than 0",
+    ),
+    "swap": (
+        lambda r: setattr(r.config.linux.resources, "memory_swap_limit_in_bytes", -2),
+        "config.linux.resources.memory_swap_limit_in_bytes -2 is less than -1",
+    ),
+    "oom-high": (
+        lambda r: setattr(r.config.linux.resources, "oom_score_adj", 1001),
+        "config.linux.resources.oom_score_adj 1001 is more than 1000",
+    ),
+    "oom-low": (
+        lambda r: setattr(r.config.linux.resources, "oom_score_adj", -1001),
+        "config.linux.resources.oom_score_adj -1001 is less than -1000",
+    ),
+    "uid-large": (
+        lambda r: setattr(context(r).run_as_user, "value", MAX_ID + 1),
+        "config.linux.security_context.run_as_user 2147483648 is not between",
+    ),
+    "group-without-user": (
+        lambda r: context(r).ClearField("run_as_user"),
+        "config.linux.security_context.run_as_group needs run_as_user or run_as_username",
+    ),
+    "uid-and-name": (
+        lambda r: setattr(context(r), "run_as_username", "root"),
+        "config.linux.security_context.run_as_username must not be given together with run_as_user",
+    ),
+    "name-with-group": (
+        both(
+            lambda r: context(r).ClearField("run_as_user"),
+            lambda r: setattr(context(r), "run_as_username", "app:docker"),
+        ),
+        "config.linux.security_context.run_as_username 'app:docker' must not hold ':'",
+    ),
+    "target-without-id": (
+        lambda r: context(r).namespace_options.ClearField("target_id"),
+        "config.linux.security_context.namespace_options.target_id is empty",
+    ),
+    "network-container": (
+        lambda r: setattr(context(r).namespace_options, "network", pb.CONTAINER),
+        "config.linux.security_context.namespace_options.network CONTAINER is not",
+    ),
+    "ipc-container": (
+        lambda r: setattr(context(r).namespace_options, "ipc", pb.CONTAINER),
+        "config.linux.security_context.namespace_options.ipc CONTAINER is not",
+    ),
+    "signal": (
+        lambda r: setattr(r.config, "stop_signal", 66),
+        "config.stop_signal has the unknown value 66",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
+def test_bad_containers(change: Change, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check(change)
+
+    assert str(caught.value).startswith(message)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_user_namespace_is_refused() -> None:
+    with pytest.raises(FailedPrecondition, match="user namespaces are not supported"):
+        check(lambda r: setattr(context(r).namespace_options.userns_options, "mode", pb.POD))

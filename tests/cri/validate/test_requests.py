@@ -1,0 +1,113 @@
+"""The requests that have no configuration in them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cri import validate
+from shim.errors import InvalidArgument
+
+GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
+    "stop": (validate.stop_container, pb.StopContainerRequest(container_id="c")),
+    "exec": (validate.exec_sync, pb.ExecSyncRequest(container_id="c", cmd=["true"], timeout=5)),
+    "update": (
+        validate.update_container_resources,
+        pb.UpdateContainerResourcesRequest(container_id="c", linux=pb.LinuxContainerResources()),
+    ),
+    "update-pod": (
+        validate.update_pod_sandbox_resources,
+        pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="p"),
+    ),
+    "sandbox": (validate.pod_sandbox_id, pb.StopPodSandboxRequest(pod_sandbox_id="p")),
+    "container": (validate.container_id, pb.StartContainerRequest(container_id="c")),
+    "image": (validate.image, pb.ImageStatusRequest(image=pb.ImageSpec(image="busybox"))),
+    "filter": (
+        validate.well_formed,
+        pb.ListContainersRequest(filter=pb.ContainerFilter(state=pb.ContainerStateValue(state=pb.CONTAINER_EXITED))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "request_"), GOOD.values(), ids=GOOD)
+def test_good_requests(check: Callable[[Message], None], request_: Message) -> None:
+    check(request_)
+
+
+BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
+    "stop-no-id": (validate.stop_container, pb.StopContainerRequest(), "container_id is empty"),
+    "stop-negative": (
+        validate.stop_container,
+        pb.StopContainerRequest(container_id="c", timeout=-1),
+        "timeout -1 is negative",
+    ),
+    "exec-no-id": (validate.exec_sync, pb.ExecSyncRequest(cmd=["true"]), "container_id is empty"),
+    "exec-no-command": (validate.exec_sync, pb.ExecSyncRequest(container_id="c"), "cmd is empty"),
+    "exec-empty-command": (
+        validate.exec_sync,
+        pb.ExecSyncRequest(container_id="c", cmd=["", "x"]),
+        "cmd is empty",
+    ),
+    "exec-negative": (
+        validate.exec_sync,
+        pb.ExecSyncRequest(container_id="c", cmd=["true"], timeout=-5),
+        "timeout -5 is negative",
+    ),
+    "exec-nul": (
+        validate.exec_sync,
+        pb.ExecSyncRequest(container_id="c", cmd=["a\0"]),
+        "cmd[0] holds a NUL",
+    ),
+    "update-nothing": (
+        validate.update_container_resources,
+        pb.UpdateContainerResourcesRequest(container_id="c"),
+        "linux is missing",
+    ),
+    "update-shares": (
+        validate.update_container_resources,
+        pb.UpdateContainerResourcesRequest(container_id="c", linux=pb.LinuxContainerResources(cpu_shares=-1)),
+        "linux.cpu_shares -1 is less than 0",
+    ),
+    "update-pod-no-id": (
+        validate.update_pod_sandbox_resources,
+        pb.UpdatePodSandboxResourcesRequest(),
+        "pod_sandbox_id is empty",
+    ),
+    "update-pod-overhead": (
+        validate.update_pod_sandbox_resources,
+        pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="p", overhead=pb.LinuxContainerResources(cpu_period=-1)),
+        "overhead.cpu_period -1 is less than 0",
+    ),
+    "sandbox-no-id": (validate.pod_sandbox_id, pb.PodSandboxStatusRequest(), "pod_sandbox_id is empty"),
+    "container-no-id": (validate.container_id, pb.ContainerStatusRequest(), "container_id is empty"),
+    "no-image": (validate.image, pb.PullImageRequest(), "image is missing"),
+    "empty-image": (
+        validate.image,
+        pb.RemoveImageRequest(image=pb.ImageSpec(image_ref="x")),
+        "image.image is empty",
+    ),
+    "secret-with-nul": (
+        validate.image,
+        pb.PullImageRequest(image=pb.ImageSpec(image="x"), auth=pb.AuthConfig(password="hunter2\0")),
+        "auth.password holds a NUL",
+    ),
+    "filter-state": (
+        validate.well_formed,
+        pb.ListContainersRequest(
+            filter=pb.ContainerFilter(
+                state=pb.ContainerStateValue(state=9)  # type: ignore[arg-type] # enums are open
+            )
+        ),
+        "filter.state.state has the unknown value 9",
+    ),
+}
+
+
+@pytest.mark.parametrize(("check", "request_", "message"), BAD.values(), ids=BAD)
+def test_bad_requests(check: Callable[[Message], None], request_: Message, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check(request_)
+
+    assert str(caught.value) == message

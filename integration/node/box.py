@@ -37,7 +37,10 @@ HOST_NAME = "node"
 NODE_ADDRESSES = ("192.0.2.2/24", "2001:db8::2/64")
 OUTSIDE_ADDRESSES = ("192.0.2.1/24", "2001:db8::1/64")
 OUTSIDE = HOME / "outside"
-"""Network namespace of another host, on the other end of the node's eth0."""
+"""Network namespace of another host, on the other end of the node's eth0: for `nsenter --net=` and the like.
+
+A link to a descriptor of process 1, not a mount, which would be one more in every list of pinned namespaces.
+"""
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
@@ -119,7 +122,11 @@ def _become_init(command: Sequence[str], *, node: Node, disk: Path | None) -> No
         # Ctrl-C is for the command. A handler that does nothing is reset at exec; SIG_IGN would be inherited.
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
         _unshare(_NEWNS | _NEWUTS | _NEWIPC | _NEWNET)
+        outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        _unshare(_NEWNET)
         _furnish(disk)
+        OUTSIDE.symlink_to(f"/proc/1/fd/{outside}")
+        _connect()
         NODE_FILE.write_bytes(msgspec.json.encode(node, enc_hook=str))
         code = _run_and_reap(command)
     except BaseException:  # noqa: BLE001  a fork must never return into the program it was forked from
@@ -161,7 +168,6 @@ def _furnish(disk: Path | None) -> None:
     for directory in ("/etc", "/var/lib"):
         _copy_on_write(directory)
     _name_hosts()
-    _connect()
     # Pods with mount propagation need shared mounts, as systemd makes them; shared within the box only.
     _mount("--make-rshared", "/")
 
@@ -205,8 +211,6 @@ def _connect() -> None:
     Forwarding is on before any dockerd starts: a dockerd that switches it on itself also drops all
     forwarded traffic, and with it traffic between pods.
     """
-    OUTSIDE.touch()
-    run(["unshare", f"--net={OUTSIDE}", "true"], timeout=_COMMAND_SECONDS)
     for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
         Path("/proc/sys/net", setting).write_text("1")
     _ip("link set lo up")

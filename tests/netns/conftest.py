@@ -1,5 +1,6 @@
 """Processes in network namespaces of their own, and a directory to pin them in."""
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -40,7 +41,13 @@ def pod(start_pod: Callable[[], Pod]) -> Pod:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Where to pin; not made yet. Every mount in it is taken off afterwards."""
-    path = tmp_path / "netns"
-    yield path
-    unmount_below(path)
+    """Where to pin; not made yet. Every mount in it is taken off afterwards.
+
+    Below a private mount, whatever the machine's own are: with a shared parent the kernel lists a pin twice.
+    """
+    parent = tmp_path / "run"
+    parent.mkdir()
+    if os.geteuid() == 0:
+        subprocess.run(["mount", "--bind", "--make-private", parent, parent], check=True)
+    yield parent / "netns"
+    unmount_below(parent)

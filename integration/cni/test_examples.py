@@ -206,7 +206,7 @@ def test_pod_ranges_of_the_cluster_give_an_address_of_each_family(pods: Pods, po
     bridge = attachment.conflist["plugins"][0]
     del bridge["ipam"]["ranges"]
     bridge["capabilities"] = {"ipRanges": True}
-    attachment.capabilities |= capability_args(CONFIG, pod_cidr="10.99.1.0/24,fd00:99:1::/64")
+    attachment.capabilities.update(capability_args(CONFIG, pod_cidr="10.99.1.0/24,fd00:99:1::/64"))
 
     added = pods.add(attachment)
 

@@ -19,6 +19,10 @@ def test_the_bridge_of_a_configuration_list(plugins: list[dict[str, str]], expec
     assert host.bridge_of(json.dumps({"plugins": plugins}).encode()) == expected
 
 
+def test_the_example_that_the_demo_installs_makes_a_bridge() -> None:
+    assert host.bridge_of(host.EXAMPLE.read_bytes())
+
+
 def test_a_configuration_list_without_a_bridge_is_an_error() -> None:
     with pytest.raises(NodeError, match="no plugin of type bridge"):
         host.bridge_of(b'{"plugins": [{"type": "ptp"}]}')

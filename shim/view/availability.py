@@ -6,6 +6,8 @@ import time
 from shim import deadline
 from shim.errors import Unavailable
 
+NOT_BUILT = "the view of docker's containers has not been built yet"
+
 
 class Availability:
     """Fed, being rebuilt, or cut off from Docker. Guarded by the condition of its owner, which must be held."""
@@ -15,7 +17,7 @@ class Availability:
         self._changed = changed
         self._patience = patience
         self._rebuilding = True
-        self._outage: str | None = "the view of docker's containers has not been built yet"
+        self._outage: str | None = NOT_BUILT
         self._epoch = 0
         self.completed = 0
         """How many rebuilds have been completed."""

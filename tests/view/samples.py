@@ -112,7 +112,7 @@ def create_stranger(engine: FakeEngine, *, name: str = "database") -> str:
 
 
 def _create(engine: FakeEngine, name: str, tags: Mapping[str, str], start: bool) -> str:
-    if not engine.images:
+    if not any(image.is_called("busybox") for image in engine.images):
         engine.add_image("busybox")
     created = engine.create_container(name=name, body={"Image": "busybox", "Labels": dict(tags)})
     if start:

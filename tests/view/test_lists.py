@@ -1,0 +1,14 @@
+"""Records are sorted out by kind and by sandbox."""
+
+from shim.ids import SandboxId
+from shim.view.lists import lists_from_records
+from tests.view.samples import container, sandbox
+
+
+def test_sorted_out() -> None:
+    s1, s2 = sandbox("s1"), sandbox("s2")
+    a, b, stray = container("a", sandbox="s1"), container("b", sandbox="s1"), container("c", sandbox="gone")
+    lists = lists_from_records([a, s2, stray, s1, b])
+    assert lists.sandboxes == (s2, s1)
+    assert lists.containers == (a, stray, b)
+    assert lists.by_sandbox == {SandboxId("s1"): (a, b), SandboxId("gone"): (stray,)}

@@ -1,0 +1,369 @@
+"""The view answers what is true, from memory, and tells each change once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.broadcast import Subscription
+from shim.engine.interface import ContainerInspect, ImageSummary
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import SandboxId
+from shim.view import translate
+from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
+from shim.view.node import NodeView
+from shim.view.records import Change, Record
+from tests.fakes.engine import FakeEngine
+from tests.view.samples import create_container, create_sandbox, create_stranger
+
+
+class LateEngine(FakeEngine):
+    """An Engine whose answers may travel slowly: what `meanwhile` holds happens between answer and arrival."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+        self.old_answers: list[ContainerInspect] = []
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        answer = super().inspect_container(container_id)
+        if self.old_answers:
+            return self.old_answers.pop()
+        self._travel()
+        return answer
+
+    def list_images(self) -> list[ImageSummary]:
+        answer = super().list_images()
+        self._travel()
+        return answer
+
+    def _travel(self) -> None:
+        if self.meanwhile:
+            self.meanwhile.pop()()
+
+
+@pytest.fixture
+def engine() -> LateEngine:
+    return LateEngine()
+
+
+@pytest.fixture
+def view(engine: LateEngine) -> NodeView:
+    view = NodeView(engine, patience=0)
+    view.complete_rebuild(view.begin_rebuild())
+    return view
+
+
+def inspects(engine: FakeEngine) -> int:
+    return sum(method == "inspect_container" for method, _ in engine.calls)
+
+
+def told(subscription: Subscription[Change], number: int) -> list[tuple[pb.ContainerEventType, str]]:
+    """The next `number` changes."""
+    changes = [subscription.wait_next() for _ in range(number)]
+    return [(change.kind, change.record.id) for change in changes]
+
+
+def test_pod_with_its_containers(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    app = create_container(engine, sandbox_id, name="app", start=True)
+    other = create_container(engine, SandboxId("another"), name="other")
+    for made in (sandbox_id, app, other, create_stranger(engine)):
+        view.refresh_container(made)
+    assert [record.id for record in view.sandboxes()] == [sandbox_id]
+    assert [record.id for record in view.containers()] == [app, other]
+    assert [record.id for record in view.containers_of(sandbox_id)] == [app]
+    assert view.containers_of(SandboxId("unknown")) == ()
+    assert view.container(app).life.running
+
+
+def test_lists_are_not_made_anew_while_nothing_changes(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine))
+    view.refresh_container(container_id)
+    first = view.containers()
+    view.refresh_container(container_id)
+    assert view.containers() is first
+    engine.start_container(container_id)
+    view.refresh_container(container_id)
+    assert view.containers() is not first
+    assert not first[0].life.running
+
+
+def test_unique_beginning_of_an_id_is_enough(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id)
+    for made in (sandbox_id, container_id):
+        view.refresh_container(made)
+    assert view.sandbox(sandbox_id[:1]).id == view.sandbox(sandbox_id).id == sandbox_id
+    assert view.container(container_id[:5]).id == container_id
+
+
+def test_beginning_of_several_ids_is_refused(engine: LateEngine, view: NodeView) -> None:
+    ids = [create_sandbox(engine, attempt=attempt) for attempt in range(17)]  # more than first digits
+    for made in ids:
+        view.refresh_container(made)
+    shared = next(made[0] for made in ids if sum(other[0] == made[0] for other in ids) > 1)
+    with pytest.raises(InvalidArgument, match=f"pod sandbox id prefix {shared} fits"):
+        view.sandbox(shared)
+
+
+def test_ids_are_those_of_one_kind(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id)
+    stranger = create_stranger(engine)
+    for made in (sandbox_id, container_id, stranger):
+        view.refresh_container(made)
+    for kind, wanted in ((view.container, sandbox_id), (view.sandbox, container_id), (view.container, stranger)):
+        with pytest.raises(NotFound, match=wanted):
+            kind(wanted)
+
+
+@pytest.mark.parametrize("wanted", ["", "no such id"])
+def test_unknown_and_empty_ids(view: NodeView, wanted: str) -> None:
+    for kind in (view.container, view.sandbox):
+        with pytest.raises(NotFound if wanted else InvalidArgument):
+            kind(wanted)
+
+
+def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    view.refresh_container(sandbox_id)
+    view.lose("the socket is gone")
+    questions: list[Callable[[], object]] = [
+        view.sandboxes,
+        view.containers,
+        view.images,
+        view.subscribe,
+        lambda: view.sandbox(sandbox_id),
+        lambda: view.container("x"),
+        lambda: view.containers_of(sandbox_id),
+        lambda: view.image("busybox"),
+    ]
+    for question in questions:
+        with pytest.raises(Unavailable, match="the socket is gone"):
+            question()
+    assert (view.stats().outage, view.stats().sandboxes) == ("the socket is gone", 1)
+
+
+# Looks that overlap
+
+
+def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+
+    def ends_and_is_looked_at() -> None:
+        engine.exit_container(container_id, exit_code=3)
+        view.refresh_container(container_id)
+
+    engine.meanwhile.append(ends_and_is_looked_at)
+    record = view.refresh_container(container_id)
+    assert record is not None
+    assert record.life.exit_code == view.container(container_id).life.exit_code == 3
+
+
+def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engine: LateEngine, view: NodeView) -> None:
+    """The look that ended first may have been answered first; nobody knows, so Docker is asked again."""
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    still_running = engine.inspect_container(container_id)
+    engine.exit_container(container_id, exit_code=4)
+
+    def published_as_running() -> None:
+        engine.old_answers.append(still_running)
+        record = view.refresh_container(container_id)
+        assert record is not None
+        assert record.life.running
+
+    engine.meanwhile.append(published_as_running)
+    view.refresh_container(container_id)
+    assert view.container(container_id).life.exit_code == 4
+
+
+def test_equal_answers_are_not_asked_for_again(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine))
+    engine.meanwhile.append(lambda: view.refresh_container(container_id))
+    view.refresh_container(container_id)
+    assert inspects(engine) == 2
+
+
+def test_late_answer_does_not_bring_back_what_was_removed(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine))
+    view.refresh_container(container_id)
+
+    def removed() -> None:
+        engine.remove_container(container_id)
+        view.forget(container_id)
+
+    engine.meanwhile.append(removed)
+    assert view.refresh_container(container_id) is None
+    assert view.containers() == ()
+
+
+def test_late_image_list_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
+    engine.add_image("busybox")
+
+    def another_image() -> None:
+        engine.add_image("registry.example/app")
+        view.refresh_images()
+
+    engine.meanwhile.append(another_image)
+    view.refresh_images()
+    assert len(view.images()) == 2
+
+
+def doubtful(record: Record | None) -> Record | None:
+    return translate.doubted(record, message="no answer")
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("slow"), ShimError("broken")], ids=["hangs", "fails"])
+def test_fallback_of_a_container_that_cannot_be_inspected(engine: LateEngine, view: NodeView, error: ShimError) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    engine.fail_next("inspect_container", error)
+    with pytest.raises(type(error)):
+        view.refresh_container(container_id, fallback=doubtful)
+    assert view.container(container_id).life.state == pb.CONTAINER_UNKNOWN
+    view.refresh_container(container_id)
+    assert view.container(container_id).life.running
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), Cancelled("left")], ids=["docker gone", "caller gone"])
+def test_no_fallback_when_it_is_not_the_container(engine: LateEngine, view: NodeView, error: ShimError) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    engine.fail_next("inspect_container", error)
+    with pytest.raises(type(error)):
+        view.refresh_container(container_id, fallback=doubtful)
+    assert view.container(container_id).life.running
+
+
+def test_no_fallback_when_another_look_was_answered(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+
+    def looked_at() -> None:
+        view.refresh_container(container_id)
+        raise DeadlineExceeded("slow")
+
+    engine.meanwhile.append(looked_at)
+    with pytest.raises(DeadlineExceeded):
+        view.refresh_container(container_id, fallback=doubtful)
+    assert view.container(container_id).life.running
+
+
+def test_failed_inspect_leaves_the_record(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    before = view.refresh_container(container_id)
+    engine.fail_next("inspect_container", DeadlineExceeded("slow"))
+    with pytest.raises(DeadlineExceeded):
+        view.refresh_container(container_id)
+    assert view.container(container_id) is before
+
+
+# Changes
+
+
+def test_each_change_is_told_once_and_in_order(engine: LateEngine, view: NodeView) -> None:
+    with view.subscribe() as changes:
+        sandbox_id = create_sandbox(engine, start=False)
+        view.refresh_container(sandbox_id)
+        engine.start_container(sandbox_id)
+        for _ in range(3):
+            view.refresh_container(sandbox_id)
+        container_id = create_container(engine, sandbox_id, start=True)
+        view.refresh_container(container_id)
+        engine.exit_container(container_id)
+        view.refresh_container(container_id)
+        engine.remove_container(container_id)
+        view.refresh_container(container_id)
+        view.forget(container_id)
+        engine.remove_container(sandbox_id)
+        view.forget(sandbox_id)
+        assert told(changes, 8) == [
+            (CREATED, sandbox_id),
+            (STARTED, sandbox_id),
+            (CREATED, container_id),
+            (STARTED, container_id),
+            (STOPPED, container_id),
+            (DELETED, container_id),
+            (STOPPED, sandbox_id),
+            (DELETED, sandbox_id),
+        ]
+        view.lose("no more")
+        with pytest.raises(Unavailable):
+            changes.wait_next()
+
+
+def test_change_carries_the_state_after_it(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    running = view.refresh_container(container_id)
+    assert running is not None
+    with view.subscribe() as changes:
+        view.forget(container_id)
+        stopped, deleted = changes.wait_next(), changes.wait_next()
+    assert stopped.record == deleted.record == replace(running, life=stopped.record.life)
+    assert (stopped.record.life.state, stopped.record.life.finished_at) == (pb.CONTAINER_EXITED, stopped.at)
+
+
+def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:
+    with view.subscribe() as changes:
+        stranger = create_stranger(engine)
+        view.refresh_container(stranger)
+        engine.remove_container(stranger)
+        view.refresh_container(stranger)
+        sandbox_id = create_sandbox(engine, start=False)
+        view.refresh_container(sandbox_id)
+        assert told(changes, 1) == [(CREATED, sandbox_id)]
+
+
+def test_subscriptions_end_with_docker(view: NodeView) -> None:
+    with view.subscribe() as changes:
+        assert view.stats().subscribers == 1
+        view.lose("the socket is gone")
+        with pytest.raises(Unavailable, match="the socket is gone"):
+            changes.wait_next()
+        assert view.stats().subscribers == 0
+
+
+# What the watcher asks
+
+
+def test_suspects_are_those_of_which_the_list_tells_something_else(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    same, ended, gone, new = (
+        create_container(engine, sandbox_id, name=name, start=True) for name in ("same", "ended", "gone", "new")
+    )
+    create_stranger(engine)
+    for made in (sandbox_id, same, ended, gone):
+        view.refresh_container(made)
+    assert view.ids() == (sandbox_id, same, ended, gone)
+    engine.exit_container(ended)
+    engine.remove_container(gone)
+    assert view.suspects(engine.list_containers()) == {ended, gone, new}
+
+
+def test_stats(engine: LateEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    for made in (sandbox_id, create_container(engine, sandbox_id)):
+        view.refresh_container(made)
+    view.refresh_images()
+    before = view.stats()
+    assert (before.sandboxes, before.containers, before.images, before.outage) == (1, 1, 1, "")
+    assert (before.last_event_at, before.reconnects, before.compared_seconds_ago) == (0, 0, None)
+    view.note_event()
+    view.note_compare()
+    view.lose("gone")
+    view.complete_rebuild(view.begin_rebuild())
+    after = view.stats()
+    assert after.reconnects == 1
+    assert after.last_event_at > 0
+    assert after.compared_seconds_ago is not None
+    assert after.compared_seconds_ago >= 0
+
+
+def test_images(engine: LateEngine, view: NodeView) -> None:
+    image_id = engine.add_image("busybox")
+    assert view.images() == ()
+    view.refresh_images()
+    (found,) = view.images()
+    assert view.image("docker.io/library/busybox:latest") is view.image(image_id) is found
+    assert view.image("registry.example/app") is None

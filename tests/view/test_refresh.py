@@ -1,0 +1,136 @@
+"""Workers look at what is marked, and one that hangs holds up no other."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import ShimError, Unavailable
+from shim.view.node import NodeView
+from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
+from tests.fakes.engine import FakeEngine
+from tests.view.samples import create_container, create_sandbox
+from tests.view.waits import wait_change, wait_until
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def view(engine: FakeEngine) -> NodeView:
+    view = NodeView(engine)
+    view.complete_rebuild(view.begin_rebuild())
+    return view
+
+
+@contextmanager
+def refreshing(view: NodeView, *, inspect_seconds: float) -> Iterator[Refresher]:
+    refresher = Refresher(view, inspect_seconds=inspect_seconds, retry_seconds=0.001)
+    refresher.start()
+    try:
+        yield refresher
+    finally:
+        refresher.stop()
+
+
+@pytest.fixture
+def refresher(view: NodeView) -> Iterator[Refresher]:
+    with refreshing(view, inspect_seconds=30) as refresher:
+        yield refresher
+
+
+def inspects(engine: FakeEngine) -> int:
+    return sum(method == "inspect_container" for method, _ in engine.calls)
+
+
+def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+    sandbox_id = create_sandbox(engine)
+    with view.subscribe() as changes:
+        refresher.mark(sandbox_id)
+        assert wait_change(changes).record.id == sandbox_id
+    assert view.sandbox(sandbox_id).life.running
+
+
+def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+    engine.add_image("busybox")
+    refresher.mark_images()
+    wait_until(view.images)
+
+
+def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+    sandbox_id = create_sandbox(engine)
+    hanging = [create_container(engine, sandbox_id, name=f"hangs-{n}") for n in range(WORKERS - 1)]
+    with ExitStack() as gates:
+        for container_id in hanging:
+            gate = gates.enter_context(engine.held("inspect_container", container_id))
+            refresher.mark(container_id)
+            gate.wait_entered()
+        with view.subscribe() as changes:
+            refresher.mark(sandbox_id)
+            assert wait_change(changes).record.id == sandbox_id
+        assert view.containers() == ()
+    wait_until(lambda: len(view.containers()) == len(hanging))
+
+
+def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engine: FakeEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    tries_before = inspects(engine)
+    with engine.held("inspect_container", container_id), refreshing(view, inspect_seconds=0.01) as refresher:
+        refresher.mark(container_id)
+        wait_until(lambda: not view.container(container_id).life.running)
+        assert inspects(engine) - tries_before > DOUBT_AFTER
+        unknown = view.container(container_id).life
+    assert (unknown.state, unknown.pid) == (pb.CONTAINER_UNKNOWN, 0)
+    assert "does not answer" in unknown.message
+
+
+def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    with refreshing(view, inspect_seconds=0.01) as refresher:
+        with engine.held("inspect_container", container_id):
+            refresher.mark(container_id)
+            wait_until(lambda: not view.container(container_id).life.running)
+        wait_until(lambda: view.container(container_id).life.running)
+
+
+@pytest.mark.parametrize("error", [ShimError("500"), Unavailable("refused"), ValueError("who would have thought")])
+def test_failure_of_any_kind_is_repeated(
+    engine: FakeEngine, view: NodeView, refresher: Refresher, error: Exception
+) -> None:
+    sandbox_id = create_sandbox(engine)
+    engine.fail_next("inspect_container", error)
+    with view.subscribe() as changes:
+        refresher.mark(sandbox_id)
+        assert wait_change(changes).record.id == sandbox_id
+
+
+def test_first_look_has_its_own_bound_and_leaves_the_rest_for_later(
+    engine: FakeEngine, view: NodeView, refresher: Refresher
+) -> None:
+    sandbox_id = create_sandbox(engine)
+    with engine.held("inspect_container", sandbox_id) as gate:
+        refresher.refresh_first(sandbox_id, seconds=0.01, fallback=None)
+        assert view.sandboxes() == ()
+        gate.wait_entered()
+    wait_until(view.sandboxes)
+
+
+def test_first_look_raises_what_is_not_about_the_container(engine: FakeEngine, refresher: Refresher) -> None:
+    engine.fail_next("inspect_container", Unavailable("docker is gone"))
+    with pytest.raises(Unavailable):
+        refresher.refresh_first("any", seconds=1, fallback=None)
+
+
+def test_stop_ends_what_hangs(engine: FakeEngine, view: NodeView) -> None:
+    before = threading.active_count()
+    sandbox_id = create_sandbox(engine)
+    with engine.held("inspect_container") as gate, refreshing(view, inspect_seconds=1000) as refresher:
+        refresher.mark(sandbox_id)
+        gate.wait_entered()
+    assert threading.active_count() == before

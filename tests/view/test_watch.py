@@ -1,0 +1,397 @@
+"""The view follows Docker through everything Docker does, and says so when it cannot."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import ContainerSummary, Event
+from shim.errors import NotFound, Unavailable
+from shim.view import translate
+from shim.view.availability import NOT_BUILT
+from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
+from shim.view.node import NodeView
+from shim.view.records import Change, Record
+from shim.view.watch import Pace, Watcher
+from tests.fakes.engine import FakeEngine
+from tests.view.samples import create_container, create_sandbox, create_stranger
+from tests.view.waits import SECONDS, wait_change, wait_until
+
+EAGER = Pace(
+    compare=1000, inspect=30, first_inspect=30, retry=0.001, reconnect_least=0.001, reconnect_most=0.01
+)  # fmt: skip
+
+
+class BadLine(FakeEngine):
+    """An Engine whose event stream is damaged until `repair`, and may repeat or leave out events."""
+
+    def __init__(self, *, copies: list[int] | None = None) -> None:
+        super().__init__()
+        self._copies = iter(copies or ())
+
+    @contextmanager
+    def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:
+        with super().events(since=since) as stream:
+            yield (event for event in stream for _ in range(next(self._copies, 1)))
+
+
+@contextmanager
+def watching(engine: FakeEngine, *, pace: Pace = EAGER, patience: float = SECONDS) -> Iterator[NodeView]:
+    view = NodeView(engine, patience=patience)
+    watcher = Watcher(engine, view, pace=pace)
+    watcher.start()
+    try:
+        yield view
+    finally:
+        watcher.stop()
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+def calls(engine: FakeEngine, method: str) -> list[str]:
+    return [subject for called, subject in engine.calls if called == method]
+
+
+def is_out_of_reach(view: NodeView) -> bool:
+    return bool(view.stats().outage)
+
+
+def told(change: Change) -> tuple[pb.ContainerEventType, str]:
+    return change.kind, change.record.id
+
+
+# At the start
+
+
+def test_what_is_there_at_the_start_is_known_to_the_first_question(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id)
+    stranger = create_stranger(engine)
+    with watching(engine) as view:
+        assert [record.id for record in view.sandboxes()] == [sandbox_id]
+        assert [record.id for record in view.containers()] == [container_id]
+        assert len(view.images()) == 1
+    assert stranger not in calls(engine, "inspect_container")
+
+
+def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
+    engine.add_image("busybox")
+    tags = {labels.TYPE: labels.TYPE_SANDBOX, labels.CONTAINER_NAME: "POD", "app": "old", "annotation.a": "b"}
+    old = engine.create_container(name="k8s_POD_old_shop_uid-1_3", body={"Image": "busybox", "Labels": tags})
+    with watching(engine) as view:
+        record = view.sandbox(old)
+    assert record.foreign
+    assert record.config.metadata == pb.PodSandboxMetadata(name="old", namespace="shop", uid="uid-1", attempt=3)
+
+
+def test_events_are_asked_for_from_before_the_list(engine: FakeEngine) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Noting(FakeEngine):
+        @contextmanager
+        def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:
+            asked.append(("events", since or 0))
+            with super().events(since=since) as stream:
+                yield stream
+
+        def list_containers(self) -> list[ContainerSummary]:
+            asked.append(("list", time.time_ns()))
+            return super().list_containers()
+
+    with watching(Noting()) as view:
+        view.sandboxes()
+    assert [what for what, _ in asked] == ["events", "list"]
+    assert asked[0][1] <= asked[1][1]
+
+
+def test_docker_that_comes_later(engine: FakeEngine) -> None:
+    create_sandbox(engine)
+    engine.disconnect()
+    with watching(engine) as view:
+        with pytest.raises(Unavailable, match="docker cannot be reached"):
+            view.sandboxes()
+        engine.reconnect()
+        wait_until(lambda: not is_out_of_reach(view))
+        assert len(view.sandboxes()) == 1
+
+
+def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    hangs = create_container(engine, sandbox_id, name="hangs", start=True)
+    fine = create_container(engine, sandbox_id, name="fine", start=True)
+    pace = Pace(compare=1000, first_inspect=0.02, retry=0.001)
+    with watching(engine, pace=pace) as view:
+        with engine.held("inspect_container", hangs):
+            assert view.container(fine).life.pid
+            guess = view.container(hangs).life
+            assert (guess.state, guess.guessed, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
+        wait_until(lambda: view.container(hangs).life.pid)
+
+
+# Events
+
+
+def test_what_others_do_is_told_as_it_happens(engine: FakeEngine) -> None:
+    with watching(engine) as view, view.subscribe() as changes:
+        sandbox_id = create_sandbox(engine, start=False)
+        assert told(wait_change(changes)) == (CREATED, sandbox_id)
+        engine.start_container(sandbox_id)
+        assert told(wait_change(changes)) == (STARTED, sandbox_id)
+        engine.exit_container(sandbox_id, exit_code=3)
+        stopped = wait_change(changes)
+        assert told(stopped) == (STOPPED, sandbox_id)
+        assert (stopped.record.life.exit_code, stopped.record.life.reason) == (3, "Error")
+        engine.remove_container(sandbox_id)
+        assert told(wait_change(changes)) == (DELETED, sandbox_id)
+        assert view.sandboxes() == ()
+
+
+def test_out_of_memory(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    with watching(engine) as view, view.subscribe() as changes:
+        engine.exit_container(sandbox_id, exit_code=137, oom_killed=True)
+        assert wait_change(changes).record.life.reason == "OOMKilled"
+
+
+def test_new_resources_and_names(engine: FakeEngine) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    with watching(engine) as view:
+        engine.update_container(container_id, body={"Memory": 64 << 20})
+        wait_until(lambda: view.container(container_id).host.memory == 64 << 20)
+        engine.rename_container(container_id, name="k8s_other")
+        wait_until(lambda: view.container(container_id).name == "k8s_other")
+        engine.rename_container(container_id, name="no_longer_of_a_pod")
+        wait_until(lambda: view.containers() == ())
+
+
+def test_images_come_and_go(engine: FakeEngine) -> None:
+    image_id = engine.publish_image("registry.example/app:v1")
+    with watching(engine) as view:
+        assert view.image("registry.example/app:v1") is None
+        engine.pull_image("registry.example/app:v1", auth=None, progress=lambda _: None)
+        wait_until(lambda: view.image(image_id))
+        engine.remove_image("registry.example/app:v1")
+        wait_until(lambda: view.images() == ())
+
+
+def test_events_that_change_nothing_cost_nothing(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    with watching(engine) as view, view.subscribe() as changes:
+        before = len(engine.calls)
+        for action in (
+            "exec_create: sh -c true",
+            "exec_start: sh",
+            "exec_die",
+            "health_status: healthy",
+            "kill",
+            "top",
+        ):
+            engine.emit("container", action, sandbox_id, {"name": "k8s_POD_web"})
+        engine.emit("container", "start", "0" * 64, {"name": "database"})
+        engine.emit("image", "push", "busybox")
+        engine.emit("daemon", "reload", "fake")
+        engine.emit("container", "destroy", sandbox_id)
+        assert told(wait_change(changes)) == (STOPPED, sandbox_id)
+        assert engine.calls[before:] == []
+        assert view.stats().last_event_at > 0
+
+
+@given(copies=st.lists(st.integers(1, 3), max_size=12))
+@settings(max_examples=15, deadline=None)
+def test_repeated_events_change_nothing(copies: list[int]) -> None:
+    engine = BadLine(copies=copies)
+    with watching(engine) as view, view.subscribe() as changes:
+        sandbox_id = create_sandbox(engine)
+        wait_until(lambda: view.sandboxes() and view.sandboxes()[0].life.running)
+        engine.exit_container(sandbox_id)
+        wait_until(lambda: not view.sandbox(sandbox_id).life.running)
+        engine.remove_container(sandbox_id)
+        assert [told(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
+
+
+def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> None:
+    gone, ended = create_sandbox(engine), create_sandbox(engine, attempt=1)
+    pace = Pace(compare=0.01)
+    with watching(engine, pace=pace) as view:
+        assert len(view.sandboxes()) == 2
+        engine.containers[ended].status = "exited"
+        del engine.containers[gone]
+        wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
+        wait_until(lambda: not view.sandbox(ended).life.running)
+        assert view.stats().compared_seconds_ago is not None
+
+
+# Interruptions
+
+
+def test_lost_stream_refuses_questions_until_all_is_looked_at_again(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id, start=True)
+    with watching(engine, patience=0) as view:
+        wait_until(lambda: not is_out_of_reach(view))
+        engine.disconnect()
+        wait_until(lambda: is_out_of_reach(view))
+        with pytest.raises(Unavailable, match="docker"):
+            view.containers()
+        engine.exit_container(sandbox_id)
+        del engine.containers[container_id]
+        with engine.held("inspect_container", sandbox_id) as gate:
+            engine.reconnect()
+            gate.wait_entered()
+            with pytest.raises(Unavailable):
+                view.sandbox(sandbox_id)
+        wait_until(lambda: not is_out_of_reach(view))
+        assert not view.sandbox(sandbox_id).life.running
+        with pytest.raises(NotFound):
+            view.container(container_id)
+        assert view.stats().reconnects == 1
+
+
+def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    with engine.held("inspect_container", sandbox_id) as gate, watching(engine) as view:
+        gate.wait_entered()
+        engine.disconnect()
+        wait_until(lambda: view.stats().outage != NOT_BUILT)
+        engine.release(gate)
+        engine.reconnect()
+        wait_until(lambda: not is_out_of_reach(view))
+        assert view.sandbox(sandbox_id).life.running
+
+
+def test_subscribers_learn_of_the_loss(engine: FakeEngine) -> None:
+    with watching(engine) as view, view.subscribe() as changes:
+        engine.disconnect()
+        with pytest.raises(Unavailable, match="connection to docker was lost"):
+            wait_change(changes)
+
+
+def test_lost_at_a_compare(engine: FakeEngine) -> None:
+    """An Engine that does not list its containers is out of reach, although its stream stands."""
+    with watching(engine, pace=Pace(compare=0.01, reconnect_least=0.001)) as view:
+        view.sandboxes()
+        engine.fail_next("list_containers", Unavailable("no answer"))
+        wait_until(lambda: view.stats().reconnects == 1)
+
+
+def test_fault_in_the_view_itself_is_repaired_by_a_rebuild(engine: FakeEngine) -> None:
+    create_sandbox(engine)
+    engine.fail_next("list_containers", ValueError("who would have thought"))
+    with watching(engine) as view:
+        wait_until(lambda: not is_out_of_reach(view))
+        assert len(view.sandboxes()) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_fault_in_the_reader_is_repaired_by_a_rebuild() -> None:
+    class Garbled(FakeEngine):
+        streams = 0
+
+        @contextmanager
+        def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:
+            self.streams += 1
+            with super().events(since=since) as stream:
+                yield stream if self.streams > 1 else iter([None])  # type: ignore[list-item]
+
+    engine = Garbled()
+    create_sandbox(engine)
+    with watching(engine) as view:
+        wait_until(lambda: engine.streams == 2 and not is_out_of_reach(view))
+        assert len(view.sandboxes()) == 1
+
+
+@pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
+def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str) -> None:
+    create_sandbox(engine)
+    before = threading.active_count()
+    with engine.held(method) as gate, watching(engine) as view:
+        gate.wait_entered()
+    assert threading.active_count() == before
+    with pytest.raises(Unavailable):
+        view.sandboxes()
+
+
+def test_stop_of_a_quiet_watcher(engine: FakeEngine) -> None:
+    before = threading.active_count()
+    with watching(engine) as view:
+        view.sandboxes()
+    assert threading.active_count() == before
+    with pytest.raises(Unavailable, match="the shim is stopping"):
+        view.sandboxes()
+
+
+# Everything at once
+
+DEEDS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
+
+
+def deed(engine: FakeEngine, what: str, choice: int) -> None:
+    """Do something to the Engine as somebody else would."""
+    there = list(engine.containers)
+    chosen = there[choice % len(there)] if there else None
+    match what:
+        case "create":
+            sandbox_id = create_sandbox(engine, attempt=len(engine.calls))
+            create_container(engine, sandbox_id, name=f"app-{len(engine.calls)}", start=bool(choice % 2))
+        case "pull":
+            engine.add_image(f"registry.example/app:{choice}")
+            engine.emit("image", "pull", "app")
+        case "cut":
+            engine.disconnect()
+            engine.reconnect()
+        case _ if chosen is not None:
+            deed_to(engine, what, chosen, choice)
+
+
+def deed_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
+    match what:
+        case "start":
+            engine.start_container(chosen)
+        case "exit" if engine.containers[chosen].running:
+            engine.exit_container(chosen, exit_code=choice)
+        case "remove":
+            engine.remove_container(chosen)
+        case "rename":
+            engine.rename_container(chosen, name=f"k8s_{len(engine.calls)}")
+        case "update":
+            engine.update_container(chosen, body={"CpuShares": choice})
+        case "lose":  # without an event
+            del engine.containers[chosen]
+
+
+def is_true(view: NodeView, engine: FakeEngine) -> bool:
+    """Whether the view is what Docker tells."""
+    records: list[Record] = [*view.sandboxes(), *view.containers()]
+    seen: dict[str, Record] = {record.id: record for record in records}
+    truth = {
+        container_id: translate.record_from_inspect(container.inspect(), previous=seen.get(container_id))
+        for container_id, container in engine.containers.items()
+    }
+    images = {record.id for record in view.images()} == {image.id for image in engine.images}
+    return images and seen == truth
+
+
+@given(
+    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 9)), max_size=25),
+    copies=st.lists(st.integers(0, 2), max_size=40),
+)
+@settings(max_examples=40, deadline=None)
+def test_view_becomes_the_truth_whatever_happens(deeds: list[tuple[str, int]], copies: list[int]) -> None:
+    """Events lost and repeated, connections cut: in the end the view equals what Docker tells."""
+    engine = BadLine(copies=copies)
+    with watching(engine, pace=Pace(compare=0.01, retry=0.001, reconnect_least=0.001)) as view:
+        for what, choice in deeds:
+            deed(engine, what, choice)
+        # Resources are in no list: of them only an event tells, and the last events arrive.
+        for container_id in list(engine.containers):
+            engine.emit("container", "update", container_id)
+        wait_until(lambda: not is_out_of_reach(view) and is_true(view, engine))

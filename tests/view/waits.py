@@ -1,0 +1,27 @@
+"""Waits of tests that follow other threads, with an end for the case that what they wait for never comes."""
+
+import threading
+from collections.abc import Callable
+
+from shim import deadline
+from shim.broadcast import Subscription
+from shim.view.records import Change
+
+SECONDS = 20.0
+_TICK = 0.002
+
+
+def wait_change(changes: Subscription[Change]) -> Change:
+    """The next change."""
+    with deadline.bound(SECONDS):
+        return changes.wait_next()
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    """Return when `true` is; for what nobody announces."""
+    never = threading.Event()
+    for _ in range(int(SECONDS / _TICK)):
+        if true():
+            return
+        never.wait(_TICK)
+    raise AssertionError("what the test waits for has not happened")

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.capabilities import capability_args, cni_args
+from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import pod_ips, result_from_json
+from shim.errors import FailedPrecondition
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 
 INTERFACE = "eth0"
+
+log = structlog.get_logger(__name__)
 
 
 def netns_path(rt: Runtime, sandbox_id: str) -> Path:
@@ -28,11 +33,14 @@ def netns_path(rt: Runtime, sandbox_id: str) -> Path:
 
 
 def network_intent(
-    rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, conflist: dict[str, Any]
-) -> NetworkIntent:
-    """What ADD is going to be run with."""
+    rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, chosen: NetworkConfig | None
+) -> NetworkIntent | None:
+    """What ADD is going to be run with; None where no network was chosen, since the pod has the host's."""
+    if chosen is None:
+        return None
+    _warn_of_dead_host_ports(config, chosen)
     return NetworkIntent(
-        conflist=conflist,
+        conflist=chosen.conflist,
         netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
@@ -55,8 +63,26 @@ def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI ADD in the pinned namespace; the checkpoint that comes back holds the result, not yet on disk."""
-    result = rt.plugins.add(_attachment(checkpoint))
-    return msgspec.structs.replace(checkpoint, network=_changed(checkpoint, result=result))
+    attachment = _attachment(checkpoint)
+    result = rt.plugins.add(attachment)
+    attached = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, result=result))
+    if not addresses(attached):
+        raise FailedPrecondition(
+            f"cni network {attachment.network} gave pod sandbox {checkpoint.sandbox_id} no address on {INTERFACE}"
+        )
+    return attached
+
+
+def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig) -> None:
+    """Say that host ports will lead nowhere; like the other runtimes, the pod runs all the same."""
+    ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
+    if ports and not chosen.declares("portMappings"):
+        log.warning(
+            "host ports have no effect: no plugin of the cni network maps them",
+            pod=f"{config.metadata.namespace}/{config.metadata.name}",
+            network=chosen.name,
+            host_ports=ports,
+        )
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:

@@ -1,14 +1,13 @@
 """RunPodSandbox."""
 
 import time
-from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
+from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.ids import SandboxId
 from shim.image.ensure import ensure_image
@@ -43,14 +42,14 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     # Chosen before anything exists: without a network there is nothing to begin with.
-    conflist = None if pod.host_network(config) else rt.networks.chosen().conflist
+    chosen = None if pod.host_network(config) else rt.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
         sandbox_id=sandbox_id,
         config=labels.config_as_dict(config),
         runtime_handler=runtime_handler,
         created_at=time.time_ns(),
-        network=_intent(rt, config=config, sandbox_id=sandbox_id, conflist=conflist),
+        network=network.network_intent(rt, config=config, sandbox_id=sandbox_id, chosen=chosen),
     )
     rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
     rt.checkpoints.put(checkpoint)
@@ -80,14 +79,6 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
     return SandboxId(made[0])
-
-
-def _intent(
-    rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: SandboxId, conflist: dict[str, Any] | None
-) -> NetworkIntent | None:
-    if conflist is None:
-        return None
-    return network.network_intent(rt, config=config, sandbox_id=sandbox_id, conflist=conflist)
 
 
 def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:

@@ -88,9 +88,7 @@ def install(fresh: dict[Path, bytes]) -> int:
 
 def report_differences(fresh: dict[Path, bytes]) -> int:
     """Name each checked-in file that is missing, left over or different; return the exit status."""
-    differing = stale_files(fresh) | {
-        path for path, content in fresh.items() if not is_checked_in(path, content)
-    }
+    differing = stale_files(fresh) | {path for path, content in fresh.items() if not is_checked_in(path, content)}
     for path in sorted(differing):
         print(f"{path} is not what {SOURCE} generates", file=sys.stderr)
     if differing:

@@ -122,9 +122,7 @@ def _split_tag(rest: str) -> tuple[str, str | None]:
 def _split_domain(name: str) -> tuple[str, str]:
     """Tell `registry:5000/app` from `user/app`: a dot, a port, `localhost` or a capital makes a domain."""
     first, slash, path = name.partition("/")
-    is_domain = slash and (
-        first == "localhost" or first != first.lower() or any(sign in first for sign in ".:[")
-    )
+    is_domain = slash and (first == "localhost" or first != first.lower() or any(sign in first for sign in ".:["))
     domain = first if is_domain else DEFAULT_DOMAIN
     if not is_domain:
         path = name

@@ -60,9 +60,7 @@ def compiled_definition() -> FileDescriptorProto:
 
 def facts_from_definition(definition: FileDescriptorProto) -> Facts:
     rpcs = {
-        f"{service.name}/{method.name}": rpc_row(method)
-        for service in definition.service
-        for method in service.method
+        f"{service.name}/{method.name}": rpc_row(method) for service in definition.service for method in service.method
     }
     messages = {name: message for name, message in walk_messages(definition) if not message.options.map_entry}
     return Facts(
@@ -102,9 +100,7 @@ def field_row(message: DescriptorProto, field: FieldDescriptorProto) -> str:
 
 
 def field_type(message: DescriptorProto, field: FieldDescriptorProto) -> str:
-    entry = next(
-        (nested for nested in message.nested_type if field.type_name.endswith(f".{nested.name}")), None
-    )
+    entry = next((nested for nested in message.nested_type if field.type_name.endswith(f".{nested.name}")), None)
     if entry is not None and entry.options.map_entry:
         key, value = entry.field
         return f"map<{scalar_or_name(key)},{scalar_or_name(value)}>"

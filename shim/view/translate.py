@@ -260,9 +260,11 @@ def image_record(listed: ImageSummary, detail: ImageInspect | None) -> ImageReco
     """
     names = listed if detail is None else detail
     settings = detail.config if detail else None
+    # For an image pulled by digest the containerd store names that digest a tag.
+    tags = [tag for tag in names.repo_tags or () if "@" not in tag]
     return ImageRecord(
         id=ImageId(listed.id),
-        repo_tags=_canonical(names.repo_tags),
+        repo_tags=_canonical(tags),
         repo_digests=_canonical(names.repo_digests),
         size=listed.size,
         user=settings.user if settings else "",

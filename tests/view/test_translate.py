@@ -295,5 +295,12 @@ def test_untagged_image_has_no_names() -> None:
     assert (found.repo_tags, found.repo_digests, found.user, found.size) == ((), (), "", 3)
 
 
+def test_digest_among_the_tags_of_the_containerd_store_is_no_tag() -> None:
+    digest = "registry.example/app@sha256:" + "ab" * 32
+    image = ImageSummary(id="sha256:1", repo_tags=[digest], repo_digests=[digest])
+    found = translate.image_record(image, None)
+    assert (found.repo_tags, found.repo_digests) == ((), (digest,))
+
+
 def test_summary_without_names_may_be_anything() -> None:
     assert translate.name_from_summary(ContainerSummary(id="1")) == ""

@@ -16,6 +16,8 @@ log = structlog.get_logger(__name__)
 _DOCKER_HUB = "https://index.docker.io/v1/"
 """How Docker spells the registry behind `docker.io` in credentials."""
 _DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+_SECRET = 4
+"""Characters of the shortest secret that is blanked out; shorter ones would take innocent words with them."""
 
 
 def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | None:
@@ -48,7 +50,7 @@ def without_secrets(text: str, auth: RegistryAuth | None) -> str:
         return text
     pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
     for secret in (pair, auth.password, auth.identitytoken, auth.registrytoken):
-        if secret:
+        if len(secret) >= _SECRET:
             text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
     return text
 

@@ -104,15 +104,15 @@ def test_malformed_auth_is_named_but_not_shown(auth: str) -> None:
         (RegistryAuth(username="u", password="s3cret"), "bad password s3cret"),
         (RegistryAuth(username="u", password="s3/cret"), "GET https://r/?password=s3%2Fcret"),
         (RegistryAuth(username="u", password="s3cret"), f"Authorization: Basic {encoded('u:s3cret')}"),
-        (RegistryAuth(identitytoken="tok"), "refresh tok failed"),
-        (RegistryAuth(registrytoken="tok"), "Bearer tok"),
+        (RegistryAuth(identitytoken="t0ken"), "refresh t0ken failed"),
+        (RegistryAuth(registrytoken="t0ken"), "Bearer t0ken"),
     ],
     ids=["plain", "in an url", "basic", "identity token", "registry token"],
 )
 def test_without_secrets(auth: RegistryAuth, text: str) -> None:
     shown = without_secrets(text, auth)
     assert "***" in shown
-    for secret in ("s3cret", "s3/cret", "s3%2Fcret", "tok ", "tok", encoded("u:s3cret")):
+    for secret in ("s3cret", "s3/cret", "s3%2Fcret", "t0ken", encoded("u:s3cret")):
         assert secret not in shown
 
 

@@ -1,0 +1,1 @@
+"""Image verbs against real engines and registries."""

@@ -1,0 +1,76 @@
+"""The image verbs on a real engine, without a server around them."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from integration.image.proxy import Proxy
+from integration.node.box import Node
+from integration.node.engine import Engine
+from integration.node.images import File, busybox_image, load
+from integration.node.registry import Registry
+from shim.checkpoint.pod_cidr import PodCidr
+from shim.checkpoint.store import CheckpointStore
+from shim.cni.network import Plugins
+from shim.cni.watch import ConfDirectory
+from shim.config.model import Config
+from shim.engine.client import DockerEngine
+from shim.engine.facts import EngineFacts
+from shim.locks import KeyedLocks
+from shim.runtime import Runtime
+from shim.view.node import NodeView
+
+Publish = Callable[..., str]
+"""`publish(name, size=, private=, config=)` gives the reference under which a new image can be pulled."""
+
+PROGRESS_DEADLINE = 3.0
+"""Seconds a pull may be silent in these tests."""
+
+
+@pytest.fixture
+def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
+    """Give a runtime on the engine, with a view of its images as they are now; nobody follows its events."""
+    config = Config(docker_endpoint=engine.url, image_pull_progress_deadline=PROGRESS_DEADLINE)
+    client = DockerEngine(engine.url, request_timeout=30)
+    view = NodeView(client)
+    epoch = view.begin_rebuild()
+    view.refresh_images()
+    view.complete_rebuild(epoch)
+    yield Runtime(
+        config=config,
+        engine=client,
+        facts=EngineFacts(client, restrict_oom_score_adj="auto"),
+        view=view,
+        checkpoints=CheckpointStore(tmp_path / "sandboxes"),
+        pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
+        networks=ConfDirectory(tmp_path, bin_dirs=[]),
+        plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),
+        locks=KeyedLocks(),
+    )
+    client.close()
+
+
+@pytest.fixture
+def proxy(registry: Registry) -> Iterator[Proxy]:
+    """Give a way to the registry that can be blocked."""
+    made = Proxy(registry.address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def publish(engine: Engine, registry: Registry, private_registry: Registry, node: Node) -> Publish:
+    """Give a maker of images that are in a registry and not on the node; each is unlike all others."""
+
+    def made(name: str, *, size: int = 0, private: bool = False, config: dict[str, object] | None = None) -> str:
+        image = busybox_image(node.busybox, reference="scratch/made:1", config=config)
+        extra = File("noise", os.urandom(max(size, 16)))
+        load(engine.api, replace(image, files=(*image.files, extra)))
+        reference = (private_registry if private else registry).push(engine.api, "scratch/made:1", name=name)
+        engine.api.remove_image("scratch/made:1")
+        return reference
+
+    return made

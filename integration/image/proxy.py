@@ -1,0 +1,97 @@
+"""A way to a registry that can be made narrow, or be blocked, while a pull is under way."""
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+_PIECE = 16 * 1024
+
+
+class Proxy:
+    """Passes TCP connections on to a registry, and what comes back only as far as it is allowed."""
+
+    def __init__(self, upstream: str) -> None:
+        host, _, port = upstream.partition(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._allowed: int | None = None
+        self._open: set[int] = set()
+        self._blocked: set[int] = set()
+        threading.Thread(target=self._serve, name="proxy", daemon=True).start()
+
+    def allow(self, size: int | None) -> None:
+        """Let `size` more bytes come back from the registry; None lets all pass from now on."""
+        with self._changed:
+            self._allowed = None if size is None else (self._allowed or 0) + size
+            self._changed.notify_all()
+
+    def wait_blocked(self, *, timeout: float) -> None:
+        """Wait until all that was allowed has passed and more would come."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._blocked, timeout), "nothing was held back"
+
+    def wait_given_up(self, *, grant: int, timeout: float) -> None:
+        """Let `grant` bytes pass, and wait until the connections that were blocked are closed.
+
+        A client that has given up need not notice before more arrives; one that goes on is soon blocked again.
+        """
+        with self._changed:
+            blocked = set(self._blocked)
+            assert blocked, "nothing was held back"
+            self.allow(grant)
+            assert self._changed.wait_for(lambda: not blocked & self._open, timeout), "the client goes on"
+
+    def close(self) -> None:
+        """Accept nobody, and let those who wait go."""
+        self._listener.close()
+        self.allow(None)
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                number = next(self._numbers)
+                threading.Thread(target=self._connect, args=(number, client), daemon=True).start()
+
+    def _connect(self, number: int, client: socket.socket) -> None:
+        with client, socket.create_connection(self._upstream) as server:
+            self._note(self._open.add, number)
+            answers = threading.Thread(target=self._pass_back, args=(number, server, client), daemon=True)
+            answers.start()
+            with suppress(OSError):
+                while piece := client.recv(_PIECE):
+                    server.sendall(piece)
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+            self._note(self._open.discard, number)
+
+    def _pass_back(self, number: int, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := server.recv(_PIECE):
+                while piece:
+                    size = self._wait_allowed(number, len(piece))
+                    client.sendall(piece[:size])
+                    piece = piece[size:]
+            client.shutdown(socket.SHUT_RDWR)
+
+    def _wait_allowed(self, number: int, wanted: int) -> int:
+        with self._changed:
+            if self._allowed == 0:
+                self._note(self._blocked.add, number)
+                self._changed.wait_for(lambda: self._allowed != 0)
+                self._note(self._blocked.discard, number)
+            if self._allowed is None:
+                return wanted
+            size = min(wanted, self._allowed)
+            self._allowed -= size
+            return size
+
+    def _note(self, change: Callable[[int], None], number: int) -> None:
+        with self._changed:
+            change(number)
+            self._changed.notify_all()

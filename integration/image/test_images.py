@@ -1,0 +1,417 @@
+"""Images are pulled, listed, described and removed on real engines."""
+
+import base64
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from integration.conftest import Images
+from integration.image.conftest import PROGRESS_DEADLINE, Publish
+from integration.image.proxy import Proxy
+from integration.node.engine import Engine
+from integration.node.registry import PASSWORD, USER, Registry
+from shim import deadline, references
+from shim.api.v1 import api_pb2 as pb
+from shim.deadline import Scope
+from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
+from shim.image.ensure import ensure_image
+from shim.image.fs_info import image_fs_info
+from shim.image.list import list_images
+from shim.image.pull import pull_image
+from shim.image.remove import remove_image
+from shim.image.status import image_status
+from shim.runtime import Runtime
+
+SECONDS = 30.0
+MIB = 1024 * 1024
+
+
+def pull(rt: Runtime, reference: str, **auth: str) -> str:
+    return pull_image(rt, image=pb.ImageSpec(image=reference), auth=pb.AuthConfig(**auth) if auth else None)
+
+
+def pull_in_background(rt: Runtime, reference: str, *, scope: Scope) -> "Future[str]":
+    def run() -> str:
+        with deadline.entered(scope):
+            return pull(rt, reference)
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(run)
+    pool.shutdown(wait=False)
+    return future
+
+
+def status(rt: Runtime, name: str, *, verbose: bool = False) -> pb.ImageStatusResponse:
+    return image_status(rt, image=pb.ImageSpec(image=name), verbose=verbose)
+
+
+def present(rt: Runtime, name: str) -> bool:
+    return status(rt, name).HasField("image")
+
+
+def remove(rt: Runtime, name: str) -> None:
+    remove_image(rt, image=pb.ImageSpec(image=name))
+
+
+def listed(rt: Runtime, name: str = "") -> list[pb.Image]:
+    return list_images(rt, filter=pb.ImageFilter(image=pb.ImageSpec(image=name)))
+
+
+# --- pull -------------------------------------------------------------------------------------------------
+
+
+def test_pull_by_tag(rt: Runtime, publish: Publish) -> None:
+    reference = publish("by-tag:1", config={"User": "1003:users"})
+    image_id = pull(rt, reference)
+    image = status(rt, reference).image
+    assert image.id == image_id
+    assert list(image.repo_tags) == [reference]
+    assert [digest.partition("@")[0] for digest in image.repo_digests] == [reference.rpartition(":")[0]]
+    assert image.size > 1000
+    assert image.uid.value == 1003
+    assert image in listed(rt)
+    remove(rt, image_id)
+
+
+def test_pull_without_a_tag(rt: Runtime, publish: Publish) -> None:
+    reference = publish("no-tag")
+    image_id = pull(rt, reference.removesuffix(":latest"))
+    assert list(status(rt, image_id).image.repo_tags) == [reference]
+    remove(rt, image_id)
+
+
+def test_pull_by_digest(rt: Runtime, publish: Publish) -> None:
+    tagged = publish("by-digest:1")
+    first_id = pull(rt, tagged)
+    by_digest = status(rt, tagged).image.repo_digests[0]
+    remove(rt, tagged)
+    assert not present(rt, by_digest)
+    assert pull(rt, by_digest) == first_id
+    image = status(rt, by_digest).image
+    assert (list(image.repo_tags), list(image.repo_digests)) == ([], [by_digest])
+    both = f"{tagged}@{by_digest.partition('@')[2]}"
+    assert pull(rt, both) == first_id
+    remove(rt, both)
+    assert not present(rt, by_digest)
+
+
+def test_pull_what_is_here_already(rt: Runtime, publish: Publish) -> None:
+    reference = publish("again:1")
+    assert pull(rt, reference) == pull(rt, reference)
+    remove(rt, reference)
+
+
+def test_one_image_from_two_registries_has_one_id(
+    rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry
+) -> None:
+    reference = publish("twice:1")
+    other = reference.replace(registry.address, proxy.address)
+    assert pull(rt, reference) == pull(rt, other)
+    assert list(status(rt, reference).image.repo_tags) == sorted([reference, other])
+    remove(rt, reference)
+    assert not present(rt, other)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("nobody/made-this:1", "has no such image"), ("by-tag:no-such-tag", "has no such image")],
+    ids=["repository", "tag"],
+)
+def test_unknown_image(rt: Runtime, registry: Registry, path: str, words: str) -> None:
+    with pytest.raises(NotFound, match=words):
+        pull(rt, f"{registry.address}/{path}")
+
+
+def test_registry_that_refuses_connections(rt: Runtime) -> None:
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: .*refused"):
+        pull(rt, "127.0.0.1:1/x")
+
+
+# --- credentials ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        {"username": USER, "password": PASSWORD},
+        {"auth": base64.b64encode(f"{USER}:{PASSWORD}\0".encode()).decode()},
+    ],
+    ids=["user and password", "auth"],
+)
+def test_private_pull(rt: Runtime, publish: Publish, auth: dict[str, str]) -> None:
+    reference = publish("private:1", private=True)
+    image_id = pull(rt, reference, **auth)
+    assert status(rt, reference).image.id == image_id
+    remove(rt, image_id)
+
+
+def test_private_pull_with_the_address_of_the_registry(
+    rt: Runtime, publish: Publish, private_registry: Registry
+) -> None:
+    reference = publish("private-address:1", private=True)
+    server = f"http://{private_registry.address}/v2/"
+    image_id = pull(rt, reference, username=USER, password=PASSWORD, server_address=server)
+    remove(rt, image_id)
+
+
+@pytest.mark.parametrize(
+    ("auth", "words"),
+    [
+        ({}, "wants credentials"),
+        ({"username": USER, "password": "wr0ng pa55word"}, "does not accept these credentials"),
+        ({"username": USER, "password": PASSWORD, "server_address": "other.example"}, "wants credentials"),
+    ],
+    ids=["none", "wrong", "for another registry"],
+)
+def test_denied(rt: Runtime, publish: Publish, auth: dict[str, str], words: str) -> None:
+    reference = publish("denied:1", private=True)
+    with pytest.raises(RegistryDenied, match=f"unauthorized: .* {words}") as caught:
+        pull(rt, reference, **auth)
+    assert PASSWORD not in str(caught.value)
+    assert "wr0ng" not in str(caught.value)
+
+
+# --- silence, cancellation and sharing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 300_000], ids=["manifest", "layer"])
+def test_a_silent_registry_is_given_up(
+    rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry, before: int
+) -> None:
+    reference = publish("silent:1", size=4 * MIB).replace(registry.address, proxy.address)
+    proxy.allow(before)
+    began = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: no progress for 3 s"):
+        pull(rt, reference)
+    assert time.monotonic() - began < PROGRESS_DEADLINE + 5
+    proxy.wait_given_up(grant=MIB // 2, timeout=SECONDS)
+
+
+def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
+    reference = publish("slow:1", size=4 * MIB).replace(registry.address, proxy.address)
+    proxy.allow(300_000)
+    began = time.monotonic()
+    future = pull_in_background(rt, reference, scope=Scope())
+    while time.monotonic() - began < 2 * PROGRESS_DEADLINE:
+        proxy.wait_blocked(timeout=SECONDS)
+        threading.Event().wait(0.5)
+        proxy.allow(200_000)
+    proxy.allow(None)
+    image_id = future.result(SECONDS)
+    assert time.monotonic() - began > 2 * PROGRESS_DEADLINE
+    assert present(rt, reference)
+    remove(rt, image_id)
+
+
+def test_cancellation_ends_the_pull_of_docker(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
+    reference = publish("cancelled:1", size=4 * MIB).replace(registry.address, proxy.address)
+    proxy.allow(300_000)
+    scope = Scope()
+    future = pull_in_background(rt, reference, scope=scope)
+    proxy.wait_blocked(timeout=SECONDS)
+    # Docker 28 loses a cancellation that comes in the first milliseconds of a layer, and fetches that layer whole.
+    threading.Event().wait(0.5)
+    scope.cancel()
+    with pytest.raises(Cancelled):
+        future.result(SECONDS)
+    proxy.wait_given_up(grant=MIB // 2, timeout=SECONDS)
+    assert not present(rt, reference)
+    proxy.allow(None)
+    remove(rt, pull(rt, reference))
+
+
+def test_a_caller_who_leaves_does_not_end_the_pull_of_another(
+    rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry
+) -> None:
+    reference = publish("shared:1", size=4 * MIB).replace(registry.address, proxy.address)
+    proxy.allow(300_000)
+    leaving = Scope()
+    first = pull_in_background(rt, reference, scope=leaving)
+    proxy.wait_blocked(timeout=SECONDS)
+    second = pull_in_background(rt, reference, scope=Scope())
+    third = pull_in_background(rt, reference, scope=Scope(seconds=0.2))
+    with pytest.raises(DeadlineExceeded):
+        third.result(SECONDS)
+    leaving.cancel()
+    with pytest.raises(Cancelled):
+        first.result(SECONDS)
+    proxy.allow(None)
+    remove(rt, second.result(SECONDS))
+
+
+def test_a_deadline_of_a_millisecond(rt: Runtime, publish: Publish) -> None:
+    reference = publish("hurried:1")
+    with deadline.entered(Scope(seconds=0.001)), pytest.raises(DeadlineExceeded):
+        pull(rt, reference)
+    remove(rt, pull(rt, reference))
+
+
+# --- list and status --------------------------------------------------------------------------------------
+
+
+def test_status_by_every_name_is_the_same(rt: Runtime, engine: Engine, publish: Publish) -> None:
+    reference = publish("names:1")
+    image_id = pull(rt, reference)
+    engine.api.tag(image_id, "docker.io/team/names", "2")
+    rt.view.refresh_images()
+    image = status(rt, image_id).image
+    assert list(image.repo_tags) == sorted([reference, "docker.io/team/names:2"])
+    names = [*image.repo_tags, *image.repo_digests, "team/names:2", image_id.removeprefix("sha256:"), image_id[:20]]
+    for name in names:
+        assert status(rt, name).image == image
+        assert listed(rt, name) == [image]
+    remove(rt, image_id)
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "username"),
+    [("", None, ""), ("1002", 1002, ""), ("www-data:100", None, "www-data"), ("1003:users", 1003, "")],
+)
+def test_user(rt: Runtime, images: Images, user: str, uid: int | None, username: str) -> None:
+    images.load("local/user:1", {"User": user})
+    rt.view.refresh_images()
+    image = status(rt, "local/user:1").image
+    assert (image.uid.value if image.HasField("uid") else None, image.username) == (uid, username)
+    remove(rt, "local/user:1")
+
+
+def test_the_pause_image_is_pinned_by_any_of_its_names(rt: Runtime, engine: Engine, images: Images) -> None:
+    engine.api.tag(images.pause, "local/another-name", "1")
+    rt.view.refresh_images()
+    assert status(rt, "local/another-name:1").image.pinned
+    assert [image.pinned for image in listed(rt, images.busybox)] == [False]
+    engine.api.remove_image("local/another-name:1")
+
+
+def test_verbose_status(rt: Runtime, images: Images) -> None:
+    images.load("local/verbose:1", {"User": "www", "Labels": {"a": "b"}, "Entrypoint": ["/bin/sh"], "Cmd": ["-c", "x"]})
+    rt.view.refresh_images()
+    info = msgspec.json.decode(status(rt, "local/verbose:1", verbose=True).info["info"])
+    config = info["imageSpec"]["config"]
+    assert (config["User"], config["Labels"], config["Entrypoint"]) == ("www", {"a": "b"}, ["/bin/sh"])
+    remove(rt, "local/verbose:1")
+
+
+def test_status_of_nothing(rt: Runtime) -> None:
+    assert status(rt, "nobody/made-this:1") == pb.ImageStatusResponse()
+    assert listed(rt, "nobody/made-this:1") == []
+
+
+# --- remove -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["id", "short id", "tag", "other tag", "digest"])
+def test_remove_takes_all_names(rt: Runtime, engine: Engine, publish: Publish, by: str) -> None:
+    reference = publish("removed:1")
+    image_id = pull(rt, reference)
+    engine.api.tag(image_id, "elsewhere.example/removed", "2")
+    rt.view.refresh_images()
+    digest = status(rt, reference).image.repo_digests[0]
+    names = {
+        "id": image_id,
+        "short id": image_id[7:19],
+        "tag": reference,
+        "other tag": "elsewhere.example/removed:2",
+        "digest": digest,
+    }
+    remove(rt, names[by])
+    assert not any(present(rt, name) for name in names.values())
+    assert image_id not in {image["Id"] for image in engine.api.images()}
+
+
+def test_remove_what_docker_pulled_a_moment_ago(rt: Runtime, engine: Engine, publish: Publish) -> None:
+    reference = publish("unseen:1")
+    engine.api.pull(reference)
+    remove(rt, reference)
+    assert reference not in {tag for image in engine.api.images() for tag in image["RepoTags"] or ()}
+
+
+def test_remove_of_nothing(rt: Runtime) -> None:
+    remove(rt, "nobody/made-this:1")
+    remove(rt, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b")
+
+
+def test_five_removals_at_once(rt: Runtime, publish: Publish) -> None:
+    reference = publish("contended:1")
+    image_id = pull(rt, reference)
+
+    def remove_and_look(name: str) -> bool:
+        remove(rt, name)
+        return present(rt, image_id)
+
+    with ThreadPoolExecutor(5) as pool:
+        left = list(pool.map(remove_and_look, [image_id, reference, image_id, reference, image_id]))
+    assert left == [False] * 5
+
+
+def test_remove_in_use(rt: Runtime, engine: Engine, publish: Publish) -> None:
+    reference = publish("used:1")
+    image_id = pull(rt, reference)
+    container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
+    engine.api.start(container)
+    before = status(rt, reference).image
+    with pytest.raises(FailedPrecondition, match=container[:12]):
+        remove(rt, reference)
+    rt.view.refresh_images()
+    assert status(rt, reference).image == before
+    engine.api.remove_container(container, force=True)
+    remove(rt, image_id)
+    assert not present(rt, reference)
+
+
+def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, publish: Publish) -> None:
+    reference = publish("parent:1")
+    parent = pull(rt, reference)
+    container = engine.api.create_container(reference, command=["true"])["Id"]
+    engine.api.commit(container, "local/child", "1")
+    engine.api.remove_container(container)
+    rt.view.refresh_images()
+    remove(rt, reference)
+    assert not present(rt, parent)
+    assert not present(rt, reference)
+    assert present(rt, "local/child:1")
+    remove(rt, "local/child:1")
+
+
+# --- the rest ---------------------------------------------------------------------------------------------
+
+
+def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
+    info = image_fs_info(rt)
+    assert list(info.image_filesystems) == list(info.container_filesystems)
+    (usage,) = info.image_filesystems
+    root = Path(usage.fs_id.mountpoint)
+    assert root.is_dir()
+    assert root.is_relative_to(engine.home / "data")
+    if engine.name == "28-containerd":
+        assert root.name == "io.containerd.snapshotter.v1.overlayfs"
+    assert usage.used_bytes.value >= status(rt, images.busybox).image.size // 2
+    assert usage.inodes_used.value > 0
+    assert abs(time.time_ns() - usage.timestamp) < 60 * 10**9
+
+
+def test_ensure_a_local_image(rt: Runtime, images: Images) -> None:
+    assert ensure_image(rt, reference=images.pause) == status(rt, images.pause).image.id
+
+
+def test_ensure_pulls_what_is_missing(rt: Runtime, publish: Publish) -> None:
+    reference = publish("ensured:1")
+    image_id = ensure_image(rt, reference=reference)
+    assert status(rt, reference).image.id == image_id
+    remove(rt, image_id)
+
+
+def test_ensure_says_what_to_do(rt: Runtime) -> None:
+    with pytest.raises(FailedPrecondition, match=r"pause image 127.0.0.1:1/pause:9 .*pod_infra_container_image"):
+        ensure_image(rt, reference="127.0.0.1:1/pause:9")
+
+
+def test_canonical_names_only(rt: Runtime) -> None:
+    for image in listed(rt):
+        for name in (*image.repo_tags, *image.repo_digests):
+            assert references.canonical(name) == name

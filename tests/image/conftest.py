@@ -1,0 +1,12 @@
+"""A view that has seen all there is before the first question."""
+
+import pytest
+
+from shim.runtime import Runtime
+
+
+@pytest.fixture
+def rt(rt: Runtime) -> Runtime:
+    """The collaborators, once the first look at the Engine is over."""
+    rt.view.images()
+    return rt

@@ -1,0 +1,65 @@
+"""The pause image is there, is pulled, or is asked for in words that help."""
+
+import pytest
+
+from shim.config.model import Config
+from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.image.ensure import ensure_image
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+
+PAUSE = Config().pod_infra_container_image
+OTHER = "r.example/pause:9"
+
+
+def pulls(engine: FakeEngine) -> list[str]:
+    return [subject for method, subject in engine.calls if method == "pull_image"]
+
+
+def test_present(rt: Runtime, engine: FakeEngine) -> None:
+    image = rt.view.image(PAUSE)
+    assert image is not None
+    assert ensure_image(rt, reference=PAUSE) == image.id
+    assert ensure_image(rt, reference=image.id) == image.id
+    assert pulls(engine) == []
+
+
+def test_pulled_when_missing(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = engine.publish_image(OTHER)
+    assert ensure_image(rt, reference=OTHER) == image_id
+    assert pulls(engine) == [OTHER]
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        (RegistryUnavailable("dial tcp: connection refused"), "connection refused"),
+        (RegistryDenied("authentication required"), "wants credentials"),
+        (NotFound("manifest unknown"), "no such image"),
+    ],
+    ids=["down", "denied", "unknown"],
+)
+def test_not_to_be_had(rt: Runtime, engine: FakeEngine, failure: ShimError, cause: str) -> None:
+    engine.fail_next("pull_image", failure)
+    with pytest.raises(FailedPrecondition, match=cause) as caught:
+        ensure_image(rt, reference=OTHER)
+    for words in (
+        f"pause image {OTHER} is not on this node",
+        "docker pull",
+        "docker load",
+        "pod_infra_container_image",
+    ):
+        assert words in str(caught.value)
+
+
+def test_an_id_that_is_not_here(rt: Runtime) -> None:
+    with pytest.raises(FailedPrecondition, match="image id"):
+        ensure_image(rt, reference="sha256:" + "ab" * 32)
+
+
+@pytest.mark.parametrize("failure", [Unavailable("no docker"), DeadlineExceeded("too late")], ids=str)
+def test_other_failures_keep_their_kind(rt: Runtime, engine: FakeEngine, failure: ShimError) -> None:
+    engine.fail_next("pull_image", failure)
+    with pytest.raises(type(failure)):
+        ensure_image(rt, reference=OTHER)

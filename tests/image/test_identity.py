@@ -1,0 +1,63 @@
+"""One image has one identity, whoever is asked."""
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.list import list_containers
+from shim.container.status import container_status
+from shim.ids import ImageId
+from shim.image.identity import image_from_record, image_ref_of
+from shim.image.list import list_images
+from shim.image.pull import pull_image
+from shim.runtime import Runtime
+from shim.view.records import ImageRecord
+from tests.fakes.engine import FakeEngine
+from tests.pods import container_config, ready_pod, running
+
+ID = ImageId("sha256:" + "ab" * 32)
+
+
+def record(*, user: str = "", size: int = 10, digests: tuple[str, ...] = ()) -> ImageRecord:
+    return ImageRecord(id=ID, repo_tags=("r.example/a:1",), repo_digests=digests, size=size, user=user)
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "username"),
+    [
+        ("", None, ""),
+        ("0", 0, ""),
+        ("1002", 1002, ""),
+        ("1003:users", 1003, ""),
+        ("www-data", None, "www-data"),
+        ("www-data:100", None, "www-data"),
+        ("-5", None, "-5"),
+        ("²", None, "²"),
+        (str(2**63), None, str(2**63)),
+    ],
+)
+def test_user(user: str, uid: int | None, username: str) -> None:
+    image = image_from_record(record(user=user), pinned=False)
+    assert image.username == username
+    assert (image.uid.value if image.HasField("uid") else None) == uid
+
+
+@pytest.mark.parametrize(("size", "told"), [(10, 10), (0, 1)])
+def test_size_is_never_zero(size: int, told: int) -> None:
+    assert image_from_record(record(size=size), pinned=False).size == told
+
+
+def test_image_ref_of() -> None:
+    assert image_ref_of(record(digests=("r.example/a@sha256:1", "r.example/b@sha256:1"))) == "r.example/a@sha256:1"
+    assert image_ref_of(record()) == ID
+
+
+def test_one_identity_everywhere(rt: Runtime, engine: FakeEngine) -> None:
+    engine.publish_image("r.example/app:1")
+    pulled = pull_image(rt, image=pb.ImageSpec(image="r.example/app:1"), auth=None)
+    sandbox = ready_pod(rt)
+    container = running(rt, sandbox, image=pulled)
+    (listed,) = list_containers(rt, filter=pb.ContainerFilter(id=container))
+    told = container_status(rt, container_id=container, verbose=False).status
+    (image,) = list_images(rt, filter=pb.ImageFilter(image=container_config(image=pulled).image))
+    assert {pulled, image.id, listed.image_id, told.image_id} == {pulled}
+    assert told.image_ref == image_ref_of(rt.view.images()[-1]) == image.repo_digests[0]

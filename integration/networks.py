@@ -1,0 +1,31 @@
+"""CNI configurations for the tests."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SUBNETS = ("10.89.0.0/16",)
+BRIDGE = "pods0"
+
+
+def bridge(leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", **more: Any) -> dict[str, Any]:
+    """The plugin `bridge` with host-local, one range for each subnet; `kind` is another name of it."""
+    return {
+        "type": kind,
+        "bridge": BRIDGE,
+        "isGateway": True,
+        "ipMasq": False,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(leases),
+            "ranges": [[{"subnet": subnet}] for subnet in subnets],
+            "routes": [{"dst": "::/0" if ":" in subnet else "0.0.0.0/0"} for subnet in subnets],
+        },
+        **more,
+    }
+
+
+def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
+    """A configuration list as text."""
+    return json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": list(plugins)})

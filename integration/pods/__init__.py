@@ -1,0 +1,1 @@
+"""Pods and containers over the socket of the CRI, on real engines with real CNI plugins."""

@@ -1,0 +1,69 @@
+"""What a kubelet does with pods, as far as the tests need it."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.cri import Cri, container_config, pod_config
+from shim.api.v1 import api_pb2 as pb
+
+SLEEP = ("sleep", "3600")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox: its id, and what it was made of."""
+
+    id: str
+    config: pb.PodSandboxConfig
+
+
+class Kubelet:
+    """Makes pods and containers under names of their own, and removes them all in the end."""
+
+    def __init__(self, cri: Cri, image: str) -> None:
+        self.cri = cri
+        self.image = image
+        self._pods: list[str] = []
+        self._containers: list[str] = []
+
+    def pod(self, *, handler: str = "", **fields: Any) -> Pod:
+        """Run a pod; `fields` are those of PodSandboxConfig."""
+        config = pod_config(unused_name("pod"), **fields)
+        sandbox_id = self.cri.run(config, handler=handler)
+        self._pods.append(sandbox_id)
+        return Pod(sandbox_id, config)
+
+    def created(self, pod: Pod, *command: str, **fields: Any) -> str:
+        """Create a container; it sleeps unless there is a command. `fields` are those of ContainerConfig."""
+        config = container_config(unused_name("c"), **({"image": self.image, "command": command or SLEEP} | fields))
+        container_id = self.cri.create(pod.id, config, pod=pod.config)
+        self._containers.append(container_id)
+        return container_id
+
+    def started(self, pod: Pod, *command: str, **fields: Any) -> str:
+        """Create and start a container."""
+        container_id = self.created(pod, *command, **fields)
+        self.cri.start(container_id)
+        return container_id
+
+    def remove_all(self) -> None:
+        """Remove what was made, containers first: a pod may be there for longer."""
+        for container_id in self._containers:
+            self.cri.remove_container(container_id)
+        for sandbox_id in self._pods:
+            self.cri.remove(sandbox_id)
+
+
+def unused_name(prefix: str) -> str:
+    """Make up a name that no other test uses."""
+    return f"{prefix}-{secrets.token_hex(3)}"
+
+
+def failure(raised: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCode, str]:
+    """Code and message of an RPC that failed."""
+    error: Any = raised.value
+    return error.code(), error.details()

@@ -1,0 +1,108 @@
+"""A CNI plugin that can fail in every way: the real `bridge`, with a shell script around it that tests write into."""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+Verb = Literal["ADD", "DEL"]
+
+TYPE = "troubled-bridge"
+_REACHED_SECONDS = 20.0
+
+# In `before`, `exit` ends the plugin without the deed; in `after`, the deed is done and $out is its answer.
+_SCRIPT = """\
+#!/bin/sh
+cat >"{home}/stdin"
+env >"{home}/env.$CNI_COMMAND"
+cp "{home}/stdin" "{home}/stdin.$CNI_COMMAND"
+[ -e "{home}/before.$CNI_COMMAND" ] && . "{home}/before.$CNI_COMMAND"
+out=$("{real}" <"{home}/stdin")
+code=$?
+[ -e "{home}/after.$CNI_COMMAND" ] && . "{home}/after.$CNI_COMMAND"
+printf %s "$out"
+exit $code
+"""
+
+
+class TroubledPlugin:
+    """The plugin TYPE in a directory of its own. One run at a time."""
+
+    def __init__(self, directory: Path, *, real: Path) -> None:
+        """Write it to `directory`; `real` is the plugin `bridge`."""
+        self.directory = directory
+        self._home = directory / "trouble"
+        self._home.mkdir(parents=True)
+        script = directory / TYPE
+        script.write_text(_SCRIPT.format(home=self._home, real=real))
+        script.chmod(0o755)
+
+    @contextmanager
+    def before(self, verb: Verb, script: str) -> Iterator[None]:
+        """Run `script` (shell) inside the plugin before its deed."""
+        with self._written(f"before.{verb}", script):
+            yield
+
+    @contextmanager
+    def after(self, verb: Verb, script: str) -> Iterator[None]:
+        """Run `script` (shell) inside the plugin after its deed."""
+        with self._written(f"after.{verb}", script):
+            yield
+
+    @contextmanager
+    def held(self, verb: Verb, *, done: bool) -> Iterator["HeldPlugin"]:
+        """Let the next run stand still, with its deed `done` or not; what stands is killed when the block ends."""
+        fifo = self._home / "reached"
+        os.mkfifo(fifo)
+        held = HeldPlugin(fifo)
+        script = f'echo $$ >"{fifo}"; exec sleep 1000'
+        try:
+            with self.after(verb, script) if done else self.before(verb, script):
+                yield held
+        finally:
+            held.close()
+            fifo.unlink()
+
+    def seen(self, verb: Verb) -> tuple[dict[str, str], bytes]:
+        """Environment and input of the last run."""
+        lines = (self._home / f"env.{verb}").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line), (self._home / f"stdin.{verb}").read_bytes()
+
+    @contextmanager
+    def _written(self, name: str, script: str) -> Iterator[None]:
+        path = self._home / name
+        path.write_text(script)
+        try:
+            yield
+        finally:
+            path.unlink()
+
+
+class HeldPlugin:
+    """A run that stands still."""
+
+    def __init__(self, fifo: Path) -> None:
+        # Without O_NONBLOCK the open would wait for the plugin, and for ever if that never comes.
+        self._fifo = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self._pid = 0
+
+    def wait_reached(self) -> None:
+        """Wait until the plugin stands still."""
+        ready, _, _ = select.select([self._fifo], [], [], _REACHED_SECONDS)
+        assert ready, "the plugin never ran"
+        self._pid = int(os.read(self._fifo, 64))
+
+    def kill(self) -> None:
+        """End the plugin, as systemd ends what a crashed service leaves behind."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self._pid = 0
+
+    def close(self) -> None:
+        """End what stands, and stop listening."""
+        self.kill()
+        os.close(self._fifo)

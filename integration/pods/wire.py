@@ -1,0 +1,228 @@
+"""A way to the Engine that can fail, or stand still, at a chosen call: before the deed or after it.
+
+It stands between the server and dockerd, so that what is tested is the server as its users start it.
+"""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+_PIECE = 64 * 1024
+_REACHED_SECONDS = 20.0
+_VERSION = re.compile(r"^/v\d+\.\d+")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_REFUSAL = b'{"message":"out of order"}'
+
+
+class Moment(Enum):
+    """When a trouble comes: the Engine has not seen the call yet, or has just done it."""
+
+    BEFORE = auto()
+    AFTER = auto()
+
+
+class Trouble:
+    """What happens once to one call."""
+
+    def __init__(self, call: str, moment: Moment, action: Callable[[socket.socket], bool]) -> None:
+        self.call = re.compile(call)
+        self.moment = moment
+        self._action = action
+        self._reached = threading.Event()
+        self.taken = False
+
+    def happen(self, client: socket.socket) -> bool:
+        """Make the trouble; whether the call may go on."""
+        try:
+            return self._action(client)
+        finally:
+            self._reached.set()
+
+    def wait_over(self) -> None:
+        """Wait until it has happened."""
+        assert self._reached.wait(_REACHED_SECONDS), f"no call of {self.call.pattern} came"
+
+
+class Hold:
+    """A call that stands still."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self, _client: socket.socket) -> bool:
+        """Stand still until released; the call does not go on."""
+        self._reached.set()
+        self._released.wait(_REACHED_SECONDS * 2)
+        return False
+
+    def wait_reached(self) -> None:
+        """Wait until the call stands still."""
+        assert self._reached.wait(_REACHED_SECONDS), "the call never came"
+
+    def release(self) -> None:
+        """Cut the connection of the call."""
+        self._released.set()
+
+
+class Wire:
+    """Passes the connections at a socket on to an Engine."""
+
+    def __init__(self, upstream: Path, *, path: Path) -> None:
+        self.upstream = upstream
+        self.path = path
+        self._lock = threading.Lock()
+        self._troubles: list[Trouble] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(128)
+        self._thread = threading.Thread(target=self._serve, name="wire", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept, which a close does not
+        self._thread.join()
+        self._listener.close()
+
+    @contextmanager
+    def refused(self, call: str) -> Iterator[Trouble]:
+        """Answer the next `call` (a pattern of `METHOD /path`) with a failure of the Engine, which never sees it."""
+        with self._armed(Trouble(call, Moment.BEFORE, _refuse)) as trouble:
+            yield trouble
+
+    @contextmanager
+    def unanswered(self, call: str) -> Iterator[Trouble]:
+        """Let the next `call` happen, and lose its answer."""
+        with self._armed(Trouble(call, Moment.AFTER, lambda _: False)) as trouble:
+            yield trouble
+
+    @contextmanager
+    def held(self, call: str, *, at: Moment) -> Iterator[Hold]:
+        """Let the next `call` stand still; when the block ends, its connection is cut."""
+        hold = Hold()
+        try:
+            with self._armed(Trouble(call, at, hold)):
+                yield hold
+        finally:
+            hold.release()
+
+    @contextmanager
+    def followed(self, call: str, deed: Callable[[], object]) -> Iterator[Trouble]:
+        """Do `deed` when the next `call` has happened, before its answer is passed on."""
+
+        def done(_: socket.socket) -> bool:
+            deed()
+            return True
+
+        with self._armed(Trouble(call, Moment.AFTER, done)) as trouble:
+            yield trouble
+
+    @contextmanager
+    def _armed(self, trouble: Trouble) -> Iterator[Trouble]:
+        with self._lock:
+            self._troubles.append(trouble)
+        try:
+            yield trouble
+        finally:
+            with self._lock:
+                if trouble in self._troubles:
+                    self._troubles.remove(trouble)
+
+    def due(self, call: str) -> Trouble | None:
+        """Take the trouble that waits for this call."""
+        with self._lock:
+            for trouble in self._troubles:
+                if trouble.call.search(call):
+                    self._troubles.remove(trouble)
+                    return trouble
+        return None
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=_Connection(self, client).run, daemon=True).start()
+
+
+class _Connection:
+    """One connection: requests are read one by one, answers are passed back as they come."""
+
+    def __init__(self, wire: Wire, client: socket.socket) -> None:
+        self._wire = wire
+        self._client = client
+        self._server = socket.socket(socket.AF_UNIX)
+        self._due: Trouble | None = None
+
+    def run(self) -> None:
+        with self._client, self._server:
+            try:
+                self._server.connect(str(self._wire.upstream))
+            except OSError:
+                return  # the Engine is down: the client sees its connection end
+            back = threading.Thread(target=self._pass_back, daemon=True)
+            back.start()
+            with suppress(OSError):
+                self._pass_requests()
+            self._end()
+            back.join()
+
+    def _pass_requests(self) -> None:
+        reader = self._client.makefile("rb")
+        while head := _head(reader):
+            length = _LENGTH.search(head)
+            body = reader.read(int(length[1])) if length else b""
+            method, target, _ = head.split(b" ", 2)
+            self._due = trouble = self._wire.due(f"{method.decode()} {_VERSION.sub('', target.decode())}")
+            if trouble is not None and trouble.moment is Moment.BEFORE:
+                self._due = None
+                if not trouble.happen(self._client):
+                    return
+            self._server.sendall(head + body)
+            if _UPGRADE.search(head):
+                self._pass_raw(reader)
+
+    def _pass_raw(self, reader: BinaryIO) -> None:
+        while piece := reader.read1(_PIECE):  # type: ignore[attr-defined] # a buffered reader has it
+            self._server.sendall(piece)
+
+    def _pass_back(self) -> None:
+        with suppress(OSError):
+            while piece := self._server.recv(_PIECE):
+                trouble, self._due = self._due, None
+                if trouble is not None and not trouble.happen(self._client):
+                    break
+                self._client.sendall(piece)
+        self._end()
+
+    def _end(self) -> None:
+        for end in (self._client, self._server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def _head(reader: BinaryIO) -> bytes:
+    lines = []
+    while line := reader.readline():
+        lines.append(line)
+        if line == b"\r\n":
+            return b"".join(lines)
+    return b""
+
+
+def _refuse(client: socket.socket) -> bool:
+    head = f"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: {len(_REFUSAL)}"
+    client.sendall(f"{head}\r\nConnection: close\r\n\r\n".encode() + _REFUSAL)
+    return False

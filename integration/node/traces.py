@@ -1,7 +1,7 @@
 """What pods may leave behind on a node, to compare before and after."""
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import docker
@@ -18,6 +18,14 @@ class Traces:
     mounts: frozenset[str]
     state: frozenset[str]
 
+    def added(self, later: "Traces") -> list[str]:
+        """What is there later and was not before, each with what it is."""
+        return [
+            f"{field.name}: {name}"
+            for field in fields(self)
+            for name in sorted(getattr(later, field.name) - getattr(self, field.name))
+        ]
+
 
 def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> Traces:
     """Look at a node.
@@ -31,5 +39,5 @@ def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir
         leases=frozenset(leases),
         links=frozenset(name for _, name in socket.if_nameindex()),
         mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*")),
+        state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*") if path.is_file()),
     )

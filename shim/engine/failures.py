@@ -78,7 +78,7 @@ def refusal_message(content: bytes) -> str:
     return text.strip()[:MAX_MESSAGE] or "no reason given"
 
 
-_HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-zA-Z_.-]*)')
+_HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-f]*)')
 _REMOVING = re.compile(r"removal of container \S+ is already in progress")
 _VERSION = re.compile(r"client version \S+ is too (new|old)")
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from shim import deadline
 from shim.engine.failures import asking
 from shim.engine.session import Params, Session, Stream
-from shim.engine.stdcopy import Decoder, Frame, MalformedStream
-from shim.errors import Unavailable
+from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
+from shim.errors import ShimError, Unavailable
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
@@ -34,17 +34,24 @@ class HijackedStream:
         return piece
 
     def frames(self) -> Iterator[Frame]:
-        """Yield (stream number, bytes) of a process without a terminal, until it has closed both or after `close`.
+        """Yield (1 for stdout, 2 for stderr; bytes) of a process without a terminal.
 
-        A scope that expires in between ends this iterator only; a new one goes on where it was.
+        It ends when the process has closed both, and after `close`. A scope that expires in between ends this
+        iterator only; a new one goes on where it was.
         """
         try:
             while piece := self.read():
-                yield from self._decoder.receive(piece)
+                yield from map(self._checked, self._decoder.receive(piece))
             if not self._stream.is_aborted():
                 self._decoder.end()
         except MalformedStream as cause:
             raise Unavailable(f"{self._what}: {cause}") from cause
+
+    def _checked(self, frame: Frame) -> Frame:
+        number, data = frame
+        if number == SYSTEM_ERROR:
+            raise ShimError(f"{self._what}: {data.decode(errors='replace').strip()}")
+        return (STDOUT if number == STDIN else number), data  # a terminal's echo, says the API, is written on stdout
 
     def write(self, data: bytes) -> None:
         """Send `data` to the process's stdin."""

@@ -35,7 +35,8 @@ class Subject:
     """Offer a fresh image for pulling below this repository name, and give its reference."""
     expect_exec: Callable[[list[str], bytes, bytes, int], None]
     """Say what a command will do: stdout, stderr, exit code; only the fake needs to be told."""
-    expect_endless_exec: Callable[[list[str]], None]
+    expect_endless_exec: Callable[[list[str], bytes], None]
+    """The same of one that runs on after its first output."""
     names: Iterator[str]
     """Container names nobody uses."""
 
@@ -285,7 +286,7 @@ def test_a_prepared_exec_has_not_run(subject: Subject) -> None:
 
 def test_an_exec_outlives_the_deadline_of_who_reads_it(subject: Subject) -> None:
     command = ["sleep", "600"]
-    subject.expect_endless_exec(command)
+    subject.expect_endless_exec(command, b"")
     exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command))
     with subject.engine.start_exec(exec_id) as stream:
         with deadline.bound(0.2), pytest.raises(DeadlineExceeded):
@@ -295,7 +296,7 @@ def test_an_exec_outlives_the_deadline_of_who_reads_it(subject: Subject) -> None
 
 def test_closing_an_exec_stream_ends_a_blocked_reader(subject: Subject) -> None:
     command = ["sleep", "600"]
-    subject.expect_endless_exec(command)
+    subject.expect_endless_exec(command, b"")
     exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command))
     with subject.engine.start_exec(exec_id) as stream, ThreadPoolExecutor(1) as pool:
         reading = pool.submit(list[tuple[int, bytes]], stream.frames())
@@ -303,6 +304,30 @@ def test_closing_an_exec_stream_ends_a_blocked_reader(subject: Subject) -> None:
         stream.close()
 
         assert reading.result(SECONDS) == []
+
+
+def test_an_exec_ends_with_its_container(subject: Subject) -> None:
+    command = ["sh", "-c", "echo up; exec sleep 600"]
+    subject.expect_endless_exec(command, b"up\n")
+    container_id = subject.running()
+    exec_id = subject.engine.create_exec(container_id, body=_exec_body(command))
+    with subject.engine.start_exec(exec_id) as stream:
+        frames = stream.frames()
+        assert next(frames) == (1, b"up\n")
+        subject.engine.kill_container(container_id, signal="SIGKILL")
+        assert list(frames) == []
+    ended = subject.engine.inspect_exec(exec_id)
+
+    assert (ended.running, ended.exit_code) == (False, 137)
+
+
+def test_a_prepared_exec_is_forgotten_with_the_end_of_its_container(subject: Subject) -> None:
+    container_id = subject.running()
+    exec_id = subject.engine.create_exec(container_id, body=_exec_body(["true"]))
+    subject.engine.stop_container(container_id, grace=0)
+
+    with pytest.raises(NotFound):
+        subject.engine.inspect_exec(exec_id)
 
 
 def test_an_exec_needs_a_running_container(subject: Subject) -> None:

@@ -36,15 +36,17 @@ def subject(fake: FakeEngine) -> Subject:
         script = ExecScript(frames=[(1, out), (2, err)], exit_code=code)
         fake.script_exec(script, fits=lambda _id, given: given == command)
 
+    def expect_endless(command: list[str], out: bytes) -> None:
+        script = ExecScript(frames=[(1, out)] if out else [], endless=True)
+        fake.script_exec(script, fits=lambda _id, given: given == command)
+
     return Subject(
         engine=fake,
         image=image,
         make_image=fake.add_image,
         publish_image=publish,
         expect_exec=expect,
-        expect_endless_exec=lambda command: fake.script_exec(
-            ExecScript(endless=True), fits=lambda _id, given: given == command
-        ),
+        expect_endless_exec=expect_endless,
         names=(f"c{number}" for number in serial),
     )
 
@@ -112,20 +114,20 @@ def test_a_lost_connection_ends_waits_and_event_streams(subject: Subject, fake: 
 
 
 def test_a_container_that_ends_by_itself_takes_its_execs_along(subject: Subject, fake: FakeEngine) -> None:
-    subject.expect_endless_exec(["sleep", "1"])
+    subject.expect_endless_exec(["sleep", "1"], b"")
     container_id = subject.running()
     exec_id = fake.create_exec(container_id, body={"Cmd": ["sleep", "1"]})
     with fake.start_exec(exec_id) as stream:
-        fake.exit_container(container_id, exit_code=137, oom_killed=True)
+        fake.exit_container(container_id, exit_code=1, oom_killed=True)
         assert list(stream.frames()) == []
     state = fake.inspect_container(container_id).state
 
-    assert (state.status, state.exit_code, state.oom_killed) == ("exited", 137, True)
+    assert (state.status, state.exit_code, state.oom_killed) == ("exited", 1, True)
     assert fake.inspect_exec(exec_id).exit_code == 137
 
 
 def test_an_endless_exec_ends_when_told(subject: Subject, fake: FakeEngine) -> None:
-    subject.expect_endless_exec(["sleep", "1"])
+    subject.expect_endless_exec(["sleep", "1"], b"")
     exec_id = fake.create_exec(subject.running(), body={"Cmd": ["sleep", "1"]})
     with fake.start_exec(exec_id) as stream, ThreadPoolExecutor(1) as pool:
         reading = pool.submit(list[tuple[int, bytes]], stream.frames())

@@ -189,8 +189,6 @@ class FakeEngine(FakeImages):
     def start_exec(self, exec_id: str) -> Iterator[ExecStream]:
         with self._entered("start_exec", exec_id):
             started = self._exec(exec_id)
-            if not self._container(started.container_id).running:
-                raise FailedPrecondition(f"exec {exec_id}: container is not running")
             started.running = True
         closed = threading.Event()
         try:
@@ -241,8 +239,11 @@ class FakeEngine(FakeImages):
     def _end(self, container: FakeContainer, exit_code: int) -> None:
         container.status, container.exit_code, container.pid = "exited", exit_code, 0
         container.finished = self._now()
-        for running in (it for it in self.execs.values() if it.container_id == container.id and it.running):
-            running.running, running.exit_code = False, 137
+        for begun in [it for it in self.execs.values() if it.container_id == container.id]:
+            if begun.running:
+                begun.running, begun.exit_code = False, 137
+            elif begun.exit_code is None:  # Docker forgets what was prepared and never run
+                del self.execs[begun.id]
         self._emit("container", "die", container.id, {**container.labels, "exitCode": str(exit_code)})
 
     def _events_from(self, first: int, closed: threading.Event, connection: int) -> Iterator[Event]:

@@ -1,0 +1,1 @@
+"""The Engine adapter on real Engines."""

@@ -1,0 +1,51 @@
+"""An Engine adapter on each real Engine."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from integration.conftest import Images
+from integration.node.engine import Engine as RealEngine
+from integration.node.registry import Registry
+from shim.engine.client import DockerEngine
+from tests.engine.contract import IMAGE_LABEL, LABEL, Subject
+
+CONTRACT_IMAGE = "example.org/contract/busybox:1"
+
+_serial = count()
+
+
+@pytest.fixture
+def adapter(engine: RealEngine) -> Iterator[DockerEngine]:
+    """Make an adapter, and remove every container the test has left."""
+    made = DockerEngine(engine.url, request_timeout=60)
+    yield made
+    for container in made.list_containers():
+        made.remove_container(container.id)
+    made.close()
+
+
+@pytest.fixture
+def subject(adapter: DockerEngine, engine: RealEngine, images: Images, registry: Registry) -> Subject:
+    """Try the contract on the adapter."""
+    images.load(CONTRACT_IMAGE, {"Labels": {IMAGE_LABEL: "image", LABEL: "image"}})
+
+    def make(reference: str) -> str:
+        # Its own label, so that no other reference shares the image.
+        return images.load(reference, {"Labels": {"org.example.serial": str(next(_serial))}})
+
+    def publish(name: str) -> str:
+        reference = registry.push(engine.api, make(f"example.org/pushed/{name}:1"), name=f"{name}:1")
+        engine.api.remove_image(f"example.org/pushed/{name}:1")
+        return reference
+
+    return Subject(
+        engine=adapter,
+        image=CONTRACT_IMAGE,
+        make_image=make,
+        publish_image=publish,
+        expect_exec=lambda _command, _out, _err, _code: None,
+        expect_endless_exec=lambda _command, _out: None,
+        names=(f"contract-{next(_serial)}" for _ in count()),
+    )

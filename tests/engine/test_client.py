@@ -1,0 +1,315 @@
+"""Every call over scripted bytes: what is asked for, and what is made of the answers."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.engine.client import DockerEngine
+from shim.engine.interface import Engine
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from tests.engine.contract import WatchedScope
+from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
+
+ID = "a" * 64
+V = "/v1.51"
+
+
+def test_it_is_an_engine(adapter: DockerEngine) -> None:
+    promised: Engine = adapter
+
+    assert promised is adapter
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:2375", "/var/run/docker.sock", "unix://docker.sock", "npipe:////./pipe/x", ""]
+)
+def test_only_a_unix_socket_with_an_absolute_path_is_taken(endpoint: str) -> None:
+    with pytest.raises(InvalidArgument, match="unix:///path"):
+        DockerEngine(endpoint, request_timeout=1)
+
+
+# What is asked for
+
+CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
+    "ping": (lambda e: e.ping(), f"GET {V}/_ping", b"OK"),
+    "info": (lambda e: e.info(), f"GET {V}/info", {}),
+    "create": (
+        lambda e: e.create_container(name="n", body={"Image": "i"}),
+        f"POST {V}/containers/create?name=n",
+        {"Id": ID},
+    ),
+    "start": (lambda e: e.start_container(ID), f"POST {V}/containers/{ID}/start", None),
+    "stop": (lambda e: e.stop_container(ID, grace=30), f"POST {V}/containers/{ID}/stop?t=30", None),
+    "kill": (lambda e: e.kill_container(ID, signal="KILL"), f"POST {V}/containers/{ID}/kill?signal=KILL", None),
+    "wait": (lambda e: e.wait_container(ID), f"POST {V}/containers/{ID}/wait", {"StatusCode": 0}),
+    "removed": (
+        lambda e: e.wait_removed(ID),
+        f"POST {V}/containers/{ID}/wait?condition=removed",
+        {"StatusCode": 0, "Error": None},
+    ),
+    "remove": (
+        lambda e: e.remove_container(ID),
+        f"DELETE {V}/containers/{ID}?v=True&link=False&force=True",
+        None,
+    ),
+    "rename": (lambda e: e.rename_container(ID, name="m"), f"POST {V}/containers/{ID}/rename?name=m", None),
+    "update": (lambda e: e.update_container(ID, body={}), f"POST {V}/containers/{ID}/update", {"Warnings": None}),
+    "inspect": (lambda e: e.inspect_container(ID), f"GET {V}/containers/{ID}/json", {"Id": ID}),
+    "list": (
+        lambda e: e.list_containers(),
+        f"GET {V}/containers/json?limit=-1&all=1&size=0&trunc_cmd=0",
+        [],
+    ),
+    "create exec": (lambda e: e.create_exec(ID, body={}), f"POST {V}/containers/{ID}/exec", {"Id": "x"}),
+    "inspect exec": (lambda e: e.inspect_exec("x"), f"GET {V}/exec/x/json", {}),
+    "list images": (lambda e: e.list_images(), f"GET {V}/images/json?only_ids=0&all=0", []),
+    "inspect image": (lambda e: e.inspect_image("a.b/c:1"), f"GET {V}/images/a.b/c:1/json", {"Id": "sha256:i"}),
+    "remove image": (lambda e: e.remove_image("a/b:1"), f"DELETE {V}/images/a/b:1?force=True&noprune=False", []),
+    "disk usage": (lambda e: e.disk_usage(), f"GET {V}/system/df?type=image", {"LayersSize": 1}),
+}
+
+
+@pytest.mark.parametrize(("call", "request_line", "answer"), CALLS.values(), ids=CALLS.keys())
+def test_each_call_asks_for_one_thing(
+    adapter: DockerEngine,
+    server: ScriptedServer,
+    call: Callable[[DockerEngine], object],
+    request_line: str,
+    answer: object,
+) -> None:
+    server.on(request_line.partition("?")[0], response(200, answer))
+    call(adapter)
+    asked = [request for request in server.requests if request.line != "GET /version"]
+
+    assert [f"{request.method} {request.target}" for request in asked] == [request_line]
+
+
+def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServer) -> None:
+    body = {"Image": "i", "Labels": {"ä": "ö"}, "HostConfig": {"CpuShares": 2}}
+    server.on(f"POST {V}/containers/create", response(201, {"Id": ID, "Warnings": []}))
+    server.on(f"POST {V}/containers/{ID}/update", response(200, {}))
+
+    assert adapter.create_container(name="n", body=body) == ID
+    adapter.update_container(ID, body={"CpuShares": 2})
+
+    *_, created, updated = server.requests
+    assert msgspec.json.decode(created.body) == body
+    assert updated.body == b'{"CpuShares":2}'
+    assert created.headers["content-type"] == updated.headers["content-type"] == "application/json"
+    assert created.headers["user-agent"].startswith("pydockershim/")
+
+
+def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: ScriptedServer) -> None:
+    with pytest.raises(NotFound):
+        adapter.update_container("../images/x?force=1 \r\n", body={})
+
+    assert server.requests[-1].target == f"{V}/containers/..%2Fimages%2Fx%3Fforce%3D1%20%0D%0A/update"
+
+
+@pytest.mark.parametrize("call", ["inspect_container", "start_container", "inspect_image"])
+def test_an_empty_id_is_refused_before_docker_is_asked(
+    adapter: DockerEngine, server: ScriptedServer, call: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="empty"):
+        getattr(adapter, call)("")
+
+    assert server.requests == []
+
+
+# What is made of the answers
+
+
+def test_missing_fields_have_defaults(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", response(200, {"Id": ID, "Unknown": {"x": 1}}))
+    seen = adapter.inspect_container(ID)
+
+    assert (seen.id, seen.name, seen.state.status, seen.config.labels, seen.host_config.memory) == (ID, "", "", None, 0)
+
+
+def test_null_counts_as_missing_at_every_depth(adapter: DockerEngine, server: ScriptedServer) -> None:
+    answer = {
+        "Id": ID,
+        "Name": None,
+        "State": {"Status": "running", "Pid": None, "OOMKilled": None},
+        "Config": None,
+        "HostConfig": {"CpuQuota": None, "PidsLimit": None, "NetworkMode": "none"},
+    }
+    server.on(f"GET {V}/containers/{ID}/json", response(200, answer))
+    seen = adapter.inspect_container(ID)
+
+    assert (seen.name, seen.state.status, seen.state.pid, seen.config.image) == ("", "running", 0, "")
+    assert (seen.host_config.cpu_quota, seen.host_config.pids_limit, seen.host_config.network_mode) == (0, None, "none")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"not json", b'{"Name":"no id"}', b'{"Id":5}', b"[]", b""],
+    ids=["no json", "no id", "wrong type", "list", "nothing"],
+)
+def test_an_answer_that_cannot_be_read_says_so(adapter: DockerEngine, server: ScriptedServer, answer: bytes) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", response(200, answer))
+
+    with pytest.raises(ShimError, match=f"inspect container {ID}: docker's answer cannot be read"):
+        adapter.inspect_container(ID)
+
+
+@pytest.mark.parametrize("call", ["start_container", "stop_container"])
+def test_what_is_so_already_is_no_failure(adapter: DockerEngine, server: ScriptedServer, call: str) -> None:
+    server.on(f"POST {V}/containers/{ID}/{call.partition('_')[0]}", response(304))
+
+    getattr(adapter, call)(ID, **({"grace": 1} if call == "stop_container" else {}))
+
+
+def test_wait_gives_the_exit_code(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"POST {V}/containers/{ID}/wait", response(200, {"StatusCode": 42, "Error": None}))
+
+    assert adapter.wait_container(ID) == 42
+
+
+def test_a_removal_that_fails_is_told_to_who_waits_for_it(adapter: DockerEngine, server: ScriptedServer) -> None:
+    answer = {"StatusCode": -1, "Error": {"Message": "device or resource busy"}}
+    server.on(f"POST {V}/containers/{ID}/wait", response(200, answer))
+
+    with pytest.raises(ShimError, match=r"removal of container a+: device or resource busy"):
+        adapter.wait_removed(ID)
+
+
+def test_start_failures_keep_their_text(adapter: DockerEngine, server: ScriptedServer) -> None:
+    text = 'OCI runtime create failed: exec: "/nope": stat /nope: no such file or directory: unknown'
+    server.on(f"POST {V}/containers/{ID}/start", response(400, {"message": text}))
+
+    with pytest.raises(ShimError) as failed:
+        adapter.start_container(ID)
+
+    assert type(failed.value) is ShimError
+    assert str(failed.value) == f"start container {ID}: {text}"
+
+
+# Deadlines and cancellation
+
+
+def test_a_docker_that_does_not_answer_is_given_up(server: ScriptedServer) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", HANG)
+    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
+
+    with pytest.raises(DeadlineExceeded, match=rf"inspect container {ID}: docker did not answer within 0.05 s"):
+        engine.inspect_container(ID)
+
+    server.wait_hung_up()
+    engine.close()
+
+
+def test_the_deadline_of_the_request_counts_when_it_is_nearer(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", HANG)
+
+    with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match=r"the deadline of the request has passed"):
+        adapter.inspect_container(ID)
+
+    server.wait_hung_up()
+
+
+def test_the_grace_period_comes_on_top_of_the_timeout(server: ScriptedServer) -> None:
+    late = threading.Event()
+    server.on(f"POST {V}/containers/{ID}/stop", late, response(204))
+    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
+    threading.Timer(0.3, late.set).start()
+    engine.stop_container(ID, grace=5)
+
+    assert late.is_set()
+    engine.close()
+
+
+def test_waiting_for_a_container_has_no_timeout_of_its_own(server: ScriptedServer) -> None:
+    late = threading.Event()
+    server.on(f"POST {V}/containers/{ID}/wait", late, response(200, {"StatusCode": 3}))
+    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
+    threading.Timer(0.3, late.set).start()
+
+    assert engine.wait_container(ID) == 3
+    engine.close()
+
+
+def test_a_client_that_goes_ends_the_call_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"POST {V}/containers/{ID}/start", HANG)
+    scope = Scope()
+
+    def leave() -> None:
+        server.wait_requested(f"POST {V}/containers/{ID}/start")
+        scope.cancel()
+
+    with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
+        pool.submit(leave)
+        with pytest.raises(Cancelled, match=f"start container {ID}"):
+            adapter.start_container(ID)
+    server.wait_hung_up()
+
+
+def test_a_slow_answer_is_cut_off_between_its_pieces(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", response(200, {"Id": ID})[:-4], HANG)
+    scope = WatchedScope()
+    with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
+        pool.submit(scope.cancel_once_waited_for)
+        with pytest.raises(Cancelled):
+            adapter.inspect_container(ID)
+
+
+def test_a_late_cancellation_does_not_hit_the_next_call(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", response(200, {"Id": ID}))
+    scope = KeepingScope()
+    with deadline.entered(scope):
+        adapter.inspect_container(ID)
+    for wake in scope.wakers:
+        wake()
+
+    assert adapter.inspect_container(ID).id == ID
+    assert len({request.connection for request in server.requests}) == 1
+
+
+class KeepingScope(WatchedScope):
+    """A scope that cancels too late: what it was to wake has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakers: list[Callable[[], None]] = []
+
+    def on_cancel(self, wake: Callable[[], None]):  # type: ignore[no-untyped-def]  # as in the base class
+        self.wakers.append(wake)
+        return super().on_cancel(wake)
+
+
+# The connection to Docker
+
+
+def test_without_a_socket_docker_is_unavailable(tmp_path: Path) -> None:
+    engine = DockerEngine(f"unix://{tmp_path}/none.sock", request_timeout=1)
+
+    with pytest.raises(Unavailable, match=rf"ping docker: .*{tmp_path}/none.sock: no such file or directory"):
+        engine.ping()
+
+
+def test_a_socket_nobody_listens_on_is_unavailable(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.stop()
+    server.path.touch()
+
+    with pytest.raises(Unavailable, match="connection refused"):
+        adapter.ping()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(CLOSE,), (response(200, {"Id": ID})[:-5], CLOSE), (b"HTTP/1.1 2", CLOSE), (b"\x00garbage\r\n\r\n",)],
+    ids=["nothing", "half a body", "half a head", "garbage"],
+)
+def test_a_broken_answer_is_unavailable(
+    adapter: DockerEngine, server: ScriptedServer, steps: tuple[bytes, ...]
+) -> None:
+    server.on(f"GET {V}/containers/{ID}/json", *steps)
+
+    with pytest.raises(Unavailable, match=f"inspect container {ID}: docker cannot be reached"):
+        adapter.inspect_container(ID)

@@ -1,0 +1,200 @@
+import pytest
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.engine.connection import ConnectionLost, TimedOut
+from shim.engine.errors import NameConflict, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.failures import (
+    MAX_MESSAGE,
+    Refused,
+    asking,
+    error_from_create_refusal,
+    error_from_pull_failure,
+    error_from_refusal,
+    error_from_start_refusal,
+    refusal_message,
+)
+from shim.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+    Unsupported,
+)
+
+ID = "0123456789ab" * 5 + "cdef"
+HOLDER = "fedcba987654" * 5 + "3210"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (400, "Minimum memory limit allowed is 6MB", InvalidArgument),
+        (404, f"No such container: {ID}", NotFound),
+        (409, f"Container {ID} is not running", FailedPrecondition),
+        (409, f"conflict: unable to delete 0 (cannot be forced) - used by running container {ID}", FailedPrecondition),
+        (409, f"removal of container {ID} is already in progress", RemovalInProgress),
+        (429, "toomanyrequests", ResourceExhausted),
+        (403, "authorization denied by plugin opa", ShimError),
+        (500, "driver failed", ShimError),
+        (501, "not supported on this platform", Unsupported),
+        (503, "shutting down", Unavailable),
+        (400, "client version 1.51 is too new. Maximum supported API version is 1.41", Unavailable),
+        (400, "client version 1.41 is too old. Minimum supported API version is 1.44", Unavailable),
+    ],
+)
+def test_each_refusal_is_one_error(status: int, message: str, kind: type[ShimError]) -> None:
+    error = error_from_refusal(Refused(status, message), what=f"do it to {ID}")
+
+    assert type(error) is kind
+    assert str(error) == f"do it to {ID}: {message}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f'Conflict. The container name "/a" is already in use by container "{HOLDER}". You have to remove it.',
+        f'Conflict. The container name "/a" is already in use by container {HOLDER}. You have to remove it.',
+        f'Error when allocating new name: Conflict. The container name "/a" is already in use by container "{HOLDER}".',
+    ],
+    ids=["quoted", "bare", "rename"],
+)
+def test_a_taken_name_tells_its_holder(message: str) -> None:
+    error = error_from_refusal(Refused(409, message), what="create container a")
+
+    assert isinstance(error, NameConflict)
+    assert error.holder == HOLDER
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "says"),
+    [
+        (404, "No such image: a/b:1", NotFound, "image a/b:1"),
+        (404, "no such image: a/b:1: not found", NotFound, "image a/b:1"),
+        (404, "network x not found", FailedPrecondition, "network x"),
+        (404, f"No such container: {HOLDER}", FailedPrecondition, HOLDER),
+        (400, "Unknown runtime specified nope", InvalidArgument, "nope"),
+        (500, "no space left on device", ShimError, "no space"),
+    ],
+)
+def test_not_found_at_create_is_about_the_image(status: int, message: str, kind: type[ShimError], says: str) -> None:
+    error = error_from_create_refusal(Refused(status, message), name="c", image="a/b:1")
+
+    assert type(error) is kind
+    assert str(error).startswith("create container c: ")
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (404, f"No such container: {ID}", NotFound),
+        (404, f"No such container: {HOLDER}", FailedPrecondition),
+        (404, "network nope not found", FailedPrecondition),
+        (409, f"cannot join network of a non running container: {HOLDER}", FailedPrecondition),
+        (400, 'exec: "/nope": stat /nope: no such file or directory: unknown', ShimError),
+        (500, "OCI runtime create failed: permission denied", ShimError),
+    ],
+)
+def test_a_failed_start_is_the_containers_failure(status: int, message: str, kind: type[ShimError]) -> None:
+    error = error_from_start_refusal(Refused(status, message), container_id=ID)
+
+    assert type(error) is kind
+    assert str(error) == f"start container {ID}: {message}"
+
+
+REGISTRY = "127.0.0.1:5000/no/such:1"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (500, 'Get "http://localhost:1/v2/": dial tcp 127.0.0.1:1: connect: connection refused', RegistryUnavailable),
+        (500, 'Get "https://x/v2/": dial tcp: lookup x on 10.0.0.1:53: no such host', RegistryUnavailable),
+        (500, 'Get "https://x/v2/": dial tcp 1.2.3.4:443: connect: permission denied', RegistryUnavailable),
+        (500, 'Get "https://x/v2/": net/http: TLS handshake timeout', RegistryUnavailable),
+        (500, 'Get "https://x/v2/": net/http: request canceled (Client.Timeout exceeded)', RegistryUnavailable),
+        (500, "received unexpected HTTP status: 503 Service Unavailable", RegistryUnavailable),
+        (500, "unexpected status from HEAD request to http://x/v2/a: 502 Bad Gateway", RegistryUnavailable),
+        (0, "unexpected EOF", RegistryUnavailable),
+        (500, 'Head "http://x/v2/a/manifests/1": no basic auth credentials', RegistryDenied),
+        (401, "unauthorized: authentication required", RegistryDenied),
+        (
+            404,
+            "pull access denied for a, repository does not exist or may require 'docker login': denied",
+            RegistryDenied,
+        ),
+        (500, "unexpected status from HEAD request to http://x/v2/a: 401 Unauthorized", RegistryDenied),
+        (404, f"manifest for {REGISTRY} not found: manifest unknown: manifest unknown", NotFound),
+        (404, f'failed to resolve reference "{REGISTRY}": {REGISTRY}: not found', NotFound),
+        (404, "no such thing", NotFound),
+        (0, "no matching manifest for linux/arm64 in the manifest list entries", ShimError),
+        (400, "invalid reference format: repository name must be lowercase", InvalidArgument),
+        (500, "write /var/lib/docker/tmp/x: no space left on device", ShimError),
+        (500, 'Get "https://x/v2/": tls: failed to verify certificate: x509: unknown authority', ShimError),
+    ],
+)
+def test_a_failed_pull_tells_whose_failure_it_is(status: int, message: str, kind: type[ShimError]) -> None:
+    error = error_from_pull_failure(message, reference=REGISTRY, status=status)
+
+    assert type(error) is kind
+    assert str(error) == f"pull image {REGISTRY}: {message}"
+
+
+@pytest.mark.parametrize("name", ["x/access-denied:1", "x/eof:EOF", "x/unauthorized@sha256:00"])
+def test_the_name_of_an_image_says_nothing_about_the_failure(name: str) -> None:
+    error = error_from_pull_failure(f"manifest for {name} not found: manifest unknown", reference=name)
+
+    assert type(error) is NotFound
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"message":"no such thing","code":1}', "no such thing"),
+        (b"page not found\n", "page not found"),
+        (b'{"error":"x"}', '{"error":"x"}'),
+        (b'{"message":null}', '{"message":null}'),
+        (b"", "no reason given"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"x" * 10_000, "x" * MAX_MESSAGE),
+    ],
+    ids=["json", "text", "other json", "null", "nothing", "bytes", "long"],
+)
+def test_the_text_of_a_refusal_is_found(content: bytes, message: str) -> None:
+    assert refusal_message(content) == message
+
+
+def test_a_lost_connection_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="do it: docker cannot be reached: broken pipe") as failed, asking("do it"):
+        raise ConnectionLost("broken pipe")
+
+    assert isinstance(failed.value.__cause__, ConnectionLost)
+
+
+@pytest.mark.parametrize(("within", "says"), [(2.5, "within 2.5 s"), (None, "in time")])
+def test_a_timeout_is_a_deadline_with_its_seconds(within: float | None, says: str) -> None:
+    with pytest.raises(DeadlineExceeded, match=f"do it: docker did not answer {says}"), asking("do it", within=within):
+        raise TimedOut
+
+
+@pytest.mark.parametrize("failure", [ConnectionLost("x"), TimedOut()], ids=["lost", "timed out"])
+def test_a_client_that_has_gone_is_why_the_connection_was_lost(failure: Exception) -> None:
+    scope = Scope()
+
+    def go_and_lose() -> None:
+        with asking("do it"):
+            scope.cancel()
+            raise failure
+
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        go_and_lose()
+
+
+def test_nothing_is_asked_in_a_scope_that_has_ended() -> None:
+    with deadline.bound(0), pytest.raises(DeadlineExceeded), asking("do it"):
+        pytest.fail("it was asked")

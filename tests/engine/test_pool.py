@@ -1,0 +1,153 @@
+"""Connections and versions, over scripted bytes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shim.engine.client import DockerEngine
+from shim.engine.pool import MAX_IDLE, choose_version
+from shim.errors import FailedPrecondition, Unavailable
+from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
+
+
+@pytest.mark.parametrize(
+    ("newest", "minimum", "chosen"),
+    [
+        ("1.41", "1.12", (1, 41)),
+        ("1.51", "1.24", (1, 51)),
+        ("1.52", "1.44", (1, 51)),
+        ("1.100", "1.51", (1, 51)),
+        ("1.43", "", (1, 43)),
+        ("2.0", "1.44", (1, 51)),
+    ],
+)
+def test_the_newest_version_both_know_is_spoken(newest: str, minimum: str, chosen: tuple[int, int]) -> None:
+    assert choose_version(newest, minimum=minimum) == chosen
+
+
+@pytest.mark.parametrize(
+    ("newest", "minimum", "says"),
+    [
+        ("1.40", "1.12", "api version 1.40, at least 1.41"),
+        ("1.9", "", "api version 1.9, at least 1.41"),
+        ("1.60", "1.52", "no api version below 1.52, at most 1.51"),
+        ("", "", "''"),
+        ("newest", "", "'newest'"),
+    ],
+)
+def test_an_engine_without_a_common_version_is_refused(newest: str, minimum: str, says: str) -> None:
+    with pytest.raises(FailedPrecondition, match=says):
+        choose_version(newest, minimum=minimum)
+
+
+def test_the_version_is_asked_once_and_spoken_from_then_on(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.api_version = "1.43"
+    server.on("GET /v1.43/_ping", response(200, b"OK"))
+    for _ in range(3):
+        adapter.ping()
+
+    assert adapter.api_version == (1, 43)
+    assert [request.line for request in server.requests] == ["GET /version", *["GET /v1.43/_ping"] * 3]
+    assert {request.connection for request in server.requests} == {1}
+
+
+def test_too_old_an_engine_is_told_by_its_version(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.api_version = "1.40"
+
+    with pytest.raises(FailedPrecondition, match=r"1\.40.*20\.10"):
+        _ = adapter.api_version
+    with pytest.raises(FailedPrecondition, match=r"1\.40"):
+        adapter.ping()
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]"], ids=["no json", "no object"])
+def test_something_else_behind_the_socket_is_not_an_engine(
+    adapter: DockerEngine, server: ScriptedServer, answer: bytes
+) -> None:
+    server.on("GET /version", response(200, answer))
+
+    with pytest.raises(Unavailable, match="not the version of a docker engine"):
+        adapter.ping()
+
+
+def test_another_daemon_is_asked_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    server.on("GET /v1.41/_ping", response(200, b"OK"))
+    adapter.ping()
+    server.restart(api_version="1.41")
+    adapter.ping()
+    assert adapter.api_version == (1, 41)
+    server.restart(api_version="1.51")
+    adapter.ping()
+
+    assert adapter.api_version == (1, 51)
+
+
+def test_another_daemon_is_asked_again_after_a_call_was_lost(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on("GET /v1.51/_ping", CLOSE)
+    server.on("GET /v1.41/_ping", response(200, b"OK"))
+    with pytest.raises(Unavailable):
+        adapter.ping()
+    server.restart(api_version="1.41")
+    adapter.ping()
+
+    assert adapter.api_version == (1, 41)
+
+
+def test_another_daemon_is_asked_again_although_no_connection_told_of_it(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK", headers=["Connection: close"]))
+    server.on("GET /v1.41/_ping", response(200, b"OK"))
+    adapter.ping()
+    server.restart(api_version="1.41")
+    adapter.ping()
+
+    assert adapter.api_version == (1, 41)
+
+
+def test_a_new_connection_beside_others_does_not_ask_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+    go_on = threading.Event()
+    server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}))
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(adapter.inspect_container, "a")
+        server.wait_requested("GET /v1.51/containers/a/json")
+        adapter.ping()
+        go_on.set()
+        waiting.result(10)
+
+    assert server.times("GET /version") == 1
+    assert server.requests[-1].connection == 2
+
+
+def test_many_calls_at_once_each_have_a_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
+    calls = MAX_IDLE + 8
+    go_on = threading.Event()
+    server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}))
+    with ThreadPoolExecutor(calls) as pool:
+        waiting = [pool.submit(adapter.inspect_container, "a") for _ in range(calls)]
+        server.wait_requested("GET /v1.51/containers/a/json", calls)
+        go_on.set()
+        assert {call.result(10).id for call in waiting} == {"a"}
+
+
+def test_a_connection_the_engine_closes_is_not_used_again(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK", headers=["Connection: close"]))
+    adapter.ping()
+    adapter.ping()
+
+    assert [request.connection for request in server.requests if request.line != "GET /version"] == [1, 2]
+
+
+def test_a_call_that_ends_after_close_leaves_no_connection(adapter: DockerEngine, server: ScriptedServer) -> None:
+    go_on = threading.Event()
+    server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}), HANG)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(adapter.inspect_container, "a")
+        server.wait_requested("GET /v1.51/containers/a/json")
+        adapter.close()
+        go_on.set()
+        waiting.result(10)
+    server.wait_hung_up()

@@ -19,6 +19,8 @@ class Legacy:
     """Where its meaning has gone; the warning, and the help."""
     only: frozenset[str] | None = None
     """The values that can be ignored; None for any."""
+    switch: bool = False
+    """Whether it may stand without a value, for `true`."""
     silent: frozenset[str] = frozenset()
     """Values that ask for what is done anyhow, and need no warning."""
 
@@ -36,6 +38,7 @@ LEGACY = (
     Legacy(
         flag="--ipv6-dual-stack",
         why="every address that CNI gives is reported, of both families",
+        switch=True,
         silent=frozenset({"true"}),
     ),
     Legacy(

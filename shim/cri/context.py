@@ -56,4 +56,4 @@ def subjects_of(message: Message) -> dict[str, str]:
 
 
 def _pod(config: pb.PodSandboxConfig) -> str:
-    return f"{config.metadata.namespace}/{config.metadata.name}"
+    return "/".join(part for part in (config.metadata.namespace, config.metadata.name) if part)

@@ -1,0 +1,129 @@
+# ruff: noqa: T201 - commands print
+"""The command line: `serve`, `config`, `version`. Flags follow from the settings in `shim.config.model`."""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version as installed
+from pathlib import Path
+
+import structlog
+
+from shim import __version__, log
+from shim.config import legacy, show
+from shim.config.fields import fields
+from shim.config.load import DEFAULT_FILE, Loaded, load
+from shim.errors import InvalidArgument, ShimError
+
+CRI_VERSION = "v1"
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""Wrong flags or settings; starting again would not help, so the unit does not."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; an expected failure is one line on standard error."""
+    given = _parser().parse_args(arguments)
+    try:
+        command: Callable[[argparse.Namespace], int] = given.command
+        code = command(given)
+        sys.stdout.flush()
+    except InvalidArgument as error:
+        return _failed(error, EXIT_USAGE)
+    except ShimError as error:
+        return _failed(error, EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`); nothing more is to be written, not at the exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code
+
+
+def _failed(error: ShimError, code: int) -> int:
+    print(f"pydockershim: error: {error}", file=sys.stderr)
+    return code
+
+
+def _serve(given: argparse.Namespace) -> int:
+    loaded, warnings = _settings(given)
+    log.configure(level=loaded.config.log_level, style=loaded.config.log_format)
+    for warning in warnings:
+        structlog.get_logger(__name__).warning(warning)
+    # Loading gRPC takes a fifth of a second, which the other commands need not.
+    from shim.daemon import serve  # noqa: PLC0415
+
+    if serve(loaded.config):
+        return 0
+    # Python would wait for the thread of the RPC that does not end.
+    sys.stdout.flush()
+    os._exit(EXIT_FAILED)
+
+
+def _config(given: argparse.Namespace) -> int:
+    loaded, warnings = _settings(given)
+    for warning in warnings:
+        print(f"pydockershim: warning: {warning}", file=sys.stderr)
+    print(show.FORMATS[given.format](loaded))
+    return 0
+
+
+def _version(_given: argparse.Namespace) -> int:
+    print(_versions())
+    return 0
+
+
+def _versions() -> str:
+    return "\n".join(
+        [
+            f"pydockershim {__version__}",
+            f"CRI {CRI_VERSION}",
+            f"Python {platform.python_version()}",
+            f"grpcio {installed('grpcio')}",
+        ]
+    )
+
+
+def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
+    texts: Mapping[str, str | None] = vars(given)
+    flags = {name: text for name in fields() if (text := texts.get(name)) is not None}
+    old = {entry.flag: text for entry in legacy.LEGACY if (text := texts.get(entry.flag)) is not None}
+    return load(flags=flags, environ=os.environ, file=given.config), legacy.warnings(old)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pydockershim",
+        description="A Kubernetes CRI v1 server in front of the Docker Engine.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the lines of --version
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", "--buildinfo", action="version", version=_versions())
+    commands = parser.add_subparsers(required=True, metavar="command")
+    serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
+    serve.set_defaults(command=_serve)
+    config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
+    config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
+    config.set_defaults(command=_config)
+    commands.add_parser("version", help="show versions").set_defaults(command=_version)
+    for command in (serve, config):
+        _add_settings(command)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"TOML file with settings (default: {DEFAULT_FILE}, if it is there)"
+    )
+    settings = parser.add_argument_group("settings")
+    for field in fields().values():
+        names = [field.flag, *(alias for alias, name in legacy.ALIASES.items() if name == field.name)]
+        words = f"{field.doc} Default: {show.text(field.default) or 'empty'}."
+        settings.add_argument(*names, dest=field.name, metavar="VALUE", help=words.replace("%", "%%"))
+    old = parser.add_argument_group("flags of cri-dockerd that are accepted and change nothing")
+    for entry in legacy.LEGACY:
+        words = f"{entry.why[0].upper()}{entry.why[1:]}."
+        nargs, const = ("?", "true") if entry.switch else (None, None)
+        old.add_argument(entry.flag, dest=entry.flag, metavar="VALUE", nargs=nargs, const=const, help=words)

@@ -1,0 +1,49 @@
+"""The effective settings for people and for programs."""
+
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from shim.config.fields import fields
+from shim.config.load import Loaded
+
+
+def text(value: object) -> str:
+    """One value as a flag takes it."""
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def as_table(loaded: Loaded) -> str:
+    """Columns: setting, value, where it came from."""
+    rows = [(name, text(getattr(loaded.config, name)), origin) for name, origin in loaded.origins.items()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows)
+
+
+def as_json(loaded: Loaded) -> str:
+    """`{"name": {"value": ..., "origin": ...}}`; durations in seconds."""
+    plain = _plain(loaded)
+    shown = {name: {"value": plain[name], "origin": origin} for name, origin in loaded.origins.items()}
+    return json.dumps(shown, indent=2)
+
+
+def as_toml(loaded: Loaded) -> str:
+    """A configuration file that says the same, each setting under its documentation."""
+    plain = _plain(loaded)
+    return "\n".join(
+        f"# {fields()[name].doc}\n# From: {origin}.\n{name} = {json.dumps(plain[name], ensure_ascii=False)}\n"
+        for name, origin in loaded.origins.items()
+    ).rstrip()
+
+
+FORMATS: Mapping[str, Callable[[Loaded], str]] = MappingProxyType({"table": as_table, "toml": as_toml, "json": as_json})
+
+
+def _plain(loaded: Loaded) -> dict[str, object]:
+    # What TOML and JSON write alike: texts, numbers and lists of texts.
+    plain: dict[str, object] = msgspec.to_builtins(loaded.config, enc_hook=str)
+    return plain

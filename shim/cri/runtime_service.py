@@ -1,0 +1,174 @@
+# ruff: noqa: N802 - gRPC names the methods
+"""RuntimeService: unpack the request, call the verb of the domain, wrap the answer. It decides nothing.
+
+An RPC that is not here is answered with UNIMPLEMENTED and its name (see `shim.cri.interceptors`).
+"""
+
+from collections.abc import Iterator
+
+from grpc import ServicerContext
+
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc
+from shim.container.create import create_container
+from shim.container.exec_sync import exec_sync
+from shim.container.list import list_containers
+from shim.container.remove import remove_container
+from shim.container.start import start_container
+from shim.container.status import container_status
+from shim.container.stop import stop_container
+from shim.container.update import update_container_resources
+from shim.cri import validate
+from shim.cri.chunks import chunks
+from shim.node.runtime_config import runtime_config
+from shim.node.status import status
+from shim.node.update_runtime_config import update_runtime_config
+from shim.node.version import version
+from shim.runtime import Runtime
+from shim.sandbox.list import list_pod_sandbox
+from shim.sandbox.remove import remove_pod_sandbox
+from shim.sandbox.run import run_pod_sandbox
+from shim.sandbox.status import pod_sandbox_status
+from shim.sandbox.stop import stop_pod_sandbox
+from shim.sandbox.update import update_pod_sandbox_resources
+
+
+class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
+    """Pod sandboxes, containers and the node."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self._rt = rt
+
+    def Version(self, _request: pb.VersionRequest, _context: ServicerContext) -> pb.VersionResponse:
+        """Tell name and version of the runtime."""
+        return version(self._rt)
+
+    def Status(self, request: pb.StatusRequest, _context: ServicerContext) -> pb.StatusResponse:
+        """Tell whether the runtime and its network are ready."""
+        return status(self._rt, verbose=request.verbose)
+
+    def RuntimeConfig(self, _request: pb.RuntimeConfigRequest, _context: ServicerContext) -> pb.RuntimeConfigResponse:
+        """Tell the cgroup driver."""
+        return runtime_config(self._rt)
+
+    def UpdateRuntimeConfig(
+        self, request: pb.UpdateRuntimeConfigRequest, _context: ServicerContext
+    ) -> pb.UpdateRuntimeConfigResponse:
+        """Take over the pod address ranges."""
+        validate.well_formed(request)
+        update_runtime_config(self._rt, network_config=request.runtime_config.network_config)
+        return pb.UpdateRuntimeConfigResponse()
+
+    def RunPodSandbox(self, request: pb.RunPodSandboxRequest, _context: ServicerContext) -> pb.RunPodSandboxResponse:
+        """Create and start a pod sandbox."""
+        validate.run_pod_sandbox(request)
+        sandbox_id = run_pod_sandbox(self._rt, config=request.config, runtime_handler=request.runtime_handler)
+        return pb.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
+
+    def StopPodSandbox(self, request: pb.StopPodSandboxRequest, _context: ServicerContext) -> pb.StopPodSandboxResponse:
+        """Stop everything in a pod sandbox and release its network."""
+        validate.pod_sandbox_id(request)
+        stop_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
+        return pb.StopPodSandboxResponse()
+
+    def RemovePodSandbox(
+        self, request: pb.RemovePodSandboxRequest, _context: ServicerContext
+    ) -> pb.RemovePodSandboxResponse:
+        """Remove a pod sandbox with its containers."""
+        validate.pod_sandbox_id(request)
+        remove_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
+        return pb.RemovePodSandboxResponse()
+
+    def PodSandboxStatus(
+        self, request: pb.PodSandboxStatusRequest, _context: ServicerContext
+    ) -> pb.PodSandboxStatusResponse:
+        """Describe a pod sandbox."""
+        validate.pod_sandbox_id(request)
+        return pod_sandbox_status(self._rt, sandbox_id=request.pod_sandbox_id, verbose=request.verbose)
+
+    def ListPodSandbox(self, request: pb.ListPodSandboxRequest, _context: ServicerContext) -> pb.ListPodSandboxResponse:
+        """List pod sandboxes."""
+        validate.well_formed(request)
+        return pb.ListPodSandboxResponse(items=list_pod_sandbox(self._rt, filter=request.filter))
+
+    def StreamPodSandboxes(
+        self, request: pb.StreamPodSandboxesRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamPodSandboxesResponse]:
+        """List pod sandboxes, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_pod_sandbox(self._rt, filter=request.filter)):
+            yield pb.StreamPodSandboxesResponse(pod_sandboxes=some)
+
+    def UpdatePodSandboxResources(
+        self, request: pb.UpdatePodSandboxResourcesRequest, _context: ServicerContext
+    ) -> pb.UpdatePodSandboxResourcesResponse:
+        """Note the new resources of a pod."""
+        validate.update_pod_sandbox_resources(request)
+        update_pod_sandbox_resources(self._rt, request=request)
+        return pb.UpdatePodSandboxResourcesResponse()
+
+    def CreateContainer(
+        self, request: pb.CreateContainerRequest, _context: ServicerContext
+    ) -> pb.CreateContainerResponse:
+        """Create a container in a pod sandbox."""
+        validate.create_container(request)
+        container_id = create_container(
+            self._rt,
+            sandbox_id=request.pod_sandbox_id,
+            config=request.config,
+            sandbox_config=request.sandbox_config,
+        )
+        return pb.CreateContainerResponse(container_id=container_id)
+
+    def StartContainer(self, request: pb.StartContainerRequest, _context: ServicerContext) -> pb.StartContainerResponse:
+        """Start a container."""
+        validate.container_id(request)
+        start_container(self._rt, container_id=request.container_id)
+        return pb.StartContainerResponse()
+
+    def StopContainer(self, request: pb.StopContainerRequest, _context: ServicerContext) -> pb.StopContainerResponse:
+        """Stop a container within a grace period."""
+        validate.stop_container(request)
+        stop_container(self._rt, container_id=request.container_id, timeout=request.timeout)
+        return pb.StopContainerResponse()
+
+    def RemoveContainer(
+        self, request: pb.RemoveContainerRequest, _context: ServicerContext
+    ) -> pb.RemoveContainerResponse:
+        """Remove a container, running or not."""
+        validate.container_id(request)
+        remove_container(self._rt, container_id=request.container_id)
+        return pb.RemoveContainerResponse()
+
+    def ListContainers(self, request: pb.ListContainersRequest, _context: ServicerContext) -> pb.ListContainersResponse:
+        """List containers."""
+        validate.well_formed(request)
+        return pb.ListContainersResponse(containers=list_containers(self._rt, filter=request.filter))
+
+    def StreamContainers(
+        self, request: pb.StreamContainersRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamContainersResponse]:
+        """List containers, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_containers(self._rt, filter=request.filter)):
+            yield pb.StreamContainersResponse(containers=some)
+
+    def ContainerStatus(
+        self, request: pb.ContainerStatusRequest, _context: ServicerContext
+    ) -> pb.ContainerStatusResponse:
+        """Describe a container."""
+        validate.container_id(request)
+        return container_status(self._rt, container_id=request.container_id, verbose=request.verbose)
+
+    def UpdateContainerResources(
+        self, request: pb.UpdateContainerResourcesRequest, _context: ServicerContext
+    ) -> pb.UpdateContainerResourcesResponse:
+        """Change CPU and memory of a container."""
+        validate.update_container_resources(request)
+        update_container_resources(self._rt, container_id=request.container_id, linux=request.linux)
+        return pb.UpdateContainerResourcesResponse()
+
+    def ExecSync(self, request: pb.ExecSyncRequest, _context: ServicerContext) -> pb.ExecSyncResponse:
+        """Run a command in a container and wait for its end."""
+        validate.exec_sync(request)
+        return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)

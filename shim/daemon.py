@@ -1,0 +1,152 @@
+"""One server from its settings to its end: what it is made of, signals, and what systemd is told."""
+
+import contextlib
+import fcntl
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from shim import disk
+from shim.checkpoint.pod_cidr import PodCidr
+from shim.checkpoint.store import CheckpointStore
+from shim.cni.network import Plugins
+from shim.cni.watch import ConfDirectory
+from shim.config.model import Config
+from shim.cri.activation import notify
+from shim.cri.image_service import ImageService
+from shim.cri.runtime_service import RuntimeService
+from shim.cri.server import CriServer
+from shim.engine.client import DockerEngine
+from shim.engine.facts import EngineFacts
+from shim.errors import FailedPrecondition, ShimError, Unavailable
+from shim.locks import KeyedLocks
+from shim.recover import recover_checkpoints
+from shim.runtime import Runtime
+from shim.view.node import NodeView
+from shim.view.watch import Watcher
+
+_RECOVER_RETRY = 1.0
+"""Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
+
+_STOP = (signal.SIGTERM, signal.SIGINT)
+
+log = structlog.get_logger(__name__)
+
+
+def serve(config: Config) -> bool:
+    """Serve the CRI until SIGTERM or SIGINT, and give RPCs under way their grace period; a second signal kills.
+
+    Docker need not run: the node is not ready until it does. ShimError when the server cannot start; False when an RPC
+    did not end even after it was cancelled.
+    """
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (*_STOP, signal.SIGHUP):
+        # SimpleQueue.put may be called from a signal handler, which most of threading may not.
+        signal.signal(number, lambda received, _frame: signals.put(received))
+    with _alone(config.root_directory), _node(config) as rt, _recovering(rt):
+        server = CriServer(
+            endpoint=config.container_runtime_endpoint,
+            runtime=RuntimeService(rt),
+            image=ImageService(rt),
+            environ=os.environ,
+        )
+        server.start()
+        notify("READY=1", os.environ)
+        _wait_told_to_stop(signals)
+        notify("STOPPING=1", os.environ)
+        return server.stop(grace=config.shutdown_grace)
+
+
+def _wait_told_to_stop(signals: "queue.SimpleQueue[int]") -> None:
+    while (number := signals.get()) == signal.SIGHUP:
+        log.info("SIGHUP ignored: settings are read at the start")
+    log.info("stopping", signal=signal.Signals(number).name)
+    for again in _STOP:
+        signal.signal(again, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Hold the state directory: two servers would undo each other's work."""
+    disk.ensure_private_directory(root)
+    with disk.failing_as(f"open {root}/lock"):
+        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        _take(lock, root)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, root: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
+
+
+@contextlib.contextmanager
+def _node(config: Config) -> Iterator[Runtime]:
+    """Put the collaborators together; the view and the CNI directory are followed inside the block."""
+    with contextlib.ExitStack() as ending:
+        engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
+        ending.callback(engine.close)
+        networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
+        networks.start()
+        ending.callback(networks.stop)
+        view = NodeView(engine)
+        watcher = Watcher(engine, view)
+        watcher.start()
+        ending.callback(watcher.stop)
+        yield Runtime(
+            config=config,
+            engine=engine,
+            facts=EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj),
+            view=view,
+            checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
+            pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
+            networks=networks,
+            plugins=Plugins(
+                bin_dirs=config.cni_bin_dir,
+                cache_dir=config.cni_cache_dir,
+                timeout=config.cni_plugin_timeout,
+            ),
+            locks=KeyedLocks(),
+        )
+
+
+@contextlib.contextmanager
+def _recovering(rt: Runtime) -> Iterator[None]:
+    """Put right what can be before the first question; without Docker, as soon as it is there."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=_recover_later, args=(rt, stopping), name="recover", daemon=True)
+    if not _recovered(rt):
+        thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        if thread.ident is not None:
+            thread.join()
+
+
+def _recover_later(rt: Runtime, stopping: threading.Event) -> None:
+    while not stopping.wait(_RECOVER_RETRY) and not _recovered(rt):
+        pass
+
+
+def _recovered(rt: Runtime) -> bool:
+    try:
+        recover_checkpoints(rt)
+    except Unavailable as error:
+        log.debug("recovery waits for docker", error=error)
+        return False
+    except ShimError as error:
+        # What it would have put right is one pod's; the others are to be served all the same.
+        log.error("recovery failed", error=error)
+    return True

@@ -1,0 +1,108 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shim import __version__
+from shim.cli import main
+from shim.config import load
+from shim.config.fields import fields
+from shim.config.legacy import LEGACY
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "DEFAULT_FILE", tmp_path / "absent.toml")
+    for field in fields().values():
+        monkeypatch.delenv(field.variable, raising=False)
+
+
+def test_version_tells_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+
+    words = capsys.readouterr().out.splitlines()
+    assert words[:2] == [f"pydockershim {__version__}", "CRI v1"]
+    assert [line.split()[0] for line in words[2:]] == ["Python", "grpcio"]
+
+
+@pytest.mark.parametrize("flag", ["--version", "--buildinfo"])
+def test_the_flags_of_cri_dockerd_for_the_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([flag])
+
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith(f"pydockershim {__version__}\n")
+
+
+def test_config_shows_the_effective_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--cni-bin-dir=/a,/b", "--format=table"]) == 0
+
+    out, err = capsys.readouterr()
+    assert "/a,/b" in out
+    assert "flag --cni-bin-dir" in out
+    assert err == ""
+
+
+def test_every_setting_is_a_flag_with_its_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+
+    shown = " ".join(capsys.readouterr().out.split())
+    for field in fields().values():
+        assert f"{field.flag} VALUE" in shown
+        assert field.doc.split(";")[0].split("-")[0] in shown
+    for entry in LEGACY:
+        assert entry.flag in shown
+
+
+def test_the_directory_flag_of_cri_dockerd_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--cri-dockerd-root-directory", "/var/lib/cri-dockerd"]) == 0
+
+    assert "/var/lib/cri-dockerd" in capsys.readouterr().out
+
+
+def test_a_flag_that_changes_nothing_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--network-plugin-mtu=1400", "--ipv6-dual-stack", "--log-level=warn"]) == 0
+
+    assert capsys.readouterr().err == (
+        "pydockershim: warning: flag --network-plugin-mtu is ignored: the CNI configuration decides the MTU\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--log-level=loud"], "flag --log-level: log_level 'loud' is not accepted", id="value"),
+        pytest.param(["--network-plugin=kubenet"], "flag --network-plugin 'kubenet' is not cni", id="plugin"),
+        pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", id="no-file"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *arguments]) == 2
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pydockershim: error: {message}")
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--nope"], [], ["fly"], ["config", "--log=info"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: pydockershim" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    shown = subprocess.run(
+        f"{sys.executable} -m shim config --format=toml | head -c 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (shown.stdout, shown.stderr) == ("#", "")

@@ -62,7 +62,7 @@ def subscribed(rt: Runtime) -> Reader:
     """A reader that misses nothing from here on."""
     reader = Reader(rt)
     until = time.monotonic() + 10
-    while not rt.view.counts().subscribers:
+    while not rt.view.stats().subscribers:
         assert time.monotonic() < until
         time.sleep(0.001)  # nothing tells that a generator has begun
     return reader

@@ -253,7 +253,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
 
 
 @pytest.fixture(scope="session")
-def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:
+def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run one server for all tests that leave it as they found it; what they left behind is an error at its end."""
     dirs = make_node_dirs(node, HOME / f"served-{next(_serial)}")
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}

@@ -17,7 +17,7 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         record = rt.view.container(container_id)
     except NotFound:
         return
-    if not record.life.running:
+    if not record.life.may_run:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)

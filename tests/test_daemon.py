@@ -120,6 +120,16 @@ def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Pa
     assert not second.exists()
 
 
+def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path) -> None:
+    with running(tmp_path, f"--root-directory={tmp_path}/other") as other:
+        assert other.process.wait(SECONDS) == 1
+        assert other.process.stderr is not None
+        last = other.process.stderr.read().splitlines()[-1]
+
+    assert last == f"pydockershim: error: serve the CRI at {server.socket}: another server answers there"
+    assert server.socket.is_socket()
+
+
 def test_systemd_is_told_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

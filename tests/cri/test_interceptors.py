@@ -92,8 +92,10 @@ def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) 
 
 def test_a_request_that_is_no_message_ends_one_rpc(serve: Serve) -> None:
     at = serve(Runtime(lambda: None))
-    with client(at.path) as channel, pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"\xff\xff\xff", timeout=SECONDS)
+    with client(at.path) as channel:
+        raw: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/runtime.v1.RuntimeService/Version")
+        with pytest.raises(grpc.RpcError) as caught:
+            raw(b"\xff\xff\xff", timeout=SECONDS)
 
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert at.runtime.Version(pb.VersionRequest()).version == "v1"

@@ -50,7 +50,12 @@ def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
     since a sandbox name may be longer than a file name can be.
     """
     digest = hashlib.sha256(names.sandbox_name(metadata).encode()).hexdigest()
-    return rt.config.root_directory / "resolv-conf" / digest[:32]
+    return resolv_conf_directory(rt) / digest[:32]
+
+
+def resolv_conf_directory(rt: Runtime) -> Path:
+    """Where each pod's own resolv.conf is."""
+    return rt.config.root_directory / "resolv-conf"
 
 
 def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:

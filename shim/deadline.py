@@ -14,7 +14,6 @@ from contextvars import ContextVar
 
 from shim.errors import Cancelled, DeadlineExceeded
 
-
 LONGEST = 1e6
 """Seconds, eleven days: a longer wait is as good as none, and overflows what sockets and poll(2) take."""
 

@@ -83,7 +83,6 @@ class Floor:
         lap.call("CNI DEL", lambda: self._plugins("DEL", pod))
         with lap.timed("kill pause"):
             docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL")
-            docker.post(f"/containers/{pod.pause}/wait")
         lap.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
         lap.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
 

@@ -62,6 +62,8 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     if known is None:
         return None
     life = life_from_inspect(seen)
+    if previous is not None and previous.life.unnoticed and _same_run(previous.life, life):
+        life = previous.life
     if isinstance(known, SandboxRecord):
         return replace(known, name=name, life=life)
     return replace(
@@ -72,6 +74,11 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         host=seen.host_config,
         life=life,
     )
+
+
+def _same_run(ended: Life, seen: Life) -> bool:
+    """Whether Docker goes on calling running what is known to have ended."""
+    return seen.running and seen.started_at == ended.started_at
 
 
 def record_from_summary(listed: ContainerSummary) -> Record | None:
@@ -104,7 +111,8 @@ def agrees(listed: ContainerSummary, record: Record | None) -> bool:
         return not may_be_of_a_pod(listed)
     state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
     failed_to_start = listed.state == "created" and record.life.reason == START_ERROR
-    same_state = state == record.life.state or failed_to_start
+    missed = state == pb.CONTAINER_RUNNING and record.life.unnoticed
+    same_state = state == record.life.state or failed_to_start or missed
     return same_state and not record.life.guessed and name_from_summary(listed) == record.name
 
 

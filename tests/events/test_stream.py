@@ -7,7 +7,7 @@ from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
 from shim.container.stop import stop_container
-from shim.errors import Cancelled, Unavailable
+from shim.errors import Cancelled, ShimError, Unavailable
 from shim.events.stream import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
@@ -99,3 +99,28 @@ def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> 
     assert isinstance(reader.wait_end(), Unavailable)
     with pytest.raises(Unavailable):
         next(container_events(rt))
+
+
+def test_a_sandbox_is_told_when_it_is_ready(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    sandbox = ready_pod(rt)
+    reader.wait_kinds(sandbox, CREATED, STARTED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_READY] * 2
+
+
+def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
+    reader = subscribed(rt)
+    engine.fail_next("start_container", ShimError("no space left on device"))
+    with pytest.raises(ShimError, match="no space"):
+        ready_pod(rt)
+    gone = next(subject for method, subject in engine.calls if method == "remove_container")
+    reader.wait_kinds(gone, CREATED, DELETED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2
+
+
+def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    reader = subscribed(rt)
+    engine.kill_container(sandbox, signal="SIGKILL")
+    reader.wait_kinds(sandbox, STOPPED)
+    assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY

@@ -20,9 +20,12 @@ class Announcer:
         """`capacity` is how many changes a subscriber may fall behind."""
         self._broadcast = Broadcast[Change](capacity=capacity)
         self._held: dict[str, list[Change]] = {}
+        self._closed: ShimError | None = None
 
     def subscribe(self) -> Subscription[Change]:
-        """Every change from now on, as a context manager."""
+        """Every change from now on, as a context manager. Raises what this was closed with."""
+        if self._closed is not None:
+            raise self._closed
         return self._broadcast.subscribe()
 
     def subscribers(self) -> int:
@@ -31,6 +34,11 @@ class Announcer:
 
     def end(self, error: ShimError) -> None:
         """End every subscription with `error`."""
+        self._broadcast.end(error)
+
+    def close(self, error: ShimError) -> None:
+        """End every subscription with `error`, and refuse new ones with it."""
+        self._closed = error
         self._broadcast.end(error)
 
     def tell(self, old: Record | None, new: Record | None) -> None:

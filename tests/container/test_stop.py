@@ -67,3 +67,9 @@ def test_one_in_a_state_nobody_knows_is_stopped_too(rt: Runtime, engine: FakeEng
     assert rt.view.container(container).life.state == pb.CONTAINER_UNKNOWN
     stop_container(rt, container_id=container, timeout=5)
     assert ("stop_container", container) in engine.calls
+
+
+def test_a_grace_period_of_centuries_does_not_overflow_to_none(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    stop_container(rt, container_id=container, timeout=2**62)
+    assert rt.view.container(container).life.exit_code == 143

@@ -37,7 +37,7 @@ class Reads:
         runtime, images, context = self.runtime, self.images, self.context
         of_sandbox = pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True)
         of_container = pb.ContainerStatusRequest(container_id=container, verbose=True)
-        of_image = pb.ImageStatusRequest(image=pb.ImageSpec(image=BUSYBOX), verbose=True)
+        of_image = pb.ImageStatusRequest(image=pb.ImageSpec(image=BUSYBOX))
         return {
             "ListPodSandbox": lambda: runtime.ListPodSandbox(pb.ListPodSandboxRequest(), context).items,
             "ListContainers": lambda: runtime.ListContainers(pb.ListContainersRequest(), context).containers,

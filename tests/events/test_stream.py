@@ -124,3 +124,11 @@ def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, eng
     engine.kill_container(sandbox, signal="SIGKILL")
     reader.wait_kinds(sandbox, STOPPED)
     assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY
+
+
+def test_a_stop_of_the_server_ends_the_stream(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    rt.view.end_subscriptions(Unavailable("the server is stopping"))
+    assert isinstance(reader.wait_end(), Unavailable)
+    with pytest.raises(Unavailable, match="stopping"):
+        next(container_events(rt))

@@ -39,7 +39,7 @@ def proc_status(served: Served, container: str) -> dict[str, list[str]]:
 def echo_image(images: Images, served: Served) -> Iterator[str]:
     """An image with an entrypoint, arguments, a directory, a variable and a health check of its own."""
     reference = "node.test/echo:1"
-    config = {
+    config: dict[str, object] = {
         "Entrypoint": ["sh", "-c", 'echo "$0 $* in $PWD with $COLOUR" >/dev/shm/told; sleep 3600', "entry"],
         "Cmd": ["of", "image"],
         "WorkingDir": "/var/www",

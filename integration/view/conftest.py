@@ -47,5 +47,5 @@ def kubelet(proxied: Served, images: Images) -> Iterator[Kubelet]:
 
 def configure_network(dirs: NodeDirs) -> None:
     """Give pods a network that no other server has."""
-    plugin = bridge(dirs.cni_leases, subnets=["10.87.0.0/16"]) | {"bridge": BRIDGE}
+    plugin = bridge(dirs.cni_leases, subnets=["10.87.0.0/16"], link=BRIDGE)
     (dirs.cni_conf / "10-view.conflist").write_text(conflist(plugin, name="view"))

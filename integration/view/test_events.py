@@ -96,7 +96,7 @@ def truth(engine: Engine) -> Iterator[DockerEngine]:
     faults=st.lists(st.sampled_from(FAULTS), max_size=30),
 )
 @settings(
-    max_examples=6,
+    max_examples=15,
     deadline=None,
     database=None,
     # The fixtures hold no state of an example.

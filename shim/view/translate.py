@@ -123,6 +123,15 @@ def doubted(record: Record | None, *, message: str) -> Record | None:
     return replace(record, life=replace(record.life, state=pb.CONTAINER_UNKNOWN, pid=0, message=message))
 
 
+def unanswered(record: Record | None, *, message: str) -> Record | None:
+    """Give the state of a container that Docker does not inspect, though it tells nothing else of it either.
+
+    A sandbox stays as it is: the CRI has no UNKNOWN for it, and not being ready is the end of its pod. The end of its
+    process is found by the compare.
+    """
+    return record if isinstance(record, SandboxRecord) else doubted(record, message=message)
+
+
 def guessed(record: Record | None, *, listed: ContainerSummary) -> Record | None:
     """Give the last known state of a container as long as it is what Docker lists, else what the list tells."""
     if record is None or record.life.guessed:

@@ -90,21 +90,22 @@ def node() -> Node:
 @pytest.fixture(scope="session")
 def engine(node: Node, engine_name: str) -> Iterator[Engine]:
     """Run an engine with data and socket of its own; tests leave it running and without containers."""
-    made = new_engine(node, engine_name, home=HOME / f"{engine_name}-{os.getpid()}")
+    made = _engine(node, engine_name)
     made.start()
     yield made
     made.close()
 
 
-def new_engine(node: Node, name: str, *, home: Path, **settings: object) -> Engine:
-    """Prepare an engine, not started; `settings` are those of its daemon.json."""
+def _engine(node: Node, name: str) -> Engine:
     binaries = node.stable.path
+    settings: dict[str, object] = {}
     if name != "20.10":
         if node.newer is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no newer engine: {node.newer_missing}")
         binaries = node.newer.path + binaries
     if name == "28-containerd":
         settings["features"] = {"containerd-snapshotter": True}
+    home = HOME / f"{name}-{os.getpid()}"
     return Engine(name, binaries=binaries, home=home, cgroup_parent=node.cgroup_parent, settings=settings)
 
 

@@ -57,6 +57,22 @@ def name_of(config: pb.PodSandboxConfig) -> str:
     return f"k8s_POD_{config.metadata.name}_{NAMESPACE}_{config.metadata.uid}_0"
 
 
+def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served: Served, images: Images) -> None:
+    before = served.traces()
+    pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
+    api = served.engine.api
+    labels = api.inspect_container(pod.id)["Config"]["Labels"]
+    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=labels)["Id"]
+    wait_until(lambda: served.cri.sandboxes(id=twin))
+
+    served.cri.stop(twin)
+    served.cri.remove(twin)
+
+    assert kubelet.inside(kubelet.started(pod), "cat /etc/resolv.conf") == "nameserver 10.96.0.10\n"
+    served.cri.remove(pod.id)
+    assert served.traces() == before
+
+
 def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
     config = pod_config(unused_name("taken"))
     holder = served.engine.api.create_container(images.busybox, name=name_of(config))["Id"]

@@ -158,7 +158,7 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
             RegistryDenied(f"pull image {APP}: denied: requested access to the resource is denied"),
             {},
             RegistryDenied,
-            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given: "
+            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given or found: "
             "denied: requested access to the resource is denied",
             id="denied without credentials",
         ),

@@ -1,5 +1,7 @@
 """ImageStatus."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
@@ -41,7 +43,12 @@ def _image_spec(image: ImageInspect) -> dict[str, object]:
         "architecture": image.architecture,
         "variant": image.variant,
         "os": image.os,
-        "config": image.config or {},
+        "config": _told(msgspec.to_builtins(image.config or {})),
         "rootfs": {"type": image.root_fs.type, "diff_ids": image.root_fs.layers or []},
     }
-    return {key: value for key, value in spec.items() if value or key == "config"}
+    return {**_told(spec), "config": spec["config"]}
+
+
+def _told(values: Mapping[str, object]) -> dict[str, object]:
+    """Drop what Docker does not tell."""
+    return {key: value for key, value in values.items() if value}

@@ -22,6 +22,7 @@ from shim.image.credentials import engine_auth, is_given, registry_auth, without
 from shim.image.progress import Progress
 from shim.image.watchdog import Watchdog
 from shim.runtime import Runtime
+from shim.view.records import ImageRecord
 
 log = structlog.get_logger(__name__)
 
@@ -80,13 +81,31 @@ def _named(text: str) -> references.Reference:
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
     source = _pull_with_any(rt, reference, logins=logins)
-    rt.view.refresh_images()
-    record = rt.view.image(reference)
+    record = _known(rt, reference)
+    if record is None:
+        rt.view.refresh_images()
+        record = rt.view.image(reference)
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
     seconds = round(time.monotonic() - began, 1)
     log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=source or None)
     return record.id
+
+
+def _known(rt: Runtime, reference: str) -> ImageRecord | None:
+    """Give what the view has of the image if Docker says the same of it.
+
+    After the pull of what was here already that is so, and one inspect is much less than a list of all images.
+    """
+    record = rt.view.image(reference)
+    if record is None:
+        return None
+    try:
+        seen = rt.engine.inspect_image(reference)
+    except NotFound:
+        return None
+    digests = {references.canonical(digest) for digest in seen.repo_digests or ()}
+    return record if seen.id == record.id and digests == set(record.repo_digests) else None
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> str:

@@ -15,7 +15,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.credentials.keyring import Keyring
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.engine.interface import PullProgress, RegistryAuth
+from shim.engine.interface import ImageSettings, PullProgress, RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
@@ -93,6 +93,21 @@ def test_gives_the_id_and_puts_the_image_into_the_view(rt: Runtime, engine: Fake
 
 def test_again(rt: Runtime) -> None:
     assert pull(rt) == pull(rt)
+
+
+def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
+    before = pull(rt)
+    moved = engine.publish_image(APP, ImageSettings(user="other"))
+    assert pull(rt) == moved != before
+    found = rt.view.image(APP)
+    assert found is not None
+    assert (found.id, found.user) == (moved, "other")
+
+
+def test_what_is_here_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = pull(rt)
+    with engine.held("list_images"):  # the watcher's, for the event of the pull
+        assert pull(rt) == image_id
 
 
 @pytest.mark.parametrize(

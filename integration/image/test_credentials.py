@@ -173,6 +173,16 @@ def test_the_pause_image(rt: Runtime, publish: Publish, private_registry: Regist
     remove_image(rt, image=pb.ImageSpec(image=image_id))
 
 
+def test_a_registry_with_tls(
+    rt: Runtime, engine: Engine, images: Images, tls_registry: Registry, tmp_path: Path
+) -> None:
+    reference = tls_registry.push(engine.api, images.busybox, name="secured:1")
+    file = file_with(tmp_path / "config.json", **{f"https://{tls_registry.address}": {"auth": AUTH}})
+    keyring = Keyring(paths=[file])
+    pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    engine.api.remove_image(reference)
+
+
 # --- a whole server ---------------------------------------------------------------------------------------
 
 

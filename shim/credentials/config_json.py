@@ -50,6 +50,9 @@ class _Entry(msgspec.Struct):
     identitytoken: str = ""
     registrytoken: str = ""
 
+    def __repr__(self) -> str:
+        return "_Entry(...)"
+
 
 def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: Path = Path("/")) -> tuple[Path, ...]:
     """Give the places of the kubelet (`pkg/credentialprovider/config.go`) in its order.

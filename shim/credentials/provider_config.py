@@ -49,6 +49,9 @@ class _Variable(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     value: str = ""
 
+    def __repr__(self) -> str:
+        return f"_Variable({self.name!r}, ...)"
+
 
 class _TokenAttributes(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     service_account_token_audience: str

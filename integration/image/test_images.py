@@ -231,14 +231,14 @@ def test_a_silent_registry_is_given_up(
 
 
 def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
-    reference = publish("slow:1", size=4 * MIB).replace(registry.address, proxy.address)
+    reference = publish("slow:1", size=10 * MIB).replace(registry.address, proxy.address)
     proxy.allow(300_000)
     began = time.monotonic()
     future = pull_in_background(rt, reference, scope=Scope())
     while time.monotonic() - began < 2 * PROGRESS_DEADLINE:
         proxy.wait_blocked(timeout=SECONDS)
         threading.Event().wait(0.5)
-        proxy.allow(200_000)
+        proxy.allow(700_000)  # the containerd store tells of its progress MiB by MiB
     proxy.allow(None)
     image_id = future.result(SECONDS)
     assert time.monotonic() - began > 2 * PROGRESS_DEADLINE

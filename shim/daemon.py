@@ -27,6 +27,8 @@ from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
+from shim.stats.disk import LayerMeter
+from shim.stats.sampler import Sampler
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
 
@@ -48,7 +50,7 @@ def serve(config: Config) -> bool:
     for number in (*_STOP, signal.SIGHUP):
         # SimpleQueue.put may be called from a signal handler, which most of threading may not.
         signal.signal(number, lambda received, _frame: signals.put(received))
-    with _alone(config.root_directory), _node(config) as rt, _recovering(rt):
+    with _alone(config.root_directory), _node(config) as rt, _recovering(rt), _measuring(rt):
         server = CriServer(
             endpoint=config.container_runtime_endpoint,
             runtime=RuntimeService(rt),
@@ -120,6 +122,19 @@ def _node(config: Config) -> Iterator[Runtime]:
             ),
             locks=KeyedLocks(),
         )
+
+
+@contextlib.contextmanager
+def _measuring(rt: Runtime) -> Iterator[None]:
+    """Follow what containers use inside the block."""
+    sampler, layers = Sampler(rt), LayerMeter(rt)
+    sampler.start()
+    layers.start()
+    try:
+        yield
+    finally:
+        layers.stop()
+        sampler.stop()
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
         rt.engine.start_container(record.id)
     finally:
         rt.view.refresh_container(record.id)
+    rt.samples.started.set()
     _set_limits_docker_cannot(rt, rt.view.container(record.id))
 
 

@@ -61,8 +61,18 @@ class Kubelet:
 
 def wait_image(cri: Cri, reference: str) -> None:
     """Wait until the server knows an image that was just loaded."""
+    wait_until(lambda: has_image(cri, reference))
+
+
+def wait_no_image(cri: Cri, reference: str) -> None:
+    """Wait until the server knows that an image was removed."""
+    wait_until(lambda: not has_image(cri, reference))
+
+
+def has_image(cri: Cri, reference: str) -> bool:
+    """Whether the server knows an image."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
-    wait_until(lambda: cri.images.ImageStatus(request).HasField("image"))
+    return cri.images.ImageStatus(request).HasField("image")
 
 
 def unused_name(prefix: str) -> str:

@@ -52,11 +52,14 @@ def test_input_is_at_its_end(kubelet: Kubelet, container: str) -> None:
     assert kubelet.cri.exec(container, "cat").exit_code == 0
 
 
-@pytest.mark.parametrize(("command", "code"), [("/no/such/program", 127), ("/etc/passwd", 126)])
-def test_what_cannot_be_run_has_the_codes_of_a_shell(kubelet: Kubelet, container: str, command: str, code: int) -> None:
+# Engine 20.10 knows a missing program only by the words of another runc.
+@pytest.mark.parametrize(("command", "codes"), [("/no/such/program", {126, 127}), ("/etc/passwd", {126})])
+def test_what_cannot_be_run_has_the_codes_of_a_shell(
+    kubelet: Kubelet, container: str, command: str, codes: set[int]
+) -> None:
     answer = kubelet.cri.exec(container, command)
 
-    assert answer.exit_code == code
+    assert answer.exit_code in codes
     assert command.encode() in answer.stdout + answer.stderr
 
 

@@ -17,7 +17,7 @@ from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import pod_ips, result_from_json
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, ShimError
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
@@ -86,12 +86,16 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig)
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk."""
+    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
-    rt.checkpoints.put(released)
+    try:
+        rt.checkpoints.put(released)
+    except ShimError as error:
+        # A full disk must not keep pods from being stopped: that is how the kubelet makes room. DEL may be repeated.
+        log.warning("cannot note that a network was released", sandbox=checkpoint.sandbox_id, error=str(error))
     return released
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -185,3 +186,17 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> N
         limits = Path(f"/proc/{server.process.pid}/limits").read_text()
     line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
     assert line.split()[3:5] == ["4096", "4096"]
+
+
+def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with running(tmp_path, f"--metrics-bind-addr={port}") as server:
+        server.line("serving")
+        with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+            api.RuntimeServiceStub(channel).Status(pb.StatusRequest(), timeout=SECONDS)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as answer:
+            text = answer.read().decode()
+
+    assert 'pydockershim_rpc_seconds_count{code="OK",method="Status"} 1.0' in text
+    assert "pydockershim_view_up 0.0" in text

@@ -13,6 +13,7 @@ import msgspec
 
 from shim.cni.spawn import STDOUT_LIMIT, Outcome, run_bounded
 from shim.errors import FailedPrecondition, ResourceExhausted, ShimError
+from shim.meter import Kind, timed
 
 JsonObject = dict[str, Any]
 Verb = Literal["ADD", "DEL"]
@@ -99,6 +100,11 @@ def run_plugin(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     PluginError when it fails; FailedPrecondition when it cannot be started; DeadlineExceeded after `timeout` seconds or
     with the current scope, Cancelled with the client. What is killed is killed with its children.
     """
+    with timed(Kind.CNI, call.binary.name, call.verb):
+        return _run(call, config=config, timeout=timeout)
+
+
+def _run(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     try:
         outcome = run_bounded(
             call.binary,

@@ -25,9 +25,9 @@ SHARE = 0.03
 """Of one core, over any longer time."""
 _BURST = 0.1
 """Seconds of CPU time that may be used at once after a rest: the layers of new containers are small."""
-PERIOD = 60.0
+PERIOD = 30.0
 """Seconds between two measurements of one layer, when they are cheap."""
-_REST = 100
+_REST = 300
 """A layer rests for this many times what its measurement took of CPU time."""
 
 _BLOCK = 512

@@ -131,3 +131,23 @@ def test_pod_ranges() -> None:
 @pytest.mark.parametrize("raw", ["10.244.0.0/33", "10.244.0.1/24", "pods", "10.0.0.0/8,", 10])
 def test_what_is_no_pod_range(raw: object) -> None:
     assert refused("pod_cidr", raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("", ""),
+        ("9180", "127.0.0.1:9180"),
+        (9180, "127.0.0.1:9180"),
+        (":9180", "127.0.0.1:9180"),
+        ("0.0.0.0:9180", "0.0.0.0:9180"),
+        ("[::1]:9180", "[::1]:9180"),
+    ],
+)
+def test_metrics_are_on_loopback_unless_told(raw: object, expected: str) -> None:
+    assert parsed("metrics_bind_addr", raw) == expected
+
+
+@pytest.mark.parametrize("raw", ["0", "70000", "example.com:80", "127.0.0.1", "127.0.0.1:", "[::1", ":x", True, -1])
+def test_what_is_no_address_of_a_port(raw: object) -> None:
+    assert refused("metrics_bind_addr", raw)

@@ -158,6 +158,8 @@ class Samples:
         self.sandbox_metrics = Shelf[pb.PodSandboxMetrics](freshness=2.5 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id; an empty path for one that has none that can be seen."""
+        self.attributes: dict[str, pb.ContainerAttributes] = {}
+        """By container id; they never change, and nobody may change them."""
         self.started = threading.Event()
         """Set when a container has been started: its layer wants measuring."""
         self._mounts: Mounts | None = None
@@ -176,6 +178,7 @@ class Samples:
         _keep_only(self.layers, ids)
         _keep_only(self.places, ids)
         _keep_only(self.uppers, ids)
+        _keep_only(self.attributes, ids)
 
 
 def _keep_only(known: dict[str, V], keys: Collection[str]) -> None:

@@ -41,3 +41,10 @@ def test_the_mounts_of_a_process(tmp_path: Path) -> None:
 
 def test_a_process_that_has_ended() -> None:
     assert upper_directory(Path("/proc/4194305")) == Path()
+
+
+def test_names_a_container_gives_its_mounts_do_no_harm(tmp_path: Path) -> None:
+    odd = b"1090 1083 0:160 / /a\xff\x0b4 5\x1c rw - tmpfs tmpfs rw\n\nshort\n"
+    (tmp_path / "mountinfo").write_bytes(odd + GRAPH.encode() + b"\n")
+
+    assert upper_directory(tmp_path) == Path("/var/lib/docker/overlay2/ab/diff")

@@ -72,11 +72,11 @@ def test_the_working_set_is_not_the_page_cache(
     served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod], tmp_path: Path
 ) -> None:
     pod = own_pod()
-    # A shell variable is anonymous memory; a file on a disk that is written and read once is inactive page cache. The
-    # engine's own files are in memory, where the kernel could not give them back.
+    # A shell variable is anonymous memory; a file on a disk that is written once is inactive page cache. The engine's
+    # own files are in memory, which the kernel could not give back.
     disk = pb.Mount(container_path="/disk", host_path=str(tmp_path))
     hold = (
-        "dd if=/dev/zero of=/disk/data bs=1M count=200 2>/dev/null; sync; cat /disk/data >/dev/null; "
+        "dd if=/dev/zero of=/disk/data bs=1M count=200 2>/dev/null; sync; "
         f"x=$(head -c {100 * MIB} /dev/zero | tr '\\0' x); touch /tmp/held; sleep 3600; echo $x"
     )
     container = kubelet.started(pod, "sh", "-c", hold, mounts=[disk])
@@ -87,10 +87,11 @@ def test_the_working_set_is_not_the_page_cache(
     (tmp_path / "data").unlink()
 
     assert memory.rss_bytes.value == pytest.approx(100 * MIB, rel=0.05)
-    assert memory.working_set_bytes.value == pytest.approx(100 * MIB, rel=0.05)
+    # The kernel's own tables for all these pages are part of it.
+    assert 100 * MIB <= memory.working_set_bytes.value <= 110 * MIB
     assert memory.usage_bytes.value == pytest.approx(300 * MIB, rel=0.05)
     assert memory.page_faults.value > 0
-    assert of_pod.working_set_bytes.value == pytest.approx(100 * MIB, rel=0.05)
+    assert of_pod.working_set_bytes.value == pytest.approx(memory.working_set_bytes.value, rel=0.05)
 
 
 def test_available_memory_and_swap(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
@@ -136,8 +137,13 @@ def test_counted_bytes_of_the_network(served: Served, kubelet: Kubelet, own_pod:
     wait_until(lambda: served.cri.exec(listening, "sh", "-c", arrived).exit_code == 0)
 
     after = {pod.id: pod_stats(served, pod).linux.network.default_interface for pod in (receiver, sender)}
-    assert after[receiver.id].rx_bytes.value - before[receiver.id].rx_bytes.value == pytest.approx(20 * MIB, rel=0.05)
-    assert after[sender.id].tx_bytes.value - before[sender.id].tx_bytes.value == pytest.approx(20 * MIB, rel=0.05)
+    received = after[receiver.id].rx_bytes.value - before[receiver.id].rx_bytes.value
+    sent = after[sender.id].tx_bytes.value - before[sender.id].tx_bytes.value
+    # Packets of 1448 bytes have 66 of headers.
+    assert 20 * MIB <= received == pytest.approx(20 * MIB * (1 + 66 / 1448), rel=0.05)
+    assert sent == pytest.approx(received, rel=0.05)
+    counter = served.cri.exec(listening, "cat", "/sys/class/net/eth0/statistics/rx_bytes")
+    assert after[receiver.id].rx_bytes.value == pytest.approx(int(counter.stdout), rel=0.01)
     assert after[receiver.id].rx_errors.value == 0
 
 

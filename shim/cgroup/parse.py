@@ -4,6 +4,7 @@ A group can vanish while its files are read, and a file of the kernel comes in o
 one may be cut short: the lines that are whole count.
 """
 
+import re
 from collections.abc import Iterable
 
 from shim.cgroup.figures import Io, Pressure, Psi
@@ -12,6 +13,10 @@ UNLIMITED = 1 << 62
 """From here on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
 
 _MICROSECOND = 1000
+_AVERAGE = rb"(\d+\.\d+)"
+_PSI_LINE = re.compile(
+    rb"^(some|full) avg10=%b avg60=%b avg300=%b total=(\d{1,20})$" % (_AVERAGE, _AVERAGE, _AVERAGE), re.MULTILINE
+)
 _LARGEST = (1 << 64) - 1
 """What the messages of the CRI can hold, and the kernel counts in."""
 
@@ -24,7 +29,7 @@ def number(text: bytes | None) -> int | None:
         value = int(text)
     except ValueError:
         return None
-    return min(value, _LARGEST) if value >= 0 else None
+    return value if 0 <= value <= _LARGEST else None if value < 0 else _LARGEST
 
 
 def limit(text: bytes | None) -> int | None:
@@ -47,20 +52,14 @@ def microseconds(text: bytes | None) -> int | None:
 
 def psi(text: bytes | None) -> Psi | None:
     """Read a pressure file; None without its `some` line, such as where the kernel was started without PSI."""
-    if not text:
-        return None
-    lines = {kind: _pressure(rest) for kind, _, rest in (line.partition(b" ") for line in text.splitlines())}
-    some = lines.get(b"some")
-    return None if some is None else Psi(some, lines.get(b"full"))
+    found = {line[0]: _pressure(line) for line in _PSI_LINE.findall(text or b"")}
+    some = found.get(b"some")
+    return None if some is None else Psi(some, found.get(b"full"))
 
 
-def _pressure(text: bytes) -> Pressure | None:
-    try:
-        values = dict(word.split(b"=", 1) for word in text.split())
-        averages = [float(values[key]) for key in (b"avg10", b"avg60", b"avg300")]
-        return Pressure(min(int(values[b"total"]) * _MICROSECOND, _LARGEST), *averages)
-    except (KeyError, ValueError):
-        return None
+def _pressure(line: tuple[bytes, ...]) -> Pressure:
+    _, avg10, avg60, avg300, total = line
+    return Pressure(min(int(total) * _MICROSECOND, _LARGEST), float(avg10), float(avg60), float(avg300))
 
 
 def io_stat(text: bytes | None) -> list[Io]:

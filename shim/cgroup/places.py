@@ -129,13 +129,14 @@ def above(groups: Mapping[str, str]) -> dict[str, str]:
 
 def this_machines_mounts() -> Mounts:
     """Read which trees this process sees."""
-    return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_text())
+    return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
 
 
 def groups_of_process(pid: int) -> dict[str, str]:
     """Read the groups of a process. NotFound when it has ended."""
     try:
-        return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text())
+        # A process that may make groups names them as it likes, also with bytes that are no text.
+        return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
     except OSError as error:
         raise NotFound(f"read the control groups of process {pid}: {error.strerror}") from error
 

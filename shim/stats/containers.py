@@ -39,7 +39,7 @@ def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | N
         return None
     at = time.time_ns()
     return pb.ContainerStats(
-        attributes=_attributes(record),
+        attributes=_attributes(rt, record),
         cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate),
         memory=messages.memory_usage(memory, at=at),
         swap=messages.swap_usage(memory, at=at),
@@ -59,7 +59,7 @@ def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
     last = rt.samples.cpu.last(record.id)
     nothing = messages.value(0)
     return pb.ContainerStats(
-        attributes=_attributes(record),
+        attributes=_attributes(rt, record),
         cpu=messages.cpu_usage(Cpu(last.usage if last else 0), at=now, rate=0),
         memory=pb.MemoryUsage(timestamp=now, working_set_bytes=nothing, usage_bytes=nothing, rss_bytes=nothing),
         writable_layer=writable_layer(rt, record),
@@ -74,10 +74,12 @@ def _fits(record: ContainerRecord, wanted: pb.ContainerStatsFilter) -> bool:
     )
 
 
-def _attributes(record: ContainerRecord) -> pb.ContainerAttributes:
-    return pb.ContainerAttributes(
-        id=record.id,
-        metadata=record.config.metadata,
-        labels=record.config.labels,
-        annotations=record.config.annotations,
-    )
+def _attributes(rt: Runtime, record: ContainerRecord) -> pb.ContainerAttributes:
+    known = rt.samples.attributes.get(record.id)
+    if known is None:
+        config = record.config
+        known = pb.ContainerAttributes(
+            id=record.id, metadata=config.metadata, labels=config.labels, annotations=config.annotations
+        )
+        rt.samples.attributes[record.id] = known
+    return known

@@ -7,21 +7,23 @@ from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
 from shim.samples import LayerUsage
 from shim.stats.network import Interface
 
+LARGEST = (1 << 64) - 1
+"""What a field can hold."""
 DEFAULT_INTERFACE = "eth0"
 """The interface that CNI makes for a pod; see `shim.sandbox.network`."""
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
-    """Wrap a number."""
-    return None if number is None else pb.UInt64Value(value=number)
+    """Wrap a number. A sum of counters near 2^64 is told as the largest there is."""
+    return None if number is None else pb.UInt64Value(value=min(number, LARGEST))
 
 
 def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
     """`at` in ns since the epoch, `rate` in nanoseconds per second."""
     return pb.CpuUsage(
         timestamp=at,
-        usage_core_nano_seconds=pb.UInt64Value(value=cpu.usage),
-        usage_nano_cores=pb.UInt64Value(value=rate),
+        usage_core_nano_seconds=value(cpu.usage),
+        usage_nano_cores=value(rate),
         psi=psi_stats(cpu.psi),
     )
 
@@ -30,8 +32,8 @@ def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
     """`at` in ns since the epoch."""
     return pb.MemoryUsage(
         timestamp=at,
-        working_set_bytes=pb.UInt64Value(value=memory.working_set),
-        usage_bytes=pb.UInt64Value(value=memory.usage),
+        working_set_bytes=value(memory.working_set),
+        usage_bytes=value(memory.usage),
         available_bytes=value(memory.available),
         rss_bytes=value(memory.rss),
         page_faults=value(memory.page_faults),

@@ -12,6 +12,7 @@ from shim.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.samples import SECOND, LayerUsage, Point
 from shim.stats.containers import container_stats, list_container_stats
+from shim.stats.sandboxes import pod_sandbox_stats
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
@@ -184,3 +185,22 @@ def test_docker_is_not_asked(rt: Runtime) -> None:
 
     assert container_stats(alone, container_id=pod.container).memory.usage_bytes.value > 0
     assert len(listed(alone)) == 1
+
+
+def test_counters_at_their_limit(rt: Runtime, tmp_path: Path) -> None:
+    huge = str((1 << 64) - 1)
+    (tmp_path / "cpu.stat").write_text(f"usage_usec {huge}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 63}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {huge}\npgfault -1\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "cpu.pressure").write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={huge}\n")
+    pod = pod_with_container(rt, GroupV2(str(tmp_path)), cgroup_parent="")
+
+    stats = container_stats(rt, container_id=pod.container)
+    of_pod = pod_sandbox_stats(rt, sandbox_id=pod.sandbox)
+
+    assert stats.memory.usage_bytes.value == 1 << 63
+    assert stats.cpu.usage_core_nano_seconds.value == stats.cpu.psi.Some.Total == (1 << 64) - 1
+    assert not stats.memory.HasField("page_faults")
+    assert not stats.memory.HasField("available_bytes")
+    assert of_pod.linux.memory.usage_bytes.value == (1 << 64) - 1

@@ -158,8 +158,8 @@ class Samples:
         self.sandbox_metrics = Shelf[pb.PodSandboxMetrics](freshness=2.5 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id; an empty path for one that has none that can be seen."""
-        self.attributes: dict[str, pb.ContainerAttributes] = {}
-        """By container id; they never change, and nobody may change them."""
+        self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
+        """By container id, with the configuration they were made from; nobody may change them."""
         self.started = threading.Event()
         """Set when a container has been started: its layer wants measuring."""
         self._mounts: Mounts | None = None

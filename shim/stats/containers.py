@@ -75,11 +75,11 @@ def _fits(record: ContainerRecord, wanted: pb.ContainerStatsFilter) -> bool:
 
 
 def _attributes(rt: Runtime, record: ContainerRecord) -> pb.ContainerAttributes:
-    known = rt.samples.attributes.get(record.id)
-    if known is None:
-        config = record.config
-        known = pb.ContainerAttributes(
+    config = record.config
+    made_from, attributes = rt.samples.attributes.get(record.id, (None, None))
+    if attributes is None or made_from is not config:
+        attributes = pb.ContainerAttributes(
             id=record.id, metadata=config.metadata, labels=config.labels, annotations=config.annotations
         )
-        rt.samples.attributes[record.id] = known
-    return known
+        rt.samples.attributes[record.id] = (config, attributes)
+    return attributes

@@ -57,7 +57,7 @@ def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
     shelf = rt.samples.sandbox_stats
     if not shelf.wanted:
         _note(rt, record.id, pod_processor(rt, record))
-    elif (stats := running_pod_stats(rt, record)) is not None:
+    elif (stats := running_pod_stats(rt, record, ahead=True)) is not None:
         shelf.put(record.id, stats)
         _note_usage(rt, record.id, stats.linux.cpu)
 

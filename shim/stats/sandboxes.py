@@ -18,13 +18,13 @@ from shim.stats.readings import (
     running_containers,
     running_sandboxes,
 )
-from shim.view.records import SandboxRecord
+from shim.view.records import ContainerRecord, SandboxRecord
 
 
 def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
     """Tell what a pod uses. NotFound for an unknown id; one that does not run uses its last known CPU time."""
     record = rt.view.sandbox(sandbox_id)
-    return running_pod_stats(rt, record) or _stopped_stats(rt, record)
+    return running_pod_stats(rt, record, ahead=False) or _stopped_stats(rt, record)
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
@@ -35,19 +35,20 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     shelf = rt.samples.sandbox_stats
     shelf.ask()
     fitting = (record for record in running_sandboxes(rt) if _fits(record, filter))
-    return [stats for record in fitting if (stats := shelf.get(record.id) or running_pod_stats(rt, record)) is not None]
+    found = (shelf.get(record.id) or running_pod_stats(rt, record, ahead=True) for record in fitting)
+    return [stats for stats in found if stats is not None]
 
 
-def running_pod_stats(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
-    """Tell what a running pod uses now; None when it has ended."""
+def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.PodSandboxStats | None:
+    """Tell what a running pod uses now; None when it has ended.
+
+    With `ahead` its containers may have been read a few seconds before.
+    """
     processor, memory = pod_processor(rt, record), pod_memory(rt, record)
     if processor is None or memory is None:
         return None
     at = time.time_ns()
-    shelf = rt.samples.container_stats
-    containers = (
-        shelf.get(container.id) or running_stats(rt, container) for container in running_containers(rt, of=record.id)
-    )
+    containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, of=record.id))
     return pb.PodSandboxStats(
         attributes=_attributes(record),
         linux=pb.LinuxPodSandboxStats(
@@ -59,6 +60,10 @@ def running_pod_stats(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats 
             io=_io(rt, record, at=at),
         ),
     )
+
+
+def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:
+    return (rt.samples.container_stats.get(record.id) if ahead else None) or running_stats(rt, record)
 
 
 def _network(record: SandboxRecord) -> pb.NetworkUsage | None:

@@ -1,3 +1,4 @@
+import queue
 import shutil
 import threading
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_a_pass_that_fails_is_not_the_last(rt: Runtime, monkeypatch: pytest.Monk
     sampler.start()
     assert all(passed.acquire(timeout=SECONDS) for _ in range(3))
     sampler.stop()
+
+
+def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    monkeypatch.setattr(module, "sample", lambda _rt, *, metrics: passes.put(metrics))
+    monkeypatch.setattr(module, "METRICS_INTERVAL", 1000.0)
+    sampler = Sampler(rt, interval=0.01)
+    sampler.start()
+    try:
+        assert [passes.get(timeout=SECONDS) for _ in range(3)] == [True, False, False]
+    finally:
+        sampler.stop()
 
 
 def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine) -> None:

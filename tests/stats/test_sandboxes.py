@@ -129,6 +129,17 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert rt.samples.sandbox_stats.wanted
 
 
+def test_one_pod_is_read_anew_with_its_containers(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
+
+    [in_list] = listed(rt)[0].linux.containers
+    [alone] = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.containers
+
+    assert in_list.cpu.timestamp == 1
+    assert alone.cpu.timestamp > 1
+
+
 def test_docker_is_not_asked(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     alone = without_docker(rt)

@@ -16,7 +16,7 @@ from shim.stats.disk import file_system_of
 from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
-from shim.stats.readings import place_of, running_containers, running_sandboxes
+from shim.stats.readings import place_of, running_containers, running_sandboxes, runs_exactly
 from shim.view.records import ContainerRecord, SandboxRecord
 
 POD = "POD"
@@ -32,9 +32,8 @@ def list_metric_descriptors() -> list[pb.MetricDescriptor]:
 
 def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
     """Give the metrics of all ready pods and their running containers."""
-    shelf = rt.samples.sandbox_metrics
-    shelf.ask()
-    return [shelf.get(record.id) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
+    rt.samples.sandbox_metrics.ask()
+    return [_read_ahead(rt, record) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
 
 
 def pod_metrics(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
@@ -45,6 +44,13 @@ def pod_metrics(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
         metrics=_network_metrics(rt, record),
         container_metrics=[metrics for metrics in containers if metrics is not None],
     )
+
+
+def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
+    metrics = rt.samples.sandbox_metrics.get(record.id)
+    if metrics is None or not runs_exactly(rt, record.id, (each.container_id for each in metrics.container_metrics)):
+        return None
+    return metrics
 
 
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:

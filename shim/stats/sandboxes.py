@@ -17,6 +17,7 @@ from shim.stats.readings import (
     pod_tasks,
     running_containers,
     running_sandboxes,
+    runs_exactly,
 )
 from shim.view.records import ContainerRecord, SandboxRecord
 
@@ -32,10 +33,9 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
 
     A pod that ends meanwhile is left out.
     """
-    shelf = rt.samples.sandbox_stats
-    shelf.ask()
+    rt.samples.sandbox_stats.ask()
     fitting = (record for record in running_sandboxes(rt) if _fits(record, filter))
-    found = (shelf.get(record.id) or running_pod_stats(rt, record, ahead=True) for record in fitting)
+    found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in fitting)
     return [stats for stats in found if stats is not None]
 
 
@@ -60,6 +60,13 @@ def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.
             io=_io(rt, record, at=at),
         ),
     )
+
+
+def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
+    stats = rt.samples.sandbox_stats.get(record.id)
+    if stats is None or not runs_exactly(rt, record.id, (each.attributes.id for each in stats.linux.containers)):
+        return None
+    return stats
 
 
 def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:

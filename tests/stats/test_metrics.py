@@ -216,11 +216,21 @@ def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path:
 
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    ahead = pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox)
+    container = pb.ContainerMetrics(container_id=pod.container)
+    ahead = pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox, container_metrics=[container])
     rt.samples.sandbox_metrics.put(pod.sandbox, ahead)
 
     assert list_pod_sandbox_metrics(rt) == [ahead]
     assert rt.samples.sandbox_metrics.wanted
+
+
+def test_a_container_that_was_started_since_is_told(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
+
+    [metrics] = list_pod_sandbox_metrics(rt)
+
+    assert [each.container_id for each in metrics.container_metrics] == [pod.container]
 
 
 def test_docker_is_not_asked(rt: Runtime, upper: Path) -> None:

@@ -14,6 +14,7 @@ from shim.stats import sandboxes
 from shim.stats.network import interfaces_from_net_dev
 from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
+from tests.fakes.engine import FakeEngine
 from tests.stats.kernel import VERSIONS, pod_with_container, without_docker
 from tests.stats.test_network import NET_DEV
 
@@ -122,11 +123,25 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
 
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    ahead = pb.PodSandboxStats(attributes=pb.PodSandboxAttributes(id=pod.sandbox))
+    container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container))
+    ahead = pb.PodSandboxStats(
+        attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=pb.LinuxPodSandboxStats(containers=[container])
+    )
     rt.samples.sandbox_stats.put(pod.sandbox, ahead)
 
     assert listed(rt) == [ahead]
     assert rt.samples.sandbox_stats.wanted
+
+
+def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
+    engine.exit_container(pod.container)
+    rt.view.refresh_container(pod.container)
+
+    [stats] = listed(rt)
+
+    assert list(stats.linux.containers) == []
 
 
 def test_one_pod_is_read_anew_with_its_containers(rt: Runtime) -> None:

@@ -19,17 +19,18 @@ V = TypeVar("V")
 
 SECOND = 1_000_000_000
 """Nanoseconds."""
-INTERVAL = 5.0
-"""Seconds between two background looks at what everything uses: half of the longest window of a rate."""
-METRICS_INTERVAL = 15.0
-"""Seconds between two background looks at all that metrics tell; cAdvisor's are up to as far apart."""
+INTERVAL = 8.0
+"""Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
+ten seconds after which the kubelet asks again."""
+METRICS_INTERVAL = 16.0
+"""Seconds between two background looks at all that metrics tell; cAdvisor's are nearly as far apart."""
 WANTED = 60.0
 """Seconds for which lists are made ahead after one has been asked for."""
 
 _LEAST_WINDOW = 1 * SECOND
 _MOST_WINDOW = 10 * SECOND
 _KEPT = 4
-"""Points for each container: at one every five seconds, more than the longest window."""
+"""Points for each container: at one every eight seconds, more than the longest window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,9 @@ class Samples:
         """By container id; nothing for one that has not been measured yet."""
         self.places: dict[str, Place] = {}
         """By container or sandbox id."""
-        self.container_stats = Shelf[pb.ContainerStats](freshness=2.5 * INTERVAL)
-        self.sandbox_stats = Shelf[pb.PodSandboxStats](freshness=2.5 * INTERVAL)
-        self.sandbox_metrics = Shelf[pb.PodSandboxMetrics](freshness=2.5 * METRICS_INTERVAL)
+        self.container_stats = Shelf[pb.ContainerStats](freshness=2 * INTERVAL)
+        self.sandbox_stats = Shelf[pb.PodSandboxStats](freshness=2 * INTERVAL)
+        self.sandbox_metrics = Shelf[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id; an empty path for one that has none that can be seen."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}

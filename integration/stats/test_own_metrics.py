@@ -8,13 +8,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import container_config, pod_config
-from integration.networks import BRIDGE, bridge, conflist
+from integration.networks import bridge, conflist
 from integration.node.box import HOME, Node
 from integration.node.engine import Engine, remove_link
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 PORT = 9181
+LINK = "pods-counted"
+"""A bridge of its own: the shared server's must stay."""
 OF_THE_VIEW = {"list_containers", "list_images", "inspect_image"}
 """What the node view asks once a minute, whatever the server is asked."""
 
@@ -23,10 +25,12 @@ OF_THE_VIEW = {"list_containers", "list_images", "inspect_image"}
 def counting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run a server that counts."""
     dirs = make_node_dirs(node, HOME / f"counting-{engine.version}")
-    (dirs.cni_conf / "10-pods.conflist").write_text(conflist(bridge(dirs.cni_leases)))
+    (dirs.cni_conf / "10-pods.conflist").write_text(
+        conflist(bridge(dirs.cni_leases, subnets=["10.90.0.0/16"], link=LINK))
+    )
     with serving(engine, dirs, metrics_bind_addr=PORT) as made:
         yield made
-    remove_link(BRIDGE)
+    remove_link(LINK)
 
 
 def get(path: str) -> str:

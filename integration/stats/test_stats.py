@@ -47,19 +47,20 @@ def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callab
     # A quota makes 300 ms a second of an endless loop, on any machine.
     quota = pb.LinuxContainerResources(cpu_period=100_000, cpu_quota=30_000)
     container = kubelet.started(pod, "sh", "-c", "while :; do :; done", linux=pb.LinuxContainerConfig(resources=quota))
-    first = stats(served, container)
+    first, truth_before = stats(served, container), cpu_of(served, container)
     assert first.cpu.usage_nano_cores.value > 0
-    time.sleep(2 * INTERVAL)  # the passing of time is what is measured
-    second, of_pod = stats(served, container), pod_stats(served, pod)
+    time.sleep(10)  # the passing of time is what is measured
+    second, truth_after = stats(served, container), cpu_of(served, container)
+    of_pod = pod_stats(served, pod).linux.cpu
 
     used = second.cpu.usage_core_nano_seconds.value - first.cpu.usage_core_nano_seconds.value
-    passed = second.cpu.timestamp - first.cpu.timestamp
-    truth = cpu_of(served, container)
-    assert used / passed == pytest.approx(0.3, rel=0.15)
-    assert second.cpu.usage_nano_cores.value == pytest.approx(0.3 * SECOND, rel=0.15)
-    assert second.cpu.usage_core_nano_seconds.value == pytest.approx(truth, rel=0.05)
-    assert of_pod.linux.cpu.usage_core_nano_seconds.value >= second.cpu.usage_core_nano_seconds.value
-    assert of_pod.linux.cpu.usage_nano_cores.value == pytest.approx(0.3 * SECOND, rel=0.15)
+    share = used * SECOND / (second.cpu.timestamp - first.cpu.timestamp)
+    assert used == pytest.approx(truth_after - truth_before, rel=0.05)
+    # A busy machine gives less than the quota, and not the same in each second.
+    assert share <= 0.33 * SECOND
+    assert second.cpu.usage_nano_cores.value == pytest.approx(share, rel=0.3)
+    assert of_pod.usage_core_nano_seconds.value >= second.cpu.usage_core_nano_seconds.value
+    assert of_pod.usage_nano_cores.value == pytest.approx(share, rel=0.3)
 
 
 def cpu_of(served: Served, container_id: str) -> int:
@@ -209,7 +210,7 @@ def test_lists_read_ahead_are_recent(served: Served, kubelet: Kubelet, own_pod: 
     found = listed(served)[container]
 
     assert first < found.cpu.timestamp
-    assert abs(time.time_ns() - found.cpu.timestamp) < 2.5 * INTERVAL * SECOND
+    assert abs(time.time_ns() - found.cpu.timestamp) < 2 * INTERVAL * SECOND
     assert found.cpu.HasField("usage_nano_cores")
 
 

@@ -19,7 +19,7 @@ from shim.container.status import container_status
 from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
 from shim.cri import validate
-from shim.cri.chunks import METRICS_CHUNK, chunks
+from shim.cri.chunks import chunks
 from shim.events.stream import container_events
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
@@ -241,5 +241,5 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
         """Give the metrics of the ready pods, some at a time."""
-        for some in chunks(list_pod_sandbox_metrics(self._rt), size=METRICS_CHUNK):
+        for some in chunks(list_pod_sandbox_metrics(self._rt)):
             yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cri import chunks, runtime_service
+from shim.cri import chunks
 from shim.cri.runtime_service import RuntimeService
 from shim.runtime import Runtime
 from tests.cgroup.trees import group_v2
@@ -148,7 +148,6 @@ def test_stats_and_metrics(at: Served, rt: Runtime, monkeypatch: pytest.MonkeyPa
 
     described = at.runtime.ListMetricDescriptors(pb.ListMetricDescriptorsRequest()).descriptors
     metrics = at.runtime.ListPodSandboxMetrics(pb.ListPodSandboxMetricsRequest()).pod_metrics
-    monkeypatch.setattr(runtime_service, "METRICS_CHUNK", 1)
     metric_parts = list(at.runtime.StreamPodSandboxMetrics(pb.StreamPodSandboxMetricsRequest()))
     assert len(described) == 56
     assert [each.pod_sandbox_id for each in metrics] == [first.sandbox, second.sandbox]

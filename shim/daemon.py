@@ -25,11 +25,15 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.engine.client import DockerEngine
+from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
+from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
+from shim.stats.disk import LayerMeter
+from shim.stats.sampler import Sampler
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
 
@@ -56,7 +60,7 @@ def serve(config: Config) -> bool:
     for number in (*_STOP, signal.SIGHUP):
         # SimpleQueue.put may be called from a signal handler, which most of threading may not.
         signal.signal(number, lambda received, _frame: signals.put(received))
-    with _alone(config.root_directory), _node(config) as rt, _recovering(rt):
+    with _alone(config.root_directory), _node(config) as rt, _counting(rt), _recovering(rt), _measuring(rt):
         server = CriServer(
             endpoint=config.container_runtime_endpoint,
             runtime=RuntimeService(rt),
@@ -110,12 +114,17 @@ def _take(lock: int, root: Path) -> None:
         raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
 
 
+def _engine(config: Config) -> Engine:
+    engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
+    return counted(engine) if config.metrics_bind_addr else engine
+
+
 @contextlib.contextmanager
 def _node(config: Config) -> Iterator[Runtime]:
     """Put the collaborators together; the view and the CNI directory are followed inside the block."""
     keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
-        engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
+        engine = _engine(config)
         ending.callback(engine.close)
         networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
         networks.start()
@@ -140,6 +149,32 @@ def _node(config: Config) -> Iterator[Runtime]:
             locks=KeyedLocks(),
             keyring=keyring,
         )
+
+
+@contextlib.contextmanager
+def _counting(rt: Runtime) -> Iterator[None]:
+    """Serve the server's own metrics inside the block, where that is asked for."""
+    if not rt.config.metrics_bind_addr:
+        yield
+        return
+    # Loaded on demand: it takes two MiB, which most nodes need not spend.
+    from shim.telemetry import telemetry  # noqa: PLC0415
+
+    with telemetry(rt.config.metrics_bind_addr, view=rt.view):
+        yield
+
+
+@contextlib.contextmanager
+def _measuring(rt: Runtime) -> Iterator[None]:
+    """Follow what containers use inside the block."""
+    sampler, layers = Sampler(rt), LayerMeter(rt)
+    sampler.start()
+    layers.start()
+    try:
+        yield
+    finally:
+        layers.stop()
+        sampler.stop()
 
 
 @contextlib.contextmanager

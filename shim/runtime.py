@@ -16,6 +16,7 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.refreshed import Refreshed
+from shim.samples import Samples
 from shim.view.node import NodeView
 
 
@@ -42,3 +43,5 @@ class Runtime:
     """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
+    samples: Samples = field(default_factory=Samples)
+    """What was measured of containers and pods before."""

@@ -71,6 +71,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_grace: float = 240.0
     """Seconds that RPCs under way, such as a CNI ADD, may take to finish after SIGTERM."""
 
+    metrics_bind_addr: str = ""
+    """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not."""
+
     log_level: LogLevel = "info"
     """Least severity that is logged."""
 

@@ -6,7 +6,7 @@ from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import apply_writes, extra_writes
 from shim.container.removal import ensure_killed
-from shim.errors import FailedPrecondition, ShimError
+from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
@@ -33,9 +33,10 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     try:
         # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
         pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-    except FailedPrecondition:
+    except (FailedPrecondition, NotFound):
         _end(rt, record)
         raise
+    rt.samples.started.set()
     _set_limits_docker_cannot(rt, rt.view.container(record.id))
 
 

@@ -32,6 +32,9 @@ from shim.sandbox.run import run_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.sandbox.update import update_pod_sandbox_resources
+from shim.stats.containers import container_stats, list_container_stats
+from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
+from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 
 
 class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
@@ -179,3 +182,64 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         """Run a command in a container and wait for its end."""
         validate.exec_sync(request)
         return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)
+
+    def ContainerStats(self, request: pb.ContainerStatsRequest, _context: ServicerContext) -> pb.ContainerStatsResponse:
+        """Tell what a container uses."""
+        validate.container_id(request)
+        return pb.ContainerStatsResponse(stats=container_stats(self._rt, container_id=request.container_id))
+
+    def ListContainerStats(
+        self, request: pb.ListContainerStatsRequest, _context: ServicerContext
+    ) -> pb.ListContainerStatsResponse:
+        """Tell what the running containers use."""
+        validate.well_formed(request)
+        return pb.ListContainerStatsResponse(stats=list_container_stats(self._rt, filter=request.filter))
+
+    def StreamContainerStats(
+        self, request: pb.StreamContainerStatsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamContainerStatsResponse]:
+        """Tell what the running containers use, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_container_stats(self._rt, filter=request.filter)):
+            yield pb.StreamContainerStatsResponse(container_stats=some)
+
+    def PodSandboxStats(
+        self, request: pb.PodSandboxStatsRequest, _context: ServicerContext
+    ) -> pb.PodSandboxStatsResponse:
+        """Tell what a pod uses."""
+        validate.pod_sandbox_id(request)
+        return pb.PodSandboxStatsResponse(stats=pod_sandbox_stats(self._rt, sandbox_id=request.pod_sandbox_id))
+
+    def ListPodSandboxStats(
+        self, request: pb.ListPodSandboxStatsRequest, _context: ServicerContext
+    ) -> pb.ListPodSandboxStatsResponse:
+        """Tell what the ready pods use."""
+        validate.well_formed(request)
+        return pb.ListPodSandboxStatsResponse(stats=list_pod_sandbox_stats(self._rt, filter=request.filter))
+
+    def StreamPodSandboxStats(
+        self, request: pb.StreamPodSandboxStatsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamPodSandboxStatsResponse]:
+        """Tell what the ready pods use, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_pod_sandbox_stats(self._rt, filter=request.filter)):
+            yield pb.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
+
+    def ListMetricDescriptors(
+        self, _request: pb.ListMetricDescriptorsRequest, _context: ServicerContext
+    ) -> pb.ListMetricDescriptorsResponse:
+        """Describe the metrics of containers and pods."""
+        return pb.ListMetricDescriptorsResponse(descriptors=list_metric_descriptors())
+
+    def ListPodSandboxMetrics(
+        self, _request: pb.ListPodSandboxMetricsRequest, _context: ServicerContext
+    ) -> pb.ListPodSandboxMetricsResponse:
+        """Give the metrics of the ready pods."""
+        return pb.ListPodSandboxMetricsResponse(pod_metrics=list_pod_sandbox_metrics(self._rt))
+
+    def StreamPodSandboxMetrics(
+        self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
+        """Give the metrics of the ready pods, some at a time."""
+        for some in chunks(list_pod_sandbox_metrics(self._rt)):
+            yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

@@ -144,6 +144,19 @@ def _networks(raw: object) -> str:
     return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
 
 
+def _size(raw: object) -> str:
+    if not isinstance(raw, str) or not re.fullmatch(r"[1-9]\d*[kmg]", raw):
+        raise ValueError(raw)
+    return raw
+
+
+def _file_count(raw: object) -> int:
+    # With a single file Docker empties it in place, and what was not copied by then is lost.
+    if isinstance(raw, bool) or not isinstance(raw, int | str) or not 2 <= int(raw) <= 100:
+        raise ValueError(raw)
+    return int(raw)
+
+
 def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
@@ -155,6 +168,8 @@ _BY_NAME = {
     "docker_endpoint": _Kind(
         _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
     ),
+    "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
+    "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
 }
 

@@ -159,6 +159,9 @@ class NodeDirs:
     cni_cache: Path
     cni_leases: Path
     cni_bin: Path
+    """Debian's plugins."""
+    cni_more_bin: Path
+    """Searched before that one; empty."""
     netns: Path
     state: Path
     logs: Path
@@ -175,7 +178,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
     The socket alone is elsewhere: the path of a unix socket has at most 107 bytes. `cni_leases` is meant for
     host-local's `dataDir`.
     """
-    for name in ("cni-conf", "cni-cache", "cni-leases", "netns", "state", "logs"):
+    for name in ("cni-conf", "cni-cache", "cni-leases", "cni-bin", "netns", "state", "logs"):
         (home / name).mkdir(parents=True)
     sockets = HOME / "sockets"
     sockets.mkdir(exist_ok=True)
@@ -184,6 +187,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
         cni_cache=home / "cni-cache",
         cni_leases=home / "cni-leases",
         cni_bin=node.tools.root / "usr/lib/cni",
+        cni_more_bin=home / "cni-bin",
         netns=home / "netns",
         state=home / "state",
         logs=home / "logs",
@@ -233,7 +237,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
         "root_directory": dirs.state,
         "netns_directory": dirs.netns,
         "cni_conf_dir": dirs.cni_conf,
-        "cni_bin_dir": dirs.cni_bin,
+        "cni_bin_dir": f"{dirs.cni_more_bin},{dirs.cni_bin}",
         "cni_cache_dir": dirs.cni_cache,
         **settings,
     }
@@ -253,7 +257,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
 
 
 @pytest.fixture(scope="session")
-def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:
+def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run one server for all tests that leave it as they found it; what they left behind is an error at its end."""
     dirs = make_node_dirs(node, HOME / f"served-{next(_serial)}")
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}

@@ -106,3 +106,15 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     )
 
     assert (shown.stdout, shown.stderr) == ("#", "")
+
+
+def test_an_rpc_that_does_not_end_does_not_keep_the_process() -> None:
+    script = (
+        "import sys, threading, shim.daemon as daemon\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "daemon.serve = lambda config: False\n"
+        "from shim.cli import main\n"
+        "sys.exit(main(['serve']))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 1

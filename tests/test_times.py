@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shim.times import ns_from_rfc3339
@@ -37,6 +37,7 @@ def test_never(text: str) -> None:
     assert ns_from_rfc3339(text) == 0
 
 
+@settings(deadline=None)
 @given(
     st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)),  # noqa: DTZ001 - made aware below
     st.integers(0, 999),

@@ -26,7 +26,7 @@ from shim.view.node import NodeView
 Publish = Callable[..., str]
 """`publish(name, size=, private=, config=)` gives the reference under which a new image can be pulled."""
 
-PROGRESS_DEADLINE = 3.0
+PROGRESS_DEADLINE = 2.0
 """Seconds a pull may be silent in these tests."""
 
 

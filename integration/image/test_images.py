@@ -186,10 +186,10 @@ def test_a_silent_registry_is_given_up(
     reference = publish("silent:1", size=4 * MIB).replace(registry.address, proxy.address)
     proxy.allow(before)
     began = time.monotonic()
-    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: no progress for 3 s"):
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: no progress for 2 s"):
         pull(rt, reference)
     assert time.monotonic() - began < PROGRESS_DEADLINE + 5
-    proxy.wait_given_up(grant=MIB // 2, timeout=SECONDS)
+    proxy.wait_given_up()
 
 
 def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
@@ -214,12 +214,10 @@ def test_cancellation_ends_the_pull_of_docker(rt: Runtime, publish: Publish, pro
     scope = Scope()
     future = pull_in_background(rt, reference, scope=scope)
     proxy.wait_blocked(timeout=SECONDS)
-    # Docker 28 loses a cancellation that comes in the first milliseconds of a layer, and fetches that layer whole.
-    threading.Event().wait(0.5)
     scope.cancel()
     with pytest.raises(Cancelled):
         future.result(SECONDS)
-    proxy.wait_given_up(grant=MIB // 2, timeout=SECONDS)
+    proxy.wait_given_up()
     assert not present(rt, reference)
     proxy.allow(None)
     remove(rt, pull(rt, reference))

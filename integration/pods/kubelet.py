@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from integration.cri import Cri, container_config, pod_config
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 SLEEP = ("sleep", "3600")
@@ -56,6 +57,22 @@ class Kubelet:
             self.cri.remove_container(container_id)
         for sandbox_id in self._pods:
             self.cri.remove(sandbox_id)
+
+
+def wait_image(cri: Cri, reference: str) -> None:
+    """Wait until the server knows an image that was just loaded."""
+    wait_until(lambda: has_image(cri, reference))
+
+
+def wait_no_image(cri: Cri, reference: str) -> None:
+    """Wait until the server knows that an image was removed."""
+    wait_until(lambda: not has_image(cri, reference))
+
+
+def has_image(cri: Cri, reference: str) -> bool:
+    """Whether the server knows an image."""
+    request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
+    return cri.images.ImageStatus(request).HasField("image")
 
 
 def unused_name(prefix: str) -> str:

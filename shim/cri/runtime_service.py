@@ -21,6 +21,7 @@ from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
 from shim.cri import validate
 from shim.cri.chunks import chunks
+from shim.events.stream import container_events
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config
@@ -107,6 +108,12 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         validate.update_pod_sandbox_resources(request)
         update_pod_sandbox_resources(self._rt, request=request)
         return pb.UpdatePodSandboxResourcesResponse()
+
+    def GetContainerEvents(
+        self, _request: pb.GetEventsRequest, _context: ServicerContext
+    ) -> Iterator[pb.ContainerEventResponse]:
+        """Tell what happens to pod sandboxes and containers, as it happens."""
+        return container_events(self._rt)
 
     def CreateContainer(
         self, request: pb.CreateContainerRequest, _context: ServicerContext

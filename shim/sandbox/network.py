@@ -18,11 +18,14 @@ from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import pod_ips, result_from_json
 from shim.errors import FailedPrecondition
+from shim.errors import ShimError
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 
 INTERFACE = "eth0"
+
+log = structlog.get_logger(__name__)
 
 log = structlog.get_logger(__name__)
 
@@ -86,12 +89,16 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig)
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk."""
+    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk if it can be."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
-    rt.checkpoints.put(released)
+    try:
+        rt.checkpoints.put(released)
+    except ShimError as error:
+        # A full disk must not keep pods from being stopped: that is how the kubelet makes room. Another DEL is harmless.
+        log.warning("cannot note that a network was released", sandbox=checkpoint.sandbox_id, error=str(error))
     return released
 
 

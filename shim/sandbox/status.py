@@ -18,14 +18,15 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
     """Describe a sandbox and its containers as of one moment. NotFound for an unknown id."""
     record = find_sandbox(rt, sandbox_id)
     return pb.PodSandboxStatusResponse(
-        status=_status(rt, record),
+        status=sandbox_status_message(rt, record),
         info={"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {},
         containers_statuses=[status_message(rt, container) for container in rt.view.containers_of(record.id)],
         timestamp=time.time_ns(),
     )
 
 
-def _status(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
+def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
+    """Build the status of one sandbox, also for events."""
     ips = network.addresses(rt.checkpoints.get(record.id))
     options = record.config.linux.security_context.namespace_options
     return pb.PodSandboxStatus(

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 class Runtime(api.RuntimeServiceServicer):
     """Version answers at once; StopContainer when the test lets it, or its client is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stubborn: bool = False) -> None:
         self.entered = threading.Semaphore(0)
         self.leave = threading.Event()
+        self._wake = (lambda: None) if stubborn else self.leave.set
 
     def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
         return pb.VersionResponse(version=request.version, runtime_name="pydockershim")
@@ -36,7 +37,7 @@ class Runtime(api.RuntimeServiceServicer):
         self, request: pb.StopContainerRequest, context: grpc.ServicerContext
     ) -> pb.StopContainerResponse:
         scope = deadline.current()
-        with scope.on_cancel(self.leave.set):
+        with scope.on_cancel(self._wake):
             self.entered.release()
             assert self.leave.wait(SECONDS)
         scope.check("stop")
@@ -196,6 +197,16 @@ def test_at_the_end_of_the_grace_period_rpcs_are_cancelled(serve: Serve, runtime
     assert at.server.stop(grace=0.05)
 
     assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+
+
+def test_an_rpc_that_does_not_end_is_told(serve: Serve) -> None:
+    stubborn = Runtime(stubborn=True)
+    at = serve(stubborn)
+    stopping(at.runtime, stubborn)
+
+    assert not at.server.stop(grace=0)
+
+    stubborn.leave.set()
 
 
 def test_a_client_that_says_nothing_does_not_delay_the_stop(serve: Serve) -> None:

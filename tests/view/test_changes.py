@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shim.api.v1 import api_pb2 as pb
@@ -74,6 +74,7 @@ def test_steps(
 LIFE = [NEW, RUNS, UNKNOWN, RUNS, ENDED, RUNS_AGAIN, UNKNOWN_AGAIN, ENDED_AGAIN]
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=len(LIFE), max_size=len(LIFE)))
 def test_any_history_reads_as_one(seen: list[bool]) -> None:
     """Whatever was seen and missed: created first, started and stopped in turn, deleted last."""

@@ -93,8 +93,8 @@ def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
     assert record.config.metadata == pb.PodSandboxMetadata(name="old", namespace="shop", uid="uid-1", attempt=3)
 
 
-def test_events_are_asked_for_from_before_the_list(engine: FakeEngine) -> None:
-    asked: list[tuple[str, int]] = []
+def test_events_are_asked_for_from_before_the_list() -> None:
+    asked: list[tuple[str, int]] = [("start", time.time_ns())]
 
     class Noting(FakeEngine):
         @contextmanager
@@ -109,8 +109,8 @@ def test_events_are_asked_for_from_before_the_list(engine: FakeEngine) -> None:
 
     with watching(Noting()) as view:
         view.sandboxes()
-    assert [what for what, _ in asked] == ["events", "list"]
-    assert asked[0][1] <= asked[1][1]
+    assert [what for what, _ in asked] == ["start", "events", "list"]
+    assert asked == sorted(asked, key=lambda entry: entry[1])
 
 
 def test_docker_that_comes_later(engine: FakeEngine) -> None:
@@ -128,10 +128,10 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     sandbox_id = create_sandbox(engine)
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
-    pace = Pace(compare=1000, first_inspect=0.02, retry=0.001)
+    pace = Pace(compare=1000, first_inspect=0.05, retry=1)  # three failed looks would make it UNKNOWN
     with watching(engine, pace=pace) as view:
         with engine.held("inspect_container", hangs):
-            assert view.container(fine).life.pid
+            wait_until(lambda: view.container(fine).life.pid)  # a busy machine may keep it waiting too
             guess = view.container(hangs).life
             assert (guess.state, guess.guessed, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
         wait_until(lambda: view.container(hangs).life.pid)
@@ -162,14 +162,26 @@ def test_out_of_memory(engine: FakeEngine) -> None:
         assert wait_change(changes).record.life.reason == "OOMKilled"
 
 
+def test_out_of_memory_that_docker_notes_late(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    engine.exit_container(sandbox_id, exit_code=137)
+    with watching(engine) as view:
+        assert view.sandbox(sandbox_id).life.reason == "Error"
+        engine.containers[sandbox_id].oom_killed = True
+        engine.emit("container", "oom", sandbox_id, {"name": "k8s_POD_web"})
+        wait_until(lambda: view.sandbox(sandbox_id).life.reason == "OOMKilled")
+
+
 def test_new_resources_and_names(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     with watching(engine) as view:
+        assert view.container(container_id).host.memory == 0
         engine.update_container(container_id, body={"Memory": 64 << 20})
         wait_until(lambda: view.container(container_id).host.memory == 64 << 20)
         engine.rename_container(container_id, name="k8s_other")
         wait_until(lambda: view.container(container_id).name == "k8s_other")
-        engine.rename_container(container_id, name="no_longer_of_a_pod")
+        engine.containers[container_id].name = "no_longer_of_a_pod"
+        engine.emit("container", "rename", container_id, {"name": "no_longer_of_a_pod"})
         wait_until(lambda: view.containers() == ())
 
 
@@ -223,8 +235,10 @@ def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> Non
     pace = Pace(compare=0.01)
     with watching(engine, pace=pace) as view:
         assert len(view.sandboxes()) == 2
+        engine.add_image("registry.example/app")
         engine.containers[ended].status = "exited"
         del engine.containers[gone]
+        wait_until(lambda: view.image("registry.example/app"))
         wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
         wait_until(lambda: not view.sandbox(ended).life.running)
         assert view.stats().compared_seconds_ago is not None
@@ -266,6 +280,57 @@ def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
         engine.reconnect()
         wait_until(lambda: not is_out_of_reach(view))
         assert view.sandbox(sandbox_id).life.running
+
+
+def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:
+    class Deaf(FakeEngine):
+        """Its lists do not hear of a cancelled scope."""
+
+        heard = threading.Event()
+        lists = 0
+
+        def list_containers(self) -> list[ContainerSummary]:
+            self.lists += 1
+            if self.lists > 1:
+                self.heard.wait(SECONDS)
+            return super().list_containers()
+
+    engine = Deaf()
+    with watching(engine, pace=Pace(compare=0.01)) as view:
+        wait_until(lambda: engine.lists == 2)
+        assert not is_out_of_reach(view)
+        engine.disconnect()
+        wait_until(lambda: is_out_of_reach(view))
+        assert not engine.heard.is_set()
+        engine.heard.set()
+
+
+def test_reader_of_a_lost_stream_is_gone_before_the_next_is_opened() -> None:
+    """Its last word, that the stream is lost, would be taken for one about the next."""
+    reading: list[bool] = []
+    overlaps: list[int] = []
+
+    class Lingering(FakeEngine):
+        @contextmanager
+        def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:
+            overlaps.append(len(reading))
+            with super().events(since=since) as stream:
+                yield self._lingering(stream)
+
+        def _lingering(self, stream: Iterator[Event]) -> Iterator[Event]:
+            reading.append(True)
+            try:
+                yield from stream
+            finally:
+                threading.Event().wait(0.03)
+                reading.pop()
+
+    engine = Lingering()
+    with watching(engine, pace=Pace(compare=0.01, reconnect_least=0.001)) as view:
+        view.sandboxes()
+        engine.fail_next("list_containers", Unavailable("no answer"))
+        wait_until(lambda: view.stats().reconnects == 1)
+    assert overlaps == [0, 0]
 
 
 def test_subscribers_learn_of_the_loss(engine: FakeEngine) -> None:

@@ -1,0 +1,144 @@
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served
+from integration.cri import container_config
+from integration.pods.kubelet import Kubelet, Pod, failure, unused_name
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+LIMIT = 16 << 20
+
+
+@pytest.fixture(scope="module")
+def container(served: Served, pod: Pod, images: Images) -> Iterator[str]:
+    """One running container for all tests of this file."""
+    made = served.cri.create(pod.id, container_config("box", image=images.busybox), pod=pod.config)
+    served.cri.start(made)
+    yield made
+    served.cri.remove_container(made)
+
+
+def processes(marker: str) -> list[int]:
+    """Pids of processes whose command line has the marker."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if marker.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def test_output_and_exit_code_come_back(kubelet: Kubelet, container: str) -> None:
+    answer = kubelet.cri.exec(container, "sh", "-c", "echo to out; echo to err >&2; exit 3")
+
+    assert (answer.stdout, answer.stderr, answer.exit_code) == (b"to out\n", b"to err\n", 3)
+
+
+def test_output_is_bytes(kubelet: Kubelet, container: str) -> None:
+    answer = kubelet.cri.exec(container, "printf", "\\377\\000\\n\\001")
+
+    assert answer.stdout == b"\xff\x00\n\x01"
+
+
+def test_input_is_at_its_end(kubelet: Kubelet, container: str) -> None:
+    assert kubelet.cri.exec(container, "cat").exit_code == 0
+
+
+# Engine 20.10 knows a missing program only by the words of another runc.
+@pytest.mark.parametrize(("command", "codes"), [("/no/such/program", {126, 127}), ("/etc/passwd", {126})])
+def test_what_cannot_be_run_has_the_codes_of_a_shell(
+    kubelet: Kubelet, container: str, command: str, codes: set[int]
+) -> None:
+    answer = kubelet.cri.exec(container, command)
+
+    assert answer.exit_code in codes
+    assert command.encode() in answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_is_kept_up_to_16_mib_and_the_command_ends(kubelet: Kubelet, container: str, stream: str) -> None:
+    script = f"head -c {LIMIT + 100_000} /dev/zero {'>&2' if stream == 'stderr' else ''}; exit 4"
+
+    answer = kubelet.cri.exec(container, "sh", "-c", script)
+
+    assert len(getattr(answer, stream)) == LIMIT
+    assert answer.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exec sleep 600.{0}", "trap '' TERM; sleep 600.{0}", "sleep 600.{0} & sleep 601.{0} & wait"],
+    ids=["a process", "with a child", "with children that hold the output"],
+)
+def test_at_the_deadline_the_process_is_gone(kubelet: Kubelet, container: str, script: str) -> None:
+    marker = str(int(unused_name("")[1:], 16))
+    began = time.monotonic()
+
+    with pytest.raises(grpc.RpcError) as over:
+        kubelet.cri.exec(container, "sh", "-c", script.format(marker), timeout=1)
+
+    # The exec'd process itself; what it has started is not its own any more.
+    left = [pid for pid in processes(f".{marker}") if b"sh\0-c" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert 1 <= time.monotonic() - began < 10
+    assert left == []
+    kubelet.cri.exec(container, "pkill", "-9", "-f", f"60[01].{marker}")
+
+
+def test_a_process_that_closes_its_output_is_killed_as_well(kubelet: Kubelet, container: str) -> None:
+    marker = str(int(unused_name("")[1:], 16))
+
+    with pytest.raises(grpc.RpcError) as over:
+        kubelet.cri.exec(container, "sh", "-c", f"exec >&- 2>&-; exec sleep 600.{marker}", timeout=1)
+
+    assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert processes(f"600.{marker}") == []
+
+
+def test_a_process_whose_client_has_gone_is_killed(kubelet: Kubelet, container: str) -> None:
+    marker = str(int(unused_name("")[1:], 16))
+    request = pb.ExecSyncRequest(container_id=container, cmd=["sleep", f"600.{marker}"])
+    call = kubelet.cri.runtime.ExecSync.future(request)
+    wait_until(lambda: processes(f"600.{marker}"))
+
+    call.cancel()
+
+    wait_until(lambda: not processes(f"600.{marker}"))
+
+
+def test_a_container_that_does_not_run_refuses(kubelet: Kubelet, pod: Pod) -> None:
+    created = kubelet.created(pod)
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.cri.exec(created, "true")
+
+    assert failure(refusal) == (grpc.StatusCode.FAILED_PRECONDITION, f"container {created} does not run")
+
+
+def test_an_unknown_container_is_not_found(kubelet: Kubelet) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.cri.exec("f" * 64, "true")
+
+    assert failure(refusal)[0] == grpc.StatusCode.NOT_FOUND
+
+
+def test_the_end_of_the_container_ends_the_command(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, linux=pb.LinuxContainerConfig())
+    marker = str(int(unused_name("")[1:], 16))
+    answers: list[pb.ExecSyncResponse] = []
+    client = threading.Thread(target=lambda: answers.append(kubelet.cri.exec(container, "sleep", f"600.{marker}")))
+    client.start()
+    wait_until(lambda: processes(f"600.{marker}"))
+
+    kubelet.cri.stop_container(container)
+    client.join(20)
+
+    assert [answer.exit_code for answer in answers] == [137]

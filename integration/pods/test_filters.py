@@ -1,0 +1,168 @@
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served
+from integration.cri import Cri
+from integration.pods.kubelet import Kubelet, Pod, failure
+from shim.api.v1 import api_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Two pods, the second stopped, with containers in every state."""
+
+    ready: Pod
+    stopped: Pod
+    created: str
+    running: str
+    exited: str
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What each id is called here."""
+        return {
+            self.ready.id: "ready",
+            self.stopped.id: "stopped",
+            self.created: "created",
+            self.running: "running",
+            self.exited: "exited",
+        }
+
+
+@pytest.fixture(scope="module")
+def crowd(served: Served, images: Images) -> Iterator[Crowd]:
+    """Pods and containers to be filtered; nothing else is there."""
+    kubelet = Kubelet(served.cri, images.busybox)
+    ready = kubelet.pod(labels={"app": "web", "tier": "front"})
+    stopped = kubelet.pod(labels={"app": "web", "tier": "back"})
+    exited = kubelet.started(stopped, labels={"role": "main", "stage": "old"})
+    kubelet.cri.stop(stopped.id)
+    yield Crowd(
+        ready=ready,
+        stopped=stopped,
+        created=kubelet.created(ready, labels={"role": "init"}),
+        running=kubelet.started(ready, labels={"role": "main", "stage": "new"}),
+        exited=exited,
+    )
+    kubelet.remove_all()
+
+
+def state(value: pb.PodSandboxState) -> pb.PodSandboxStateValue:
+    return pb.PodSandboxStateValue(state=value)
+
+
+def container_state(value: pb.ContainerState) -> pb.ContainerStateValue:
+    return pb.ContainerStateValue(state=value)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, {"ready", "stopped"}),
+        ({"state": state(pb.SANDBOX_READY)}, {"ready"}),
+        ({"state": state(pb.SANDBOX_NOTREADY)}, {"stopped"}),
+        ({"label_selector": {"app": "web"}}, {"ready", "stopped"}),
+        ({"label_selector": {"app": "web", "tier": "back"}}, {"stopped"}),
+        ({"label_selector": {"app": "db"}}, set()),
+        ({"label_selector": {"tier": "front"}, "state": state(pb.SANDBOX_NOTREADY)}, set()),
+        ({"id": "none"}, set()),
+    ],
+    ids=str,
+)
+def test_sandboxes_fit_every_part_of_the_filter(
+    crowd: Crowd, served: Served, filters: dict[str, Any], found: set[str]
+) -> None:
+    assert {crowd.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)} == found
+
+
+@pytest.mark.parametrize("length", [64, 63, 13])
+def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(crowd: Crowd, served: Served, length: int) -> None:
+    assert [sandbox.id for sandbox in served.cri.sandboxes(id=crowd.stopped.id[:length])] == [crowd.stopped.id]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, {"created", "running", "exited"}),
+        ({"state": container_state(pb.CONTAINER_CREATED)}, {"created"}),
+        ({"state": container_state(pb.CONTAINER_RUNNING)}, {"running"}),
+        ({"state": container_state(pb.CONTAINER_EXITED)}, {"exited"}),
+        ({"state": container_state(pb.CONTAINER_UNKNOWN)}, set()),
+        ({"label_selector": {"role": "main"}}, {"running", "exited"}),
+        ({"label_selector": {"role": "main", "stage": "old"}}, {"exited"}),
+        ({"label_selector": {"role": ""}}, set()),
+    ],
+    ids=str,
+)
+def test_containers_fit_every_part_of_the_filter(
+    crowd: Crowd, served: Served, filters: dict[str, Any], found: set[str]
+) -> None:
+    assert {crowd.names[container.id] for container in served.cri.containers(**filters)} == found
+
+
+@pytest.mark.parametrize("length", [64, 13])
+def test_containers_are_filtered_by_id_and_by_pod(crowd: Crowd, served: Served, length: int) -> None:
+    of_pod = served.cri.containers(pod_sandbox_id=crowd.ready.id[:length])
+    assert {crowd.names[container.id] for container in of_pod} == {"created", "running"}
+    [one] = served.cri.containers(id=crowd.running[:length])
+    assert one.id == crowd.running
+    both = served.cri.containers(id=crowd.running[:length], pod_sandbox_id=crowd.stopped.id[:length])
+    assert both == []
+
+
+def test_unique_beginnings_of_ids_are_taken_everywhere(kubelet: Kubelet) -> None:
+    pod = kubelet.pod()
+    container = kubelet.created(pod)
+    cri, sandbox, short = kubelet.cri, pod.id[:13], container[:13]
+
+    assert cri.sandbox_status(sandbox).id == pod.id
+    assert cri.container_status(short).id == container
+    cri.start(short)
+    assert cri.exec(short, "true").exit_code == 0
+    cri.stop_container(short)
+    assert cri.container_status(container).state == pb.CONTAINER_EXITED
+    cri.remove_container(short)
+    cri.stop(sandbox)
+    cri.remove(sandbox)
+    assert pod.id not in {listed.id for listed in cri.sandboxes()}
+
+
+def ambiguous(ids: list[str]) -> str | None:
+    """A beginning that two of the ids share."""
+    beginnings = [container_id[:1] for container_id in ids]
+    return next((letter for letter in beginnings if beginnings.count(letter) > 1), None)
+
+
+VERBS: dict[str, Callable[[Cri, str], object]] = {
+    "ContainerStatus": Cri.container_status,
+    "StartContainer": Cri.start,
+    "ExecSync": lambda cri, prefix: cri.exec(prefix, "true"),
+    "StopContainer": Cri.stop_container,
+    "RemoveContainer": Cri.remove_container,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_ambiguous_beginning_is_an_error(served: Served, many: list[str], verb: str) -> None:
+    prefix = ambiguous(many)
+    assert prefix is not None
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        VERBS[verb](served.cri, prefix)
+
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert f"prefix {prefix}" in message
+    assert {container.id for container in served.cri.containers()} >= set(many)
+
+
+@pytest.fixture(scope="module")
+def many(served: Served, pod: Pod, images: Images) -> Iterator[list[str]]:
+    """So many containers that two of their ids begin alike."""
+    kubelet = Kubelet(served.cri, images.busybox)
+    yield [kubelet.created(pod) for _ in range(17)]
+    kubelet.remove_all()

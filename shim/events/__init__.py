@@ -1,0 +1,1 @@
+"""GetContainerEvents: what happens to pods and containers, as it happens."""

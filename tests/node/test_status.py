@@ -1,0 +1,85 @@
+import json
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import EngineInfo
+from shim.engine.interface import Runtime as OciRuntime
+from shim.errors import FailedPrecondition, InvalidArgument, Unavailable
+from shim.node.runtime_config import runtime_config
+from shim.node.status import status
+from shim.node.update_runtime_config import update_runtime_config
+from shim.node.version import version
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+
+
+def conditions(rt: Runtime) -> dict[str, pb.RuntimeCondition]:
+    return {condition.type: condition for condition in status(rt, verbose=False).status.conditions}
+
+
+def test_a_node_without_a_network_says_what_is_missing(rt: Runtime) -> None:
+    found = conditions(rt)
+    assert found["RuntimeReady"].status
+    assert not found["NetworkReady"].status
+    assert found["NetworkReady"].reason == "NetworkPluginNotReady"
+    assert str(rt.config.cni_conf_dir) in found["NetworkReady"].message
+
+
+def test_docker_away_is_a_condition_and_no_error(rt: Runtime, engine: FakeEngine) -> None:
+    conditions(rt)
+    engine.disconnect()
+    found = conditions(rt)
+    assert not found["RuntimeReady"].status
+    assert found["RuntimeReady"].reason == "DockerDaemonNotReady"
+    assert found["RuntimeReady"].message
+
+
+def test_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: FakeEngine) -> None:
+    features = {"org.opencontainers.runtime-spec.features": '{"mountOptions":["rro"]}'}
+    engine.engine_info = EngineInfo(
+        runtimes={"runc": OciRuntime(path="runc", status=features), "crun": OciRuntime(path="crun")},
+        default_runtime="runc",
+    )
+    handlers = status(rt, verbose=False).runtime_handlers
+    assert {h.name: h.features.recursive_read_only_mounts for h in handlers} == {"": True, "runc": True, "crun": False}
+    assert not any(handler.features.user_namespaces for handler in handlers)
+
+
+def test_verbose_tells_settings_and_view(rt: Runtime) -> None:
+    told = json.loads(status(rt, verbose=True).info["config"])
+    assert told["config"]["root_directory"] == str(rt.config.root_directory)
+    assert told["view"]["containers"] == 0
+    assert told["corruptCheckpoints"] == []
+
+
+def test_the_runtime_is_docker(rt: Runtime) -> None:
+    assert version(rt) == pb.VersionResponse(
+        version="0.1.0", runtime_name="docker", runtime_version="28.5.2", runtime_api_version="v1"
+    )
+
+
+def test_the_version_is_not_known_before_docker_was_seen(rt: Runtime, engine: FakeEngine) -> None:
+    engine.disconnect()
+    with pytest.raises(Unavailable):
+        version(rt)
+
+
+@pytest.mark.parametrize(("driver", "expected"), [("systemd", pb.SYSTEMD), ("cgroupfs", pb.CGROUPFS)])
+def test_the_cgroup_driver_is_dockers(driver: str, expected: pb.CgroupDriver, rt: Runtime, engine: FakeEngine) -> None:
+    engine.engine_info = EngineInfo(cgroup_driver=driver)
+    assert runtime_config(rt).linux.cgroup_driver == expected
+
+
+def test_a_daemon_without_cgroups_is_refused(rt: Runtime, engine: FakeEngine) -> None:
+    engine.engine_info = EngineInfo(cgroup_driver="none")
+    with pytest.raises(FailedPrecondition, match="'none'"):
+        runtime_config(rt)
+
+
+def test_pod_ranges_are_taken_over_and_kept(rt: Runtime) -> None:
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.2.3/24, fd00::/64"))
+    update_runtime_config(rt, network_config=pb.NetworkConfig())
+    assert rt.pod_cidr.ranges == ("10.1.2.0/24", "fd00::/64")
+    with pytest.raises(InvalidArgument, match=r"'10\.1\.2\.0/33' is no address range"):
+        update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.2.0/33"))

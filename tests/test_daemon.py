@@ -1,0 +1,178 @@
+"""The whole server in a process of its own, on a machine without Docker."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc as api
+
+SECONDS = 60
+"""Bound on a start; generous, since the tests of a busy machine run side by side."""
+
+
+@dataclass
+class Server:
+    process: "subprocess.Popen[str]"
+    socket: Path
+
+    def line(self, event: str) -> dict[str, Any]:
+        """Give the first line of that event which has not been read yet."""
+        for text in self._log:
+            line: dict[str, Any] = json.loads(text)
+            if line["event"] == event:
+                return line
+        raise AssertionError(f"the server ended without {event!r}")
+
+    @property
+    def _log(self) -> IO[str]:
+        assert self.process.stderr is not None
+        return self.process.stderr
+
+
+@contextmanager
+def running(directory: Path, *flags: str, prefix: Sequence[str] = (), **popen: Any) -> Iterator[Server]:
+    """Start a server by `prefix`; later flags count, `popen` goes to Popen."""
+    command = [
+        *(*prefix, sys.executable, "-m", "shim", "serve", "--log-format=json"),
+        f"--container-runtime-endpoint=unix://{directory}/cri.sock",
+        f"--docker-endpoint=unix://{directory}/no-docker.sock",
+        f"--root-directory={directory}/root",
+        f"--cni-conf-dir={directory}/cni",
+        *flags,
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen) as process:
+        try:
+            yield Server(process, directory / "cri.sock")
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running(tmp_path) as server:
+        server.line("serving")
+        yield server
+
+
+def test_without_docker_it_serves_and_says_what_is_missing(server: Server) -> None:
+    with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+        runtime = api.RuntimeServiceStub(channel)
+        conditions = runtime.Status(pb.StatusRequest()).status.conditions
+        with pytest.raises(grpc.RpcError) as caught:
+            runtime.ListPodSandbox(pb.ListPodSandboxRequest())
+
+    assert [(condition.type, condition.status) for condition in conditions] == [
+        ("RuntimeReady", False),
+        ("NetworkReady", False),
+    ]
+    assert "no-docker.sock" in conditions[0].message
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_bad_request_is_refused_at_the_door(server: Server) -> None:
+    with (
+        grpc.insecure_channel(f"unix:{server.socket}") as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        api.RuntimeServiceStub(channel).RunPodSandbox(pb.RunPodSandboxRequest())
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "config is missing"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_its_socket(server: Server, number: signal.Signals) -> None:
+    server.process.send_signal(number)
+
+    assert server.line("stopping")["signal"] == number.name
+    assert server.process.wait(SECONDS) == 0
+    assert not server.socket.exists()
+
+
+def test_a_hangup_changes_nothing(server: Server) -> None:
+    server.process.send_signal(signal.SIGHUP)
+
+    server.line("SIGHUP ignored: settings are read at the start")
+    assert server.process.poll() is None
+
+
+def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Path) -> None:
+    second = tmp_path / "second.sock"
+
+    with running(tmp_path, f"--container-runtime-endpoint={second}") as other:
+        assert other.process.wait(SECONDS) == 1
+        assert other.process.stderr is not None
+        last = other.process.stderr.read().splitlines()[-1]
+
+    assert last == f"pydockershim: error: root_directory {tmp_path}/root is in use by another server"
+    assert not second.exists()
+
+
+def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path) -> None:
+    with running(tmp_path, f"--root-directory={tmp_path}/other") as other:
+        assert other.process.wait(SECONDS) == 1
+        assert other.process.stderr is not None
+        last = other.process.stderr.read().splitlines()[-1]
+
+    assert last == f"pydockershim: error: serve the CRI at {server.socket}: another server answers there"
+    assert server.socket.is_socket()
+
+
+def test_systemd_is_told_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(SECONDS)
+        with running(tmp_path, env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
+            assert systemd.recv(100) == b"READY=1"
+            assert server.socket.is_socket()
+
+            server.process.terminate()
+
+            assert systemd.recv(100) == b"STOPPING=1"
+
+
+def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
+    path = tmp_path / "systemd.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.set_inheritable(True)
+        # What systemd does between fork and exec: the socket becomes 3, and the pid is told.
+        script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
+        with running(
+            tmp_path,
+            "--container-runtime-endpoint=fd://",
+            prefix=["bash", "-c", script, "systemd"],
+            pass_fds=[listener.fileno()],
+        ) as server:
+            with grpc.insecure_channel(f"unix:{path}") as channel:
+                runtime = api.RuntimeServiceStub(channel)
+                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS).status
+            server.process.terminate()
+
+            assert server.process.wait(SECONDS) == 0
+    assert len(status.conditions) == 2
+    assert path.is_socket()
+
+
+def test_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with running(tmp_path, f"--root-directory={tmp_path}/file/root") as server:
+        assert server.process.wait(SECONDS) == 1
+        assert server.process.stderr is not None
+        [line] = server.process.stderr.read().splitlines()
+
+    assert line.startswith(f"pydockershim: error: create the directory {tmp_path}/file/root: ")

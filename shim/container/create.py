@@ -58,7 +58,7 @@ def _surroundings(
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),
-        docker_log=pod.docker_log(rt),
+        docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
     )
 

@@ -102,7 +102,7 @@ def _node(config: Config) -> Iterator[Runtime]:
         networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
         networks.start()
         ending.callback(networks.stop)
-        logs = LogSupervisor(lock=config.root_directory / "logs.lock", level=config.log_level, style=config.log_format)
+        logs = LogSupervisor(level=config.log_level, style=config.log_format)
         view = NodeView(engine, logs=logs)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from integration.conftest import Images, NodeDirs, Served, serving
+from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK
-from integration.node.engine import Engine
+from integration.networks import bridge, conflist
+from integration.node.box import HOME, Node
+from integration.node.engine import remove_link
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
+LINK = "logs0"
+DOCKER_SIZE, DOCKER_FILES = "256k", 4
 EXITED = pb.CONTAINER_EXITED
 
 
@@ -38,6 +43,30 @@ class Logged:
         cri = self.served.cri
         wait_until(lambda: cri.container_status(container_id).state == EXITED, seconds)
 
+    def reopen(self, container_id: str) -> None:
+        """Have a new file made."""
+        self.served.cri.runtime.ReopenContainerLog(pb.ReopenContainerLogRequest(container_id=container_id))
+
+    def rotate(self, container_id: str, path: Path, number: int) -> None:
+        """Do what a kubelet does with a log that is too long."""
+        path.rename(path.with_name(f"{path.name}.{number:04}"))
+        self.reopen(container_id)
+
+    def stats(self) -> dict[str, Any]:
+        """How logging does, as the verbose Status tells."""
+        answer = self.served.cri.runtime.Status(pb.StatusRequest(verbose=True))
+        found: dict[str, Any] = msgspec.json.decode(answer.info["config"])["logs"]
+        return found
+
+    def worker(self) -> int:
+        """Pid of the log process, once there is one."""
+        return int(wait_until(lambda: self.stats()["pid"]))
+
+    def crash(self) -> None:
+        """Kill the server."""
+        self.served.server.kill()
+        self.served.server.socket.unlink()
+
     def docker_log(self, container_id: str) -> Path:
         """Docker's own file."""
         return Path(str(self.served.engine.api.inspect_container(container_id)["LogPath"]))
@@ -51,13 +80,29 @@ def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
     kubelet.remove_all()
 
 
+@pytest.fixture(scope="module")
+def own_server(served: Served, node: Node) -> Iterator[Served]:
+    """Run a server that tests may kill, instead of the shared one: two would both copy the logs of an engine."""
+    served.server.stop()
+    dirs = make_node_dirs(node, HOME / f"logs-{secrets.token_hex(3)}")
+    network = bridge(dirs.cni_leases, link=LINK, subnets=("10.94.0.0/16",))
+    (dirs.cni_conf / "10-logs.conflist").write_text(conflist(network, name="logs"))
+    try:
+        with serving(served.engine, dirs, docker_log_max_size=DOCKER_SIZE, docker_log_max_file=DOCKER_FILES) as made:
+            yield made
+    finally:
+        remove_link(LINK)
+        served.server.start()
+
+
 @pytest.fixture
-def own(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Logged]:
-    """Give a pod on a server of its own, whose copy by Docker is small."""
-    with serving(engine, node_dirs, docker_log_max_size="64k", docker_log_max_file=3) as served:
-        kubelet = Kubelet(served.cri, images.busybox)
-        yield in_a_pod(served, kubelet, node_dirs.logs / "pod")
-        kubelet.remove_all()
+def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
+    """Give a pod on a server that may be killed, whose copy by Docker is small."""
+    if not own_server.server.daemon.running:
+        own_server.server.start()  # a test that failed has left it so
+    kubelet = Kubelet(own_server.cri, images.busybox)
+    yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
+    kubelet.remove_all()
 
 
 def in_a_pod(served: Served, kubelet: Kubelet, directory: Path) -> Logged:

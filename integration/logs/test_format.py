@@ -75,8 +75,8 @@ def test_output_without_a_newline_at_its_end(logged: Logged) -> None:
 
 
 def test_what_is_not_text(logged: Logged) -> None:
-    """Control characters and UTF-8 are kept; of bytes that are neither, Docker's file tells only that they were there."""
-    container_id, path = logged.run(r"printf 'a\000\001\033[0m\r\\\"<>&\303\251\342\200\250z\n\377\376b\n'")
+    """Control characters and UTF-8 are kept; of other bytes Docker's file tells only that they were there."""
+    container_id, path = logged.run(r"""printf 'a\000\001\033[0m\r\\"<>&\303\251\342\200\250z\n\377\376b\n'""")
     logged.wait_exited(container_id)
 
     assert output(read(path)) == b'a\x00\x01\x1b[0m\r\\"<>&\xc3\xa9\xe2\x80\xa8z\n' + b"\xef\xbf\xbd" * 2 + b"b\n"
@@ -109,8 +109,8 @@ def test_docker_logs_goes_on_working_and_is_bounded(logged: Logged) -> None:
 
 
 def test_stop_returns_when_the_last_output_is_written(logged: Logged) -> None:
-    script = "trap 'i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    container_id, path = logged.run(script)
+    farewell = "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; exit 0"
+    container_id, path = logged.run(f"trap '{farewell}' TERM; echo up; while :; do sleep 0.1; done")
     logged.served.cri.exec(container_id, "true")
     logged.served.cri.stop_container(container_id, timeout=20)
 
@@ -144,3 +144,4 @@ def test_a_link_in_place_of_the_log_is_not_followed(logged: Logged) -> None:
 
     assert logged.served.cri.container_status(container_id).id == container_id
     assert victim.read_text() == "precious"
+    (logged.directory / "link.log").unlink()

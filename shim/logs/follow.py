@@ -71,7 +71,7 @@ class Follower:
         if self._sink.fd < 0:
             self.open()
         else:
-            self._sink.reopen()
+            self._sink.open()
 
     def behind(self) -> int:
         """Bytes of Docker's file that are still to be copied."""

@@ -143,12 +143,12 @@ def _first_newer(files: Sequence[int], time: str, *, since: int) -> Position:
 
     If the log were this container's, what Docker dropped would be older than all that is left.
     """
-    known = ns_from_rfc3339(time)
+    known, oldest = ns_from_rfc3339(time), True
     for which, fd in enumerate(files):
         for offset, first in _forwards(fd):
             if ns_from_rfc3339(first) > known:
-                gap = known >= since and (which, offset) == (0, 0)
-                return Position(which, offset, (time, first) if gap else None)
+                return Position(which, offset, (time, first) if oldest and known >= since else None)
+            oldest = False
     return Position(0, 0)
 
 

@@ -1,6 +1,7 @@
 """The CRI log of one container: made, appended to in whole lines, and made anew when the kubelet has moved it."""
 
 import errno
+import fcntl
 import os
 import stat
 from contextlib import suppress
@@ -28,19 +29,22 @@ class Sink:
         return self._fd
 
     def open(self) -> None:
-        """Open the file, made where it is missing, and cut off a torn line at its end."""
+        """Open the file of this name, made where it is missing, and cut off a torn line at its end.
+
+        One that was open under another name is never written again. On an error it is kept.
+        """
         fd = open_log(self.path)
         try:
+            if self._fd >= 0 and os.path.sameopenfile(fd, self._fd):
+                os.close(fd)
+                return
+            lock(fd, self.path)
             cut_torn_line(fd)
         except BaseException:
             os.close(fd)
             raise
         self.close()
         self._fd = fd
-
-    def reopen(self) -> None:
-        """Open the file of this name anew; the one before is never written again. On an error it is kept."""
-        self.open()
 
     def write(self, lines: bytes) -> None:
         """Append whole lines in one write, so that a reader never finds half of one."""
@@ -75,6 +79,14 @@ def open_log(path: Path) -> int:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return fd
+
+
+def lock(fd: int, path: Path) -> None:
+    """Keep others like us away: a server that was replaced, or a second one on the same Docker, would repeat lines."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(errno.EBUSY, "another process writes to it", str(path)) from error
 
 
 def cut_torn_line(fd: int) -> None:

@@ -36,7 +36,7 @@ REPORT_SECONDS = 1.0
 RESTART_LEAST = 0.05
 """Seconds from the death of the process to its successor; doubled each time it dies at once."""
 RESTART_MOST = 5.0
-STABLE_SECONDS = 10.0
+STABLE_SECONDS = 2.0
 """A process that lived so long did not die at once."""
 STOP_SECONDS = 5.0
 
@@ -67,9 +67,8 @@ class _Pending:
 class LogSupervisor:
     """Logging as the rest of the server sees it. Thread-safe."""
 
-    def __init__(self, *, lock: Path, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
-        """`lock` is a file that only one log process of this node holds."""
-        self._lock_file = lock
+    def __init__(self, *, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """`level` and `style` are those of the server's own log, in which the process writes."""
         self._words = ("--log-level", level, "--log-format", style)
         self._drain_seconds = drain_seconds
         self._changed = threading.Condition()
@@ -263,7 +262,7 @@ class LogSupervisor:
             log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        orders = ("--orders", str(theirs.fileno()), "--lock", str(self._lock_file))
+        orders = ("--orders", str(theirs.fileno()))
         package = str(Path(shim.__file__).parents[1])
         return subprocess.Popen(
             # -P: the directory the server was started in must not lend it modules.
@@ -322,7 +321,7 @@ class LogSupervisor:
             child.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
-            # One that hangs in a file system cannot even be killed; the lock keeps its successor from writing.
+            # One that hangs in a file system cannot even be killed; its lock on each log keeps its successor from writing.
             with suppress(subprocess.TimeoutExpired):
                 child.wait(STOP_SECONDS)
 

@@ -6,7 +6,6 @@ sleeps until an order or inotify wakes it, and ends when the server does.
 """
 
 import argparse
-import fcntl
 import math
 import os
 import select
@@ -43,9 +42,9 @@ PACE = 0.05
 """Seconds between two looks at what has changed: many lines are then one read and one write. The first is at once."""
 RETRY_LEAST = 1.0
 """Seconds until a log that cannot be written is tried again; doubled each time."""
-RETRY_MOST = 30.0
+RETRY_MOST = 10.0
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("shim.logs.worker")  # run as a program, its name is __main__
 
 
 @dataclass(slots=True, eq=False)
@@ -194,8 +193,10 @@ class Worker:
         followed.gone = followed.gone or isinstance(order, Forget)
         if followed.gone and followed.error:
             self._drop(order.id)
-        else:
-            self._ready[order.id] = None
+            return
+        # Somebody waits for the end now, so a log that could not be written is tried again soon.
+        followed.retry_at, followed.failures = 0.0, 0
+        self._ready[order.id] = None
 
     def _figures(self) -> Figures:
         now = time.monotonic()
@@ -300,10 +301,9 @@ def _words(error: OSError) -> str:
 
 
 def main() -> None:
-    """Run the process: `--orders` is the descriptor of its socket, `--lock` the file that lets only one write."""
+    """Run the process: `--orders` is the descriptor of its socket."""
     parser = argparse.ArgumentParser(prog="python -m shim.logs.worker", description=__doc__)
     parser.add_argument("--orders", type=int, required=True)
-    parser.add_argument("--lock", type=Path, required=True)
     parser.add_argument("--log-level", choices=list(LEVELS), default="info")
     parser.add_argument("--log-format", choices=("auto", "console", "json"), default="auto")
     given = parser.parse_args()
@@ -312,9 +312,7 @@ def main() -> None:
         # systemd and terminals signal the whole group; output is copied until the server itself has ended.
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
-    with socket.socket(fileno=given.orders) as orders, given.lock.open("ab") as lock:
-        # One that outlives its server by a write in a slow file system must have ended first.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with socket.socket(fileno=given.orders) as orders:
         try:
             Worker(orders).run()
         except (BrokenPipeError, ConnectionResetError):

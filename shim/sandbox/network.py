@@ -17,8 +17,7 @@ from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import pod_ips, result_from_json
-from shim.errors import FailedPrecondition
-from shim.errors import ShimError
+from shim.errors import FailedPrecondition, ShimError
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime

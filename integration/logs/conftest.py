@@ -1,6 +1,7 @@
 """Containers with logs, of the shared server and of servers that a test may kill."""
 
 import secrets
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,7 @@ def own_server(served: Served, node: Node) -> Iterator[Served]:
         with serving(served.engine, dirs, docker_log_max_size=DOCKER_SIZE, docker_log_max_file=DOCKER_FILES) as made:
             yield made
     finally:
+        unmount(dirs.netns)
         remove_link(LINK)
         served.server.start()
 
@@ -103,6 +105,12 @@ def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
     kubelet = Kubelet(own_server.cri, images.busybox)
     yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
     kubelet.remove_all()
+
+
+def unmount(directory: Path) -> None:
+    """Take away the mount that the directory of pinned namespaces is made to be."""
+    if directory.is_mount():
+        subprocess.run(["umount", directory], check=True)
 
 
 def in_a_pod(served: Served, kubelet: Kubelet, directory: Path) -> Logged:

@@ -67,7 +67,7 @@ def _run_in(lines: list[bytes], last: Written) -> tuple[list[int], bool]:
             run.insert(0, hash(line))
         elif stream in line[:64]:
             return run, True  # the pieces of one line stand in one row within their stream
-    return run, not run
+    return run, False
 
 
 def _groups(log: int, path: Path) -> Iterator[bytes]:
@@ -124,7 +124,7 @@ def _places_in(start: int, group: bytes, *, which: int, last: Written) -> tuple[
     """Give the places in a group of lines, and whether no more are to be sought before it."""
     time, stream = f'"time":"{last.time}"'.encode(), f'"stream":"{last.stream}"'.encode()
     if time not in group:
-        return [], True
+        return [], stream in group
     here: list[_Place] = []
     end, older = start, False
     for line in group.split(b"\n")[:-1]:

@@ -82,8 +82,13 @@ class Worker:
 
     def run(self) -> None:
         """Work until the server is gone."""
-        while self._look() and self._take_turn():
-            pass
+        try:
+            while self._look():
+                self._take_turn()
+        finally:
+            self._inotify.close()
+            for followed in self._followed.values():
+                followed.follower.close()
 
     def _look(self) -> bool:
         """Wait for something to do, and see what it is; False when the server is gone."""
@@ -109,7 +114,7 @@ class Worker:
             elif (container_id := self._watches.get(event.wd)) is not None:
                 self._ready[container_id] = None
 
-    def _take_turn(self) -> bool:
+    def _take_turn(self) -> None:
         if self._blocked:
             now = time.monotonic()
             due = [container_id for container_id, blocked in self._blocked.items() if blocked.retry_at <= now]
@@ -120,7 +125,6 @@ class Worker:
             followed = self._followed.get(container_id)
             if followed is not None:
                 self._advance(container_id, followed)
-        return True
 
     def _advance(self, container_id: str, followed: _Followed) -> None:
         if followed.error and followed.retry_at > time.monotonic():

@@ -131,3 +131,18 @@ def test_pod_ranges() -> None:
 @pytest.mark.parametrize("raw", ["10.244.0.0/33", "10.244.0.1/24", "pods", "10.0.0.0/8,", 10])
 def test_what_is_no_pod_range(raw: object) -> None:
     assert refused("pod_cidr", raw)
+
+
+@pytest.mark.parametrize("raw", ["512k", "16m", "1g"])
+def test_sizes_are_left_in_dockers_form(raw: str) -> None:
+    assert parsed("docker_log_max_size", raw) == raw
+
+
+@pytest.mark.parametrize("raw", ["16", "0m", "16M", "m", "-1m", "1.5m", "16mb", 16, ""])
+def test_what_is_no_size(raw: object) -> None:
+    assert refused("docker_log_max_size", raw)
+
+
+def test_docker_keeps_at_least_two_files() -> None:
+    assert [parsed("docker_log_max_file", raw) for raw in (2, "5", 100)] == [2, 5, 100]
+    assert all(refused("docker_log_max_file", raw) for raw in (1, "0", 101, "many", True, 2.5, None))

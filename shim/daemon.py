@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import queue
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ from shim.view.watch import Watcher
 _RECOVER_RETRY = 1.0
 """Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
 
+_DESCRIPTORS = 65536
+"""Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
+some programs close every number below it one by one."""
+
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger(__name__)
@@ -45,6 +50,7 @@ def serve(config: Config) -> bool:
     Docker need not run: the node is not ready until it does. ShimError when the server cannot start; False when an RPC
     did not end even after it was cancelled.
     """
+    _raise_descriptor_limit()
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (*_STOP, signal.SIGHUP):
         # SimpleQueue.put may be called from a signal handler, which most of threading may not.
@@ -63,6 +69,13 @@ def serve(config: Config) -> bool:
         # A stream of events ends with its client, which a stop must not wait for.
         rt.view.end_subscriptions(Unavailable("the server is stopping"))
         return server.stop(grace=config.shutdown_grace)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _wait_told_to_stop(signals: "queue.SimpleQueue[int]") -> None:

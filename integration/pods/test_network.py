@@ -304,8 +304,7 @@ def test_a_pod_whose_checkpoint_is_lost_gives_its_address_back(served: Served, i
     for path in (served.dirs.state / "sandboxes").glob(f"{pod.id}*"):
         path.write_text("not a checkpoint any more")
     served.server.stop()
-    served.server.start()
-    wait_until(lambda: served.cri.sandboxes(id=pod.id))
+    served.restart()
 
     assert served.cri.sandbox_status(pod.id).network.ip.startswith("10.89.")
     kubelet.remove_all()

@@ -26,8 +26,6 @@ INTERFACE = "eth0"
 
 log = structlog.get_logger(__name__)
 
-log = structlog.get_logger(__name__)
-
 
 def netns_path(rt: Runtime, sandbox_id: str) -> Path:
     """Where the network namespace of a sandbox is pinned."""
@@ -88,7 +86,7 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig)
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk if it can be."""
+    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
@@ -96,7 +94,7 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     try:
         rt.checkpoints.put(released)
     except ShimError as error:
-        # A full disk must not keep pods from being stopped: that is how the kubelet makes room. Another DEL is harmless.
+        # A full disk must not keep pods from being stopped: that is how the kubelet makes room. DEL may be repeated.
         log.warning("cannot note that a network was released", sandbox=checkpoint.sandbox_id, error=str(error))
     return released
 

@@ -1,23 +1,19 @@
 """RemovePodSandbox."""
 
-from shim import names, pod
+from shim import pod
 from shim.container.removal import ensure_all_removed, ensure_removed
-from shim.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox import dns
-from shim.sandbox.find import find_sandbox
+from shim.sandbox.find import held_sandbox
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
 
 
 def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
     """Remove a pod sandbox with all its containers, stopping it first if need be. An unknown id is fine."""
-    try:
-        record = find_sandbox(rt, sandbox_id)
-    except NotFound:
-        return
-    with rt.locks.hold(("sandbox", names.sandbox_name(record.config.metadata))):
-        remove_record(rt, record)
+    with held_sandbox(rt, sandbox_id) as record:
+        if record is not None:
+            remove_record(rt, record)
 
 
 def remove_record(rt: Runtime, record: SandboxRecord) -> None:

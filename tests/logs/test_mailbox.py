@@ -58,7 +58,7 @@ def test_nobody_waits_for_a_closed_one() -> None:
 
 def test_another_process_is_told_what_had_no_answer_in_order() -> None:
     mailbox = Mailbox()
-    orders = [Drain(id="a"), Reopen(id="b"), Drain(id="c"), Reopen(id="d")]
+    orders: list[Order] = [Drain(id="a"), Reopen(id="b"), Drain(id="c"), Reopen(id="d")]
     pending = [mailbox.put(order) for order in orders]
     mailbox.sent()
     mailbox.sent()

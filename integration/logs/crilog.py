@@ -39,8 +39,8 @@ def output(lines: list[Line], stream: str = "stdout") -> bytes:
 
 
 def with_rotated(path: Path) -> list[Line]:
-    """Read a log with all it was rotated to, oldest first."""
-    rotated = sorted(path.parent.glob(f"{path.name}.*"), key=lambda found: found.stat().st_mtime_ns)
+    """Read a log with all it was rotated to, oldest first, which is the order of their names."""
+    rotated = sorted(path.parent.glob(f"{path.name}.*"))
     return [line for found in [*rotated, path] for line in read(found)]
 
 

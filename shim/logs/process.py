@@ -9,12 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import structlog
 
-import shim
 from shim.logs.mailbox import Mailbox
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
 
@@ -72,7 +70,10 @@ class LogProcess:
             began = time.monotonic()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with ours, theirs:
-                self._live(ours, theirs)
+                try:
+                    self._live(ours, theirs)
+                except Exception:  # ends are held back until a log process answers: there must be a next one
+                    log.exception("the log process is lost")
             if self._mailbox.closed.is_set():
                 return
             self.restarts += 1
@@ -86,22 +87,24 @@ class LogProcess:
         except OSError as error:
             log.error("the log process cannot be started", error=error)
             return
-        theirs.close()
-        self._mailbox.repeat(self._beginning())
-        self._serve(ours)
-        ours.close()
-        self._child = None
-        _reap(child)
+        try:
+            theirs.close()
+            self._mailbox.repeat(self._beginning())
+            self._serve(ours)
+        finally:
+            ours.close()
+            self._child = None
+            _reap(child)
         if not self._mailbox.closed.is_set():
             log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
 
     def _spawned(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            # -P: the directory the server was started in must not lend it modules.
+            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
             [sys.executable, "-P", "-m", "shim.logs.worker", "--orders", str(theirs.fileno()), *self._words],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
-            env={**os.environ, "PYTHONPATH": str(Path(shim.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
 
     def _serve(self, ours: socket.socket) -> None:

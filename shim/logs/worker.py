@@ -237,10 +237,17 @@ class Worker:
         order = followed.follower.order
         if followed.watch is None and not order.ended:
             # Before the files are looked at: what is written from now on is told.
-            followed.watch = self._inotify.add_watch(Path(order.docker).parent, flags.MODIFY)
+            followed.watch = self._watch(Path(order.docker).parent)
             self._watches[followed.watch] = order.id
         followed.follower.open()
         return True
+
+    def _watch(self, directory: Path) -> int:
+        try:
+            return int(self._inotify.add_watch(directory, flags.MODIFY))
+        except OSError as error:
+            # The kernel says "no space left" for too many watches, too.
+            raise OSError(error.errno, error.strerror, f"inotify watch of {directory}") from error
 
     def _tried(self, followed: _Followed, deed: Callable[[], bool]) -> bool:
         try:

@@ -236,6 +236,10 @@ class Served:
     def restart(self) -> None:
         """Start the server that was stopped or killed, and wait until the client has found it."""
         self.server.start()
+        self.wait_answers()
+
+    def wait_answers(self) -> None:
+        """Wait until the server answers the client, and Docker the server."""
         wait_until(self._answers)
 
     def _answers(self) -> bool:

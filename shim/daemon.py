@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import queue
 import resource
@@ -63,6 +64,9 @@ def serve(config: Config) -> bool:
             environ=os.environ,
         )
         server.start()
+        # What is there now stays: the collector need not look at it again and again while RPCs wait.
+        gc.collect()
+        gc.freeze()
         notify("READY=1", os.environ)
         _wait_told_to_stop(signals)
         notify("STOPPING=1", os.environ)

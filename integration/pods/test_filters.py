@@ -114,6 +114,15 @@ def test_containers_are_filtered_by_id_and_by_pod(crowd: Crowd, served: Served, 
     assert both == []
 
 
+def test_streams_give_what_the_lists_give(crowd: Crowd, served: Served) -> None:
+    runtime = served.cri.runtime
+    pods = [pod for some in runtime.StreamPodSandboxes(pb.StreamPodSandboxesRequest()) for pod in some.pod_sandboxes]
+    containers = [one for some in runtime.StreamContainers(pb.StreamContainersRequest()) for one in some.containers]
+
+    assert sorted(pod.id for pod in pods) == sorted([crowd.ready.id, crowd.stopped.id])
+    assert {one.id: one for one in containers} == {one.id: one for one in served.cri.containers()}
+
+
 def test_unique_beginnings_of_ids_are_taken_everywhere(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.created(pod)

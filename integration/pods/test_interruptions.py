@@ -133,6 +133,27 @@ def test_a_crash_of_the_server_in_remove_leaves_nothing(frail: Frail, point: Poi
     assert frail.traces() == before
 
 
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, id=p.name) for p in IN_RUN if p.name in {"before start", "after ADD"}]
+)
+def test_a_crash_of_docker_in_run_leaves_nothing(frail: Frail, point: Point) -> None:
+    before = frail.traces()
+    config = pod_config(unused_name("crashed"))
+    with point.held(frail) as held:
+        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+        held.wait_reached()
+        frail.served.engine.kill()
+    with pytest.raises(grpc.RpcError):
+        call.result()
+
+    frail.served.engine.start()
+    frail.served.wait_answers()
+    frail.served.clear()
+    assert frail.traces() == before
+    check_usable(frail, config)
+    frail.served.clear()
+
+
 def test_a_finished_pod_survives_a_crash_of_the_server(frail: Frail) -> None:
     before = frail.traces()
     config = pod_config(unused_name("survivor"), labels={"app": "web"}, annotations={"note": "kept"})

@@ -57,7 +57,8 @@ def test_a_pod_comes_and_goes_without_a_trace(served: Served, images: Images) ->
 
 def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
-    running, created = kubelet.started(pod), kubelet.created(pod)
+    # With processes of its own: others end with the pause container, whose processes they share.
+    running, created = kubelet.started(pod, linux=in_namespaces(pid=pb.CONTAINER)), kubelet.created(pod)
 
     kubelet.cri.stop(pod.id)
     assert kubelet.cri.container_status(running).state == pb.CONTAINER_EXITED
@@ -115,6 +116,16 @@ def test_a_verbose_status_tells_pid_and_network(kubelet: Kubelet, served: Served
     assert f"cri-{pod.id}" in answer.info["info"]
 
 
+def test_new_resources_of_a_pod_are_noted(kubelet: Kubelet) -> None:
+    pod = kubelet.pod()
+    resources = pb.LinuxContainerResources(cpu_shares=512)
+
+    request = pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=resources)
+    kubelet.cri.runtime.UpdatePodSandboxResources(request)
+
+    assert kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
+
+
 def test_a_status_holds_the_containers_of_the_same_moment(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod)
@@ -158,12 +169,13 @@ def test_a_container_can_have_processes_of_its_own(kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("kind", ["network", "pid", "ipc"])
-def test_a_pod_can_use_a_namespace_of_the_node(kubelet: Kubelet, kind: str) -> None:
+def test_a_pod_can_use_a_namespace_of_the_node(kubelet: Kubelet, served: Served, kind: str) -> None:
     pod = kubelet.pod(linux=with_namespaces(**{kind: pb.NODE}))
     container = kubelet.started(pod, linux=in_namespaces(**{kind: pb.NODE}))
 
     name = {"network": "net"}.get(kind, kind)
     assert seen_inside(kubelet, container, name) == own_namespace(name)
+    assert namespace_of(served, pod.id, name) == own_namespace(name)
     options = kubelet.cri.sandbox_status(pod.id).linux.namespaces.options
     assert getattr(options, kind) == pb.NODE
 

@@ -114,7 +114,9 @@ def _end(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
         try:
             handle = os.pidfd_open(found.pid)
         except ProcessLookupError:
-            return _inspected(rt, exec_id, container_id=container_id)
+            # Docker may be seconds late to note an end; what it has not told in time has not ended in time.
+            found = _inspected(rt, exec_id, container_id=container_id)
+            return None if found.running else found
         try:
             # The pid could have been reused before the handle was opened; the Engine's word after it tells.
             found = _inspected(rt, exec_id, container_id=container_id)

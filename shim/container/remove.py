@@ -14,6 +14,6 @@ def remove_container(rt: Runtime, *, container_id: str) -> None:
         record = rt.view.container(container_id)
     except NotFound:
         return
-    if record.life.running:
+    if record.life.may_run:
         ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it
     ensure_removed(rt, record.id)

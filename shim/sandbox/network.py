@@ -17,7 +17,7 @@ from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import pod_ips, result_from_json
-from shim.errors import FailedPrecondition, ShimError
+from shim.errors import FailedPrecondition
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
@@ -91,11 +91,9 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
-    try:
-        rt.checkpoints.put(released)
-    except ShimError as error:
-        # A full disk must not keep pods from being stopped: that is how the kubelet makes room. DEL may be repeated.
-        log.warning("cannot note that a network was released", sandbox=checkpoint.sandbox_id, error=str(error))
+    # In memory is enough: DEL may be repeated after a restart, and a full disk, which pods are stopped to make room on,
+    # must not keep them from being stopped.
+    rt.checkpoints.note(released)
     return released
 
 

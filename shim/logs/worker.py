@@ -129,9 +129,8 @@ class Worker:
     def _advance(self, container_id: str, followed: _Followed) -> None:
         if followed.error and followed.retry_at > time.monotonic():
             return
-        if followed.error and not self._opened(followed):
-            return
-        more = self._tried(followed, followed.follower.step)
+        # A log on a full disk can be opened: only when something has been written it is well again.
+        more = self._tried(followed, lambda: self._again(followed) if followed.error else followed.follower.step())
         if followed.error:
             return
         if more:
@@ -170,7 +169,7 @@ class Worker:
         if followed is not None:
             self._drop(order.id)
         followed = self._followed[order.id] = _Followed(Follower(order, self._counts))
-        self._opened(followed)
+        self._tried(followed, lambda: self._open(followed))
         self._ready[order.id] = None
         return followed.error
 
@@ -179,7 +178,7 @@ class Worker:
         if followed is None:
             return "its output is not followed"
         if followed.error:
-            self._opened(followed)
+            self._tried(followed, lambda: self._open(followed))
             self._ready[container_id] = None
             return followed.error
         try:
@@ -229,9 +228,9 @@ class Worker:
 
     # One container
 
-    def _opened(self, followed: _Followed) -> bool:
-        self._tried(followed, lambda: self._open(followed))
-        return not followed.error
+    def _again(self, followed: _Followed) -> bool:
+        self._open(followed)
+        return followed.follower.step()
 
     def _open(self, followed: _Followed) -> bool:
         order = followed.follower.order

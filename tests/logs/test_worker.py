@@ -1,5 +1,8 @@
 """The log process in a thread of the test, given orders by hand."""
 
+import errno
+import itertools
+import os
 import shutil
 import socket
 import threading
@@ -8,9 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from shim.logs import worker
 from shim.logs.protocol import MAX_PACKET, Answer, Drain, Envelope, Follow, Forget, Order, Reopen, Report
+from shim.logs.sink import Sink
 from shim.logs.worker import Worker
 from tests.logs.docker import DockerLog
 from tests.view.waits import wait_until
@@ -128,6 +133,29 @@ def test_a_log_that_cannot_be_written_is_told_and_tried_again(
     assert boss.answer(drained).error == ""
     assert path.read_bytes() == docker.as_cri()
     assert boss.blocked() == []
+
+
+def test_a_full_disk_is_told_once_however_often_it_is_tried(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    write, tries = Sink.write, itertools.count()
+
+    def full(sink: Sink, lines: bytes) -> None:
+        if next(tries) < 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(sink.path))
+        write(sink, lines)
+
+    monkeypatch.setattr(Sink, "write", full)
+    with capture_logs() as told:
+        boss.ask(order)
+        assert boss.ask(Drain(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+    assert [line["event"] for line in told] == [
+        "the log of a container cannot be written, will be tried again",
+        "the log of a container can be written again",
+    ]
 
 
 def test_one_that_cannot_be_written_holds_up_no_other(

@@ -66,7 +66,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
     config.root_directory.mkdir()
     view = NodeView(engine, logs=logs)
     logs.on_drained = view.show_end
-    watcher = Watcher(engine, view)
+    watcher = Watcher(engine, view, ended=lambda _: False)  # the fake's containers have no processes
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
     watcher.start()

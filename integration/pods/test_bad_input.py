@@ -8,7 +8,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import Cri, container_config, pod_config
-from integration.pods.kubelet import Pod, failure
+from integration.pods.kubelet import Pod, failure, secured
 from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
@@ -118,10 +118,6 @@ def test_user_namespaces_are_refused(cri: Cri) -> None:
 
 
 # --- containers -------------------------------------------------------------------------------------------
-
-
-def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
-    return {"linux": pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**fields))}
 
 
 def limited(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:

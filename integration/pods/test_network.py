@@ -307,6 +307,7 @@ def test_a_pod_whose_checkpoint_is_lost_gives_its_address_back(served: Served, i
     served.restart()
 
     assert served.cri.sandbox_status(pod.id).network.ip.startswith("10.89.")
+    assert f"{pod.id}.json" in served.cri.runtime.Status(pb.StatusRequest(verbose=True)).info["config"]
     kubelet.remove_all()
 
     corrupt = {entry for entry in served.traces().state if "corrupt" in entry}

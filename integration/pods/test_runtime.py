@@ -33,4 +33,4 @@ def test_a_verbose_status_tells_the_settings(cri: Cri, served: Served) -> None:
     info = cri.runtime.Status(pb.StatusRequest(verbose=True)).info["config"]
 
     assert str(served.dirs.cni_conf) in info
-    assert '"corruptCheckpoints":[]' in info
+    assert str(served.engine.socket) in info

@@ -1,10 +1,10 @@
 """RemovePodSandbox."""
 
-from shim import pod
+from shim import names, pod
 from shim.container.removal import ensure_all_removed, ensure_removed
 from shim.runtime import Runtime
 from shim.sandbox import dns
-from shim.sandbox.find import held_sandbox
+from shim.sandbox.find import held_sandbox, sandboxes
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
 
@@ -24,6 +24,15 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     stop_record(rt, record)
     ensure_all_removed(rt, [container.id for container in rt.view.containers_of(record.id)])
     ensure_removed(rt, record.id)
-    if not record.foreign:
+    if not record.foreign and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
     rt.checkpoints.delete(record.id)
+
+
+def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:
+    """Whether there is another sandbox of the same attempt, and hence with the same resolv.conf.
+
+    Docker may make a container long after we have given up waiting for it, and have asked again under another name.
+    """
+    name = names.sandbox_name(record.config.metadata)
+    return any(other.id != record.id and names.sandbox_name(other.config.metadata) == name for other in sandboxes(rt))

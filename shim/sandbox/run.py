@@ -37,7 +37,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
                 log.info("pod sandbox is there already", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
-        with Rollback(f"run of pod sandbox {name}") as rollback:
+        with rt.view.making(name), Rollback(f"run of pod sandbox {name}") as rollback:
             sandbox_id = _run(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
             rollback.commit()
     return sandbox_id

@@ -186,3 +186,18 @@ def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, log
     view.lose("docker is away")
     assert view.complete_rebuild(view.begin_rebuild(), patience=0.01)
     assert view.container(container_id).life.running
+
+
+def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    logs.holding = True
+    view.note_ended(view.container(container_id))
+    view.refresh_container(container_id)  # Docker goes on calling it running
+    assert view.container(container_id).life.running
+    logs.release(container_id)
+    view.refresh_container(container_id)
+    assert (view.container(container_id).life.state, view.container(container_id).life.exit_code) == (
+        pb.CONTAINER_EXITED,
+        255,
+    )

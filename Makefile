@@ -9,7 +9,8 @@ HOST   := $(PY) -m integration.node host
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test demo run bench bench-reads bench-stats clean clean-packages
+.PHONY: help venv lint types contracts unit integration test demo run
+.PHONY: bench bench-reads bench-logs bench-stats clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -54,6 +55,9 @@ bench: venv ## times of the calls beside the floor of Docker and CNI alone (root
 
 bench-reads: venv ## times of reads on a full node, and what being asked all the time costs (root)
 	$(BOX) --disk $(PY) -m integration.bench.reads $(ARGS)
+
+bench-logs: venv ## throughput, delay and memory of the log process (root)
+	$(BOX) --disk $(PY) -m integration.bench.logs $(ARGS)
 
 bench-stats: venv ## times and cost of stats and metrics with many pods (root)
 	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)

@@ -30,6 +30,7 @@ from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
+from shim.logs.supervisor import LogSupervisor
 from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
@@ -129,7 +130,10 @@ def _node(config: Config) -> Iterator[Runtime]:
         networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
         networks.start()
         ending.callback(networks.stop)
-        view = NodeView(engine)
+        logs = LogSupervisor(level=config.log_level, style=config.log_format)
+        view = NodeView(engine, logs=logs)
+        logs.start(on_drained=view.show_end)
+        ending.callback(logs.stop)
         watcher = Watcher(engine, view)
         watcher.start()
         ending.callback(watcher.stop)
@@ -138,6 +142,7 @@ def _node(config: Config) -> Iterator[Runtime]:
             engine=engine,
             facts=EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj),
             view=view,
+            logs=logs,
             checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
             pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
             networks=networks,

@@ -15,6 +15,7 @@ from shim.engine.interface import Engine
 from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
+from shim.logs.interface import ContainerLogs
 from shim.refreshed import Refreshed
 from shim.samples import Samples
 from shim.view.node import NodeView
@@ -28,6 +29,8 @@ class Runtime:
     engine: Engine
     facts: EngineFacts
     view: NodeView
+    logs: ContainerLogs
+    """Copies what containers write into the CRI's log files."""
     checkpoints: CheckpointStore
     pod_cidr: PodCidr
     networks: ConfDirectory

@@ -14,6 +14,7 @@ from shim.container.create import create_container
 from shim.container.exec_sync import exec_sync
 from shim.container.list import list_containers
 from shim.container.remove import remove_container
+from shim.container.reopen_log import reopen_container_log
 from shim.container.start import start_container
 from shim.container.status import container_status
 from shim.container.stop import stop_container
@@ -169,6 +170,14 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         """Describe a container."""
         validate.container_id(request)
         return container_status(self._rt, container_id=request.container_id, verbose=request.verbose)
+
+    def ReopenContainerLog(
+        self, request: pb.ReopenContainerLogRequest, _context: ServicerContext
+    ) -> pb.ReopenContainerLogResponse:
+        """Go on in a new log file."""
+        validate.container_id(request)
+        reopen_container_log(self._rt, container_id=request.container_id)
+        return pb.ReopenContainerLogResponse()
 
     def UpdateContainerResources(
         self, request: pb.UpdateContainerResourcesRequest, _context: ServicerContext

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
@@ -171,13 +171,14 @@ def test_any_bytes_are_refused_in_one_way(content: bytes) -> None:
 
 
 @given(st.integers(0, len(GOOD)), st.integers(0, len(GOOD)), st.binary(max_size=20))
-def test_a_part_that_was_overwritten_is_noticed(start: int, length: int, other: bytes) -> None:
+@example(0, 0, b"\t")
+def test_a_part_that_was_overwritten_is_noticed_or_means_nothing(start: int, length: int, other: bytes) -> None:
     damaged = GOOD[:start] + other + GOOD[start + length :]
-    if damaged == GOOD:
-        assert decode(damaged, sandbox_id=ID) == CONNECTED
-    else:
-        with pytest.raises(Untrusted):
-            decode(damaged, sandbox_id=ID)
+    try:
+        found = decode(damaged, sandbox_id=ID)
+    except Untrusted:
+        return
+    assert found == CONNECTED  # white space, and the same bytes again
 
 
 def written(content: bytes) -> Callable[[Path], object]:

@@ -25,7 +25,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
-from shim.recover import recover_checkpoints
+from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
@@ -59,6 +59,8 @@ def serve(config: Config) -> bool:
         notify("READY=1", os.environ)
         _wait_told_to_stop(signals)
         notify("STOPPING=1", os.environ)
+        # A stream of events ends with its client, which a stop must not wait for.
+        rt.view.end_subscriptions(Unavailable("the server is stopping"))
         return server.stop(grace=config.shutdown_grace)
 
 
@@ -143,6 +145,7 @@ def _recover_later(rt: Runtime, stopping: threading.Event) -> None:
 def _recovered(rt: Runtime) -> bool:
     try:
         recover_checkpoints(rt)
+        remove_orphaned_files(rt)
     except Unavailable as error:
         log.debug("recovery waits for docker", error=error)
         return False

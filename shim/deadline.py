@@ -14,6 +14,9 @@ from contextvars import ContextVar
 
 from shim.errors import Cancelled, DeadlineExceeded
 
+LONGEST = 1e6
+"""Seconds, eleven days: a longer wait is as good as none, and overflows what sockets and poll(2) take."""
+
 
 class Scope:
     """One bound on a piece of work. Thread-safe."""
@@ -21,7 +24,7 @@ class Scope:
     __slots__ = ("_cancelled", "_expires", "_lock", "_tickets", "_wakers")
 
     def __init__(self, *, seconds: float | None = None) -> None:
-        self._expires = None if seconds is None else time.monotonic() + seconds
+        self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
         self._cancelled = False
         self._lock = threading.Lock()
         self._tickets = itertools.count()

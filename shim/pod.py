@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shim import names
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import SandboxCheckpoint
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -18,14 +19,20 @@ def host_network(config: pb.PodSandboxConfig) -> bool:
 
 
 def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
-    """Whether a sandbox is SANDBOX_READY: pause runs and RunPodSandbox has set up all there is to it.
+    """Whether a sandbox is SANDBOX_READY: pause runs, and RunPodSandbox has set up all there is to it.
 
     The checkpoint says the latter. A pod made by cri-dockerd has none here: its pause container alone decides.
     """
     if not record.life.running or record.foreign:
         return record.life.running
     checkpoint = rt.checkpoints.get(record.id)
-    return checkpoint is not None and checkpoint.ready
+    return checkpoint is not None and checkpoint.ready and not _restarted(record, checkpoint)
+
+
+def _restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
+    """Whether somebody has started pause again: its new network namespace has no interface but `lo`."""
+    known = checkpoint.pause_started_at and not record.life.guessed
+    return bool(known) and record.life.started_at != checkpoint.pause_started_at
 
 
 def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
@@ -43,7 +50,12 @@ def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
     since a sandbox name may be longer than a file name can be.
     """
     digest = hashlib.sha256(names.sandbox_name(metadata).encode()).hexdigest()
-    return rt.config.root_directory / "resolv-conf" / digest[:32]
+    return resolv_conf_directory(rt) / digest[:32]
+
+
+def resolv_conf_directory(rt: Runtime) -> Path:
+    """Where each pod's own resolv.conf is."""
+    return rt.config.root_directory / "resolv-conf"
 
 
 def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:

@@ -6,8 +6,10 @@ container, so that the kubelet's own Stop and Remove clean up after a crash.
 
 import structlog
 
+from shim import disk, pod
 from shim.errors import ShimError
 from shim.runtime import Runtime
+from shim.sandbox.find import sandboxes
 from shim.sandbox.rebuild import checkpoint_of
 
 log = structlog.get_logger(__name__)
@@ -27,3 +29,17 @@ def recover_checkpoints(rt: Runtime) -> None:
             log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=str(error))
         else:
             log.info("rebuilt the checkpoint of a pod sandbox from the CNI cache", sandbox=record.id)
+
+
+def remove_orphaned_files(rt: Runtime) -> None:
+    """Remove each resolv.conf that an earlier server wrote, only to crash before Docker had made the pod's container.
+
+    Nobody knows of such a pod, so no Remove would ever take the file away. Those of this server are left alone: its
+    requests may already be under way.
+    """
+    known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
+    for path in pod.resolv_conf_directory(rt).glob("*"):
+        with disk.failing_as(f"remove {path}"):
+            if path not in known and path.stat().st_mtime < rt.started_at:
+                path.unlink()
+                log.info("removed the resolv.conf of a pod that never was", file=str(path))

@@ -1,5 +1,6 @@
 """The collaborators of the domain in one frozen bundle, the first argument of every verb. Data, no methods."""
 
+import time
 from dataclasses import dataclass, field
 
 from shim.api.v1 import api_pb2 as pb
@@ -36,3 +37,5 @@ class Runtime:
     """Pulls under way, so that two of one image are one."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
     """What images take of the disk; measuring can take the Engine minutes."""
+    started_at: float = field(default_factory=time.time)
+    """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""

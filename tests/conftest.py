@@ -1,9 +1,11 @@
 """A node in memory: the domain's real code over the fake Engine, real state files and real CNI directories."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -18,6 +20,15 @@ from shim.view.watch import Watcher
 from tests.fakes.engine import FakeEngine
 
 BUSYBOX = "docker.io/library/busybox:latest"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_logs() -> Iterator[None]:
+    """Keep what background threads log between two tests out of pytest's report."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - not a path of ours
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(nowhere))
+        yield
+        structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,25 +42,21 @@ class Server:
 
 
 @contextmanager
-def running(directory: Path, *flags: str, **environ: str) -> Iterator[Server]:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "shim", "serve", "--log-format=json"),
-            f"--container-runtime-endpoint=unix://{directory}/cri.sock",
-            f"--docker-endpoint=unix://{directory}/no-docker.sock",
-            f"--root-directory={directory}/root",
-            f"--cni-conf-dir={directory}/cni",
-            *flags,
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environ},
-    )
-    try:
-        yield Server(process, directory / "cri.sock")
-    finally:
-        process.kill()
-        process.communicate()
+def running(directory: Path, *flags: str, prefix: Sequence[str] = (), **popen: Any) -> Iterator[Server]:
+    """Start a server by `prefix`; later flags count, `popen` goes to Popen."""
+    command = [
+        *(*prefix, sys.executable, "-m", "shim", "serve", "--log-format=json"),
+        f"--container-runtime-endpoint=unix://{directory}/cri.sock",
+        f"--docker-endpoint=unix://{directory}/no-docker.sock",
+        f"--root-directory={directory}/root",
+        f"--cni-conf-dir={directory}/cni",
+        *flags,
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **popen) as process:
+        try:
+            yield Server(process, directory / "cri.sock")
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -124,11 +120,21 @@ def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Pa
     assert not second.exists()
 
 
+def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path) -> None:
+    with running(tmp_path, f"--root-directory={tmp_path}/other") as other:
+        assert other.process.wait(SECONDS) == 1
+        assert other.process.stderr is not None
+        last = other.process.stderr.read().splitlines()[-1]
+
+    assert last == f"pydockershim: error: serve the CRI at {server.socket}: another server answers there"
+    assert server.socket.is_socket()
+
+
 def test_systemd_is_told_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(SECONDS)
-        with running(tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify")) as server:
+        with running(tmp_path, env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
             assert systemd.recv(100) == b"READY=1"
             assert server.socket.is_socket()
 
@@ -144,24 +150,20 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
         listener.listen()
         listener.set_inheritable(True)
         # What systemd does between fork and exec: the socket becomes 3, and the pid is told.
-        start = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
-        process = subprocess.Popen(
-            [
-                *("bash", "-c", start, "systemd", sys.executable, "-m", "shim", "serve", "--log-format=json"),
-                "--container-runtime-endpoint=fd://",
-                f"--docker-endpoint={tmp_path}/no-docker.sock",
-                f"--root-directory={tmp_path}/root",
-                f"--cni-conf-dir={tmp_path}/cni",
-            ],
+        script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
+        with running(
+            tmp_path,
+            "--container-runtime-endpoint=fd://",
+            prefix=["bash", "-c", script, "systemd"],
             pass_fds=[listener.fileno()],
-            stderr=subprocess.DEVNULL,
-        )
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            status = api.RuntimeServiceStub(channel).Status(pb.StatusRequest(), timeout=SECONDS)
-        process.terminate()
+        ) as server:
+            with grpc.insecure_channel(f"unix:{path}") as channel:
+                runtime = api.RuntimeServiceStub(channel)
+                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS).status
+            server.process.terminate()
 
-        assert process.wait(SECONDS) == 0
-    assert len(status.status.conditions) == 2
+            assert server.process.wait(SECONDS) == 0
+    assert len(status.conditions) == 2
     assert path.is_socket()
 
 

@@ -149,3 +149,9 @@ def test_clean_up_goes_on_for_a_client_that_has_gone() -> None:
         assert deadline.current() is scope
         scope.check("undo")
         assert scope.remaining(500) != 500
+
+
+def test_a_time_beyond_what_the_system_can_wait_is_as_good_as_none() -> None:
+    assert Scope(seconds=2.0**63).remaining() is None
+    with deadline.bound(2.0**63) as scope:
+        assert scope.remaining() is None

@@ -30,6 +30,8 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     of_medians: float
     of_pairs: float
     """Median of the ratios within each round, whose two sides ran right after each other."""
+    of_quartiles: float
+    """Of the lower quartiles: where others use the machine too, the faster rounds tell more."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +136,10 @@ def present(pods: int) -> str:
     return f"{pods} pods present" if pods else "alone"
 
 
-def p95(values: Iterable[float]) -> float:
-    """The value that 95 of 100 do not exceed (nearest rank)."""
+def ranked(values: Iterable[float], share: float) -> float:
+    """The least value that this share of all, 0 to 1, does not exceed (nearest rank): one that was measured."""
     ordered = sorted(values)
-    return ordered[math.ceil(0.95 * len(ordered)) - 1]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _bar(name: str, *, unit: str, limit: float, value: float) -> Bar:
@@ -150,7 +152,7 @@ def _calls(side: str, laps: Sequence[Lap]) -> list[Call]:
         for name, took in lap.took.items():
             values.setdefault(name, []).extend(took)
     return [
-        Call(name=name, side=side, count=len(took), median_ms=statistics.median(took), p95_ms=p95(took))
+        Call(name=name, side=side, count=len(took), median_ms=statistics.median(took), p95_ms=ranked(took, 0.95))
         for name, took in values.items()
     ]
 
@@ -165,6 +167,7 @@ def _ratio(pair: Pair, *, floor: Sequence[Lap], server: Sequence[Lap]) -> Ratio:
         server_ms=server_ms,
         of_medians=server_ms / floor_ms,
         of_pairs=statistics.median(there / here for here, there in zip(floors, servers, strict=True)),
+        of_quartiles=ranked(servers, 0.25) / ranked(floors, 0.25),
     )
 
 

@@ -72,12 +72,15 @@ def _head(report: Report) -> Iterator[str]:
         f"{machine.cpus} CPUs, {machine.memory_mib} MiB, Linux {machine.kernel}, Python {machine.python}, "
         f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after"
     )
-    yield f"{report.rounds} rounds of floor and server in turn; times in ms"
+    yield (
+        f"{report.rounds} rounds of floor and server in turn; times in ms; "
+        "ratios of the medians, within rounds, of the lower quartiles"
+    )
 
 
 def _phase(phase: Phase) -> Iterator[str]:
     yield ""
-    yield f"{present(phase.pods):{_NAME}}{'floor':>9}{'server':>9}{'ratio':>8}{'pairs':>8}"
+    yield f"{present(phase.pods):{_NAME}}{'floor':>9}{'server':>9}{'ratio':>8}{'pairs':>8}{'q1':>8}"
     yield from map(_ratio, phase.ratios)
     for side in ("floor", "server"):
         yield ""
@@ -87,7 +90,7 @@ def _phase(phase: Phase) -> Iterator[str]:
 
 def _ratio(ratio: Ratio) -> str:
     times = f"{ratio.floor_ms:9.1f}{ratio.server_ms:9.1f}"
-    return f"  {ratio.name:{_NAME - 2}}{times}{ratio.of_medians:8.2f}{ratio.of_pairs:8.2f}"
+    return f"  {ratio.name:{_NAME - 2}}{times}{ratio.of_medians:8.2f}{ratio.of_pairs:8.2f}{ratio.of_quartiles:8.2f}"
 
 
 def _call(call: Call) -> str:

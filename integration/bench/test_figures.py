@@ -31,12 +31,18 @@ def footprint(rss_mib: float, *, when: str = "after start") -> Footprint:
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted"),
-    [([7.0], 7.0), ([3.0, 1.0, 2.0], 3.0), ([float(n) for n in range(100, 0, -1)], 95.0)],
-    ids=["one", "few", "hundred"],
+    ("values", "share", "wanted"),
+    [
+        ([7.0], 0.95, 7.0),
+        ([7.0], 0.25, 7.0),
+        ([3.0, 1.0, 2.0], 0.95, 3.0),
+        ([float(n) for n in range(100, 0, -1)], 0.95, 95.0),
+        ([float(n) for n in range(100, 0, -1)], 0.25, 25.0),
+    ],
+    ids=["one", "lower of one", "few", "hundred", "lower of a hundred"],
 )
-def test_p95_is_a_value_that_was_measured(values: list[float], wanted: float) -> None:
-    assert figures.p95(values) == wanted
+def test_a_rank_is_a_value_that_was_measured(values: list[float], share: float, wanted: float) -> None:
+    assert figures.ranked(values, share) == wanted
 
 
 def test_a_call_is_summed_up_over_all_rounds() -> None:
@@ -58,6 +64,12 @@ def test_pairs_are_compared_within_their_round() -> None:
 
     assert ratio.of_medians == pytest.approx(5.0)
     assert ratio.of_pairs == pytest.approx(0.5)
+
+
+def test_one_slow_round_does_not_change_the_quartiles() -> None:
+    ratio = whole_phase(floor=[1.0, 1.0, 1.0, 1.0], server=[4.0, 9.0, 9.0, 9.0]).ratios[1]
+
+    assert (ratio.of_quartiles, ratio.of_medians) == (1.0, 2.25)
 
 
 def test_a_call_made_several_times_in_a_round_counts_once() -> None:

@@ -104,6 +104,8 @@ class Engine:
     def freeze(self) -> None:
         """Let every call hang: the socket accepts, nobody answers."""
         self.daemon.signal(signal.SIGSTOP)
+        # Its threads stop one by one; the last may still answer.
+        os.waitid(os.P_PID, self.daemon.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         """Let a frozen engine answer again."""

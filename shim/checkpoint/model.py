@@ -54,6 +54,10 @@ class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
     """Whether RunPodSandbox has finished."""
 
+    pause_started_at: int = 0
+    """When the pause process was started, ns since the epoch, 0 where that is not known. One that was started later
+    (`docker restart`) has namespaces in which nothing is set up."""
+
     network: NetworkIntent | None = None
     """None for the host network, and until there is something to undo."""
 

@@ -6,6 +6,7 @@ import msgspec
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.resources import actual_resources
+from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
@@ -59,7 +60,7 @@ def stop_signal_number(docker: str) -> pb.Signal:
 
 def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
     image = rt.view.image(record.image_id)
-    return image.repo_digests[0] if image and image.repo_digests else record.image_id
+    return record.image_id if image is None else image_ref_of(image)
 
 
 def _verbose(record: ContainerRecord) -> dict[str, Any]:

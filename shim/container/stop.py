@@ -7,6 +7,10 @@ from shim.errors import NotFound
 from shim.runtime import Runtime
 
 
+LONGEST_GRACE = 2**31 - 1
+"""Seconds; Docker counts a grace period in nanoseconds, and one of centuries would overflow to none at all."""
+
+
 def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     """Stop a container: its stop signal, after `timeout` seconds SIGKILL, with 0 SIGKILL at once.
 
@@ -17,11 +21,11 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         record = rt.view.container(container_id)
     except NotFound:
         return
-    if not record.life.running:
+    if not record.life.may_run:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)
         return
     with suppress(NotFound):  # removed by somebody while we waited is as stopped as it gets
-        rt.engine.stop_container(record.id, grace=timeout)
+        rt.engine.stop_container(record.id, grace=min(timeout, LONGEST_GRACE))
     rt.view.refresh_container(record.id)

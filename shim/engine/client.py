@@ -153,7 +153,8 @@ class DockerEngine:
     def start_exec(self, exec_id: str) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
         path = f"/exec/{quote(exec_id, safe='')}/start"
-        return hijacked(self._session, path, what=f"exec {exec_id}", body=b'{"Detach":false,"Tty":false}')
+        body = b'{"Detach":false,"Tty":false}'
+        return hijacked(self._session, path, what=f"exec {exec_id}", body=body, timeout=self._timeout)
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """See `Engine`."""
@@ -191,7 +192,7 @@ class DockerEngine:
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """See `Engine`."""
-        return messages.events(self._session, since=since)
+        return messages.events(self._session, since=since, timeout=self._timeout)
 
     def close(self) -> None:
         """Close the idle connections, and the others when their calls end. Idempotent."""

@@ -83,15 +83,21 @@ _REMOVING = re.compile(r"removal of container \S+ is already in progress")
 _VERSION = re.compile(r"client version \S+ is too (new|old)")
 
 
+def is_about_version(refused: Refused) -> bool:
+    """Whether the daemon does not speak the version of the request: behind a proxy it may have been replaced."""
+    return refused.status == 400 and _VERSION.search(refused.message) is not None
+
+
 def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
     """Give the domain's error for a refusal; `what` says what was tried on which id."""
     message = refused.message
     text = f"{what}: {message}"
     if refused.status == 409:
         return _error_from_conflict(text, message)
-    if refused.status == 400 and _VERSION.search(message):
-        # The daemon behind a still open connection does not change; a proxy or a socket handed on may do that.
+    if is_about_version(refused):
         return Unavailable(text)
+    if refused.status == 404 and message == "page not found":
+        return Unsupported(f"{what}: this docker has no such call")  # the object may well exist
     kinds: dict[int, type[ShimError]] = {
         400: InvalidArgument,
         404: NotFound,

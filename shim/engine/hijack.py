@@ -70,14 +70,23 @@ class HijackedStream:
 
 @contextmanager
 def hijacked(
-    session: Session, path: str, *, what: str, body: bytes = b"", params: Params | None = None
+    session: Session,
+    path: str,
+    *,
+    what: str,
+    params: Params | None = None,
+    body: bytes = b"",
+    timeout: float | None,
 ) -> Iterator[HijackedStream]:
     """Upgrade `POST path` for the block; leaving it closes the connection.
 
+    `timeout` in seconds bounds the wait for the upgrade.
     An Engine behind something that drops the upgrade answers 200 and goes on raw on the same connection: both are
     taken.
     """
     with ExitStack() as held:
-        with asking(what):
-            stream = held.enter_context(session.streamed("POST", path, params=params, headers=_UPGRADE, body=body))
+        with asking(what, within=timeout):
+            stream = held.enter_context(
+                session.streamed("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
+            )
         yield HijackedStream(stream, what)

@@ -48,10 +48,10 @@ def pull(
         with asking(
             what, refused=lambda it: error_from_pull_failure(it.message, reference=reference, status=it.status)
         ):
+            # Docker answers when the registry has: how long that may take is for the scope to say.
+            params = {"fromImage": repository, "tag": tag}
             stream = held.enter_context(
-                session.streamed(
-                    "POST", "/images/create", params={"fromImage": repository, "tag": tag}, headers=headers
-                )
+                session.streamed("POST", "/images/create", params=params, headers=headers, timeout=None)
             )
         for message in _messages(stream, _PullMessage, what=what):
             if message.failure:
@@ -77,8 +77,8 @@ def _header_from_auth(auth: RegistryAuth) -> str:
 
 
 @contextmanager
-def events(session: Session, *, since: int | None) -> Iterator[Iterator[Event]]:
-    """See `Engine.events`.
+def events(session: Session, *, since: int | None, timeout: float | None) -> Iterator[Iterator[Event]]:
+    """See `Engine.events`; `timeout` in seconds bounds the wait for the stream's beginning.
 
     Docker sends the response head before it subscribes, so "from now on" is asked for by the clock of this machine,
     which is the Engine's too: what happens in between comes out of Docker's backlog (64 events in 20.10, 256 later).
@@ -87,8 +87,8 @@ def events(session: Session, *, since: int | None) -> Iterator[Iterator[Event]]:
     params = {"since": f"{start // 10**9}.{start % 10**9:09}", "filters": _EVENT_TYPES}
     what = "watch docker's events"
     with ExitStack() as held:
-        with asking(what):
-            stream = held.enter_context(session.streamed("GET", "/events", params=params))
+        with asking(what, within=timeout):
+            stream = held.enter_context(session.streamed("GET", "/events", params=params, timeout=timeout))
         yield _events(stream, what)
 
 

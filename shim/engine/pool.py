@@ -10,7 +10,7 @@ import msgspec
 from shim import __version__
 from shim.deadline import Scope
 from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect
-from shim.engine.failures import Refused, refusal_message
+from shim.engine.failures import refusal_message
 from shim.errors import FailedPrecondition
 
 OLDEST: ApiVersion = (1, 41)
@@ -46,7 +46,7 @@ class Pool:
     @contextmanager
     def lease(self, *, scope: Scope, outer: Scope) -> Iterator[Connection]:
         """Lend a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
-        connection = self._take(scope)
+        connection = self._idle_one() or self.open(scope=scope, outer=outer)
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
                 yield connection
@@ -58,17 +58,20 @@ class Pool:
             connection.end_use()
             self.give_back(connection)
 
-    def open(self, scope: Scope) -> Connection:
-        """Open a connection of its own for a stream; `give_back` ends it."""
+    def open(self, *, scope: Scope, outer: Scope) -> Connection:
+        """Open a connection of its own for a stream; `give_back` ends it. Bounds as for `lease`."""
         connection = connect(self.path, scope=scope)
         with self._lock:
             self._open += 1
+            # Without another open connection nothing tells that the daemon is the one of before.
             known = self._version if self._open > 1 else None
         try:
-            connection.version = known or self._negotiate(connection, scope)
+            with outer.on_cancel(partial(connection.abort, connection.begin_use())):
+                connection.version = known or self._negotiated(connection, scope)
         except BaseException:
             self._end(connection)
             raise
+        connection.end_use()
         return connection
 
     def give_back(self, connection: Connection) -> None:
@@ -84,41 +87,40 @@ class Pool:
         """Read the version again before the next call: the daemon of before is gone."""
         with self._lock:
             self._version = None
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self._end(connection)
 
     def close(self) -> None:
         """Close all idle connections, and the others as they come back. Idempotent."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            self._end(connection)
+        self.forget()
 
-    def _take(self, scope: Scope) -> Connection:
-        while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return self.open(scope)
-            if connection.alive():
-                return connection
-            self.forget()
-            self._end(connection)
+    def _idle_one(self) -> Connection | None:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is None or connection.alive():
+            return connection
+        self._end(connection)
+        self.forget()
+        return None
 
     def _end(self, connection: Connection) -> None:
         connection.close()
         with self._lock:
             self._open -= 1
 
-    def _negotiate(self, connection: Connection, scope: Scope) -> ApiVersion:
-        """Ask what the daemon speaks. Without another open connection nothing tells that it is the one of before."""
+    def _negotiated(self, connection: Connection, scope: Scope) -> ApiVersion:
+        """Ask the daemon what it speaks, and choose. What answers otherwise is no Engine, or not one yet."""
         head = connection.ask("GET", "/version", scope=scope, headers=USER_AGENT)
         content = connection.read_all(scope)
         if head.status != 200:
-            raise Refused(head.status, refusal_message(content))
+            raise ConnectionLost(f"its version was asked for: {refusal_message(content)} (status {head.status})")
         try:
             answer = msgspec.json.decode(content, type=_Version)
         except msgspec.MsgspecError as cause:
-            raise ConnectionLost(f"not the version of a docker engine: {cause}") from cause
+            raise ConnectionLost(f"its version was asked for, not a docker engine: {cause}") from cause
         chosen = choose_version(answer.api_version, minimum=answer.min_api_version)
         with self._lock:
             self._version = chosen

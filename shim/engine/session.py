@@ -13,7 +13,7 @@ import requests
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine.connection import Connection, ConnectionLost
-from shim.engine.failures import Refused, refusal_message
+from shim.engine.failures import Refused, is_about_version, refusal_message
 from shim.engine.pool import OLDEST, USER_AGENT, Pool, text_from_version
 
 Params = Mapping[str, Any]
@@ -80,8 +80,14 @@ class Session(docker.APIClient):
             head = connection.ask(method, target, scope=scope, headers=headers, body=body)
             content = connection.read_all(scope)
         if head.status >= 400:
-            raise Refused(head.status, refusal_message(content))
+            raise self._refused(head.status, content)
         return Reply(head.status, content)
+
+    def _refused(self, status: int, content: bytes) -> Refused:
+        refused = Refused(status, refusal_message(content))
+        if is_about_version(refused):
+            self._pool.forget()
+        return refused
 
     @contextmanager
     def streamed(
@@ -92,21 +98,24 @@ class Session(docker.APIClient):
         params: Params | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
+        timeout: float | None,
     ) -> Iterator["Stream"]:
         """Send a request over a connection of its own, and give its response as it comes.
 
-        The current scope bounds it: a cancelled client ends the connection, and with it Docker's work.
+        `timeout` in seconds bounds the wait for its beginning; None leaves it to the scope. A client that goes ends
+        the connection, and with it Docker's work.
         """
-        scope = deadline.current()
-        connection = self._pool.open(scope)
-        stream = Stream(connection, scope)
+        outer = deadline.current()
+        scope = Scope(seconds=outer.remaining(timeout))
+        connection = self._pool.open(scope=scope, outer=outer)
+        stream = Stream(connection, outer)
         try:
-            with scope.on_cancel(stream.abort):
+            with outer.on_cancel(stream.abort):
                 target = _target(connection, path, params)
-                every = _JSON if body else USER_AGENT
-                head = connection.ask(method, target, scope=scope, headers={**every, **(headers or {})}, body=body)
+                every = {**(_JSON if body else USER_AGENT), **(headers or {})}
+                head = connection.ask(method, target, scope=scope, headers=every, body=body)
                 if head.status >= 400:
-                    raise Refused(head.status, refusal_message(connection.read_all(scope)))
+                    raise self._refused(head.status, connection.read_all(scope))
                 yield stream
         finally:
             stream.abort()

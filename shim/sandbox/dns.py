@@ -7,6 +7,7 @@ for over a restart of the pause container and of the daemon.
 from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
+from shim.disk import failing_as
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
 
@@ -33,14 +34,16 @@ def _lines(dns: pb.DNSConfig) -> list[str]:
 
 def write_resolv_conf(path: Path, text: str) -> None:
     """Make or rewrite the file in place: running containers have mounted this very inode."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if path.exists() and path.read_text() == text:
-        return
-    # Not atomic on purpose: a rename would leave the containers with the old file.
-    path.write_text(text)
-    path.chmod(0o644)
+    with failing_as(f"write {path}"):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.exists() and path.read_text() == text:
+            return
+        # Not atomic on purpose: a rename would leave the containers with the old file.
+        path.write_text(text)
+        path.chmod(0o644)
 
 
 def remove_resolv_conf(path: Path) -> None:
     """Remove the file; one that is gone is fine."""
-    path.unlink(missing_ok=True)
+    with failing_as(f"remove {path}"):
+        path.unlink(missing_ok=True)

@@ -60,7 +60,8 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
     _write_resolv_conf(rt, config)
     if checkpoint.network is not None:
         checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
-    rt.checkpoints.put(replace(checkpoint, ready=True))
+    started_at = rt.view.sandbox(sandbox_id).life.started_at
+    rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=started_at))
     return sandbox_id
 
 

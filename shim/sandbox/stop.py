@@ -30,7 +30,7 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
-    running = [container.id for container in rt.view.containers_of(record.id) if container.life.running]
+    running = [container.id for container in rt.view.containers_of(record.id) if container.life.may_run]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
     gather([partial(ensure_killed, rt, container_id) for container_id in running])
     checkpoint = checkpoint_of(rt, record)
@@ -46,5 +46,5 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord) -> None:
-    if record.life.running:
+    if record.life.may_run:
         ensure_killed(rt, record.id)

@@ -74,6 +74,7 @@ class NodeView:
         self._images = ImageIndex(())
         self._image_details = ImageDetails()
         self._broadcast = Broadcast[Change](capacity=subscriber_capacity)
+        self._closed: ShimError | None = None
         self._last_event_at = 0
         self._compared: float | None = None
 
@@ -122,7 +123,15 @@ class NodeView:
         """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost."""
         with self._changed:
             self._availability.wait_available()
+            if self._closed is not None:
+                raise self._closed
             return self._broadcast.subscribe()
+
+    def end_subscriptions(self, error: ShimError) -> None:
+        """End all subscriptions with `error`, and refuse new ones with it: a stop need not wait for them."""
+        with self._changed:
+            self._closed = error
+            self._broadcast.end(error)
 
     def stats(self) -> Stats:
         """What the view holds and how it is fed; also answered while Docker is out of reach."""

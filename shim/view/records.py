@@ -33,6 +33,11 @@ class Life:
         """Whether it runs, paused or not."""
         return self.state == pb.CONTAINER_RUNNING
 
+    @property
+    def may_run(self) -> bool:
+        """Whether it runs for all that is known: what Docker tells nothing of has to be stopped too."""
+        return self.state in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:

@@ -58,3 +58,18 @@ def test_a_stop_that_fails_says_so(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("stop_container", ShimError("tried to kill, but it lives"))
     with pytest.raises(ShimError, match="it lives"):
         stop_container(rt, container_id=container, timeout=5)
+
+
+def test_one_in_a_state_nobody_knows_is_stopped_too(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.containers[container].status = "hibernating"
+    rt.view.refresh_container(container)
+    assert rt.view.container(container).life.state == pb.CONTAINER_UNKNOWN
+    stop_container(rt, container_id=container, timeout=5)
+    assert ("stop_container", container) in engine.calls
+
+
+def test_a_grace_period_of_centuries_does_not_overflow_to_none(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    stop_container(rt, container_id=container, timeout=2**62)
+    assert rt.view.container(container).life.exit_code == 143

@@ -13,7 +13,7 @@ from shim import deadline, errors, log
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.interceptors import Calls
-from tests.cri.conftest import SECONDS, Serve
+from tests.cri.conftest import SECONDS, Serve, client
 
 
 class Runtime(api.RuntimeServiceServicer):
@@ -88,6 +88,17 @@ def test_a_panic_ends_one_rpc_and_is_in_the_log(serve: Serve, out: io.StringIO) 
     assert (line["level"], line["code"]) == ("error", "INTERNAL")
     assert "KeyError: 'hunter2'" in line["exception"]
     assert at.runtime.RunPodSandbox(POD).pod_sandbox_id == "5a4d"
+
+
+def test_a_request_that_is_no_message_ends_one_rpc(serve: Serve) -> None:
+    at = serve(Runtime(lambda: None))
+    with client(at.path) as channel:
+        raw: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/runtime.v1.RuntimeService/Version")
+        with pytest.raises(grpc.RpcError) as caught:
+            raw(b"\xff\xff\xff", timeout=SECONDS)
+
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert at.runtime.Version(pb.VersionRequest()).version == "v1"
 
 
 def test_a_very_long_message_of_many_lines_arrives(serve: Serve) -> None:

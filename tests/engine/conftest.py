@@ -1,4 +1,4 @@
-"""An adapter on a scripted Engine."""
+"""An adapter, and the parts of one, on a scripted Engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from shim.engine.client import DockerEngine
+from shim.engine.pool import Pool
+from shim.engine.session import Session
 from tests.fakes.http_unix import ScriptedServer, serving
 
 
@@ -20,3 +22,10 @@ def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
     made = DockerEngine(f"unix://{server.path}", request_timeout=10)
     yield made
     made.close()
+
+
+@pytest.fixture
+def session(server: ScriptedServer) -> Iterator[Session]:
+    pool = Pool(str(server.path))
+    yield Session(pool, timeout=10)
+    pool.close()

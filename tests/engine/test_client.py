@@ -12,7 +12,7 @@ from shim import deadline
 from shim.deadline import Scope
 from shim.engine.client import DockerEngine
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, ShimError, Unavailable, Unsupported
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 
@@ -106,7 +106,7 @@ def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServ
 
 
 def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: ScriptedServer) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(Unsupported, match="no such call"):
         adapter.update_container("../images/x?force=1 \r\n", body={})
 
     assert server.requests[-1].target == f"{V}/containers/..%2Fimages%2Fx%3Fforce%3D1%20%0D%0A/update"
@@ -248,6 +248,35 @@ def test_a_client_that_goes_ends_the_call_at_once(adapter: DockerEngine, server:
         with pytest.raises(Cancelled, match=f"start container {ID}"):
             adapter.start_container(ID)
     server.wait_hung_up()
+
+
+def test_a_client_that_goes_before_the_first_answer_ends_the_call(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
+    server.on("GET /version", HANG)
+    scope = Scope()
+
+    def leave() -> None:
+        server.wait_requested("GET /version")
+        scope.cancel()
+
+    with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
+        pool.submit(leave)
+        with pytest.raises(Cancelled, match="ping docker"):
+            adapter.ping()
+    server.wait_hung_up()
+
+
+@pytest.mark.parametrize("line", ["GET /version", f"GET {V}/events", f"POST {V}/exec/x/start"])
+def test_a_stream_that_does_not_begin_is_given_up(server: ScriptedServer, line: str) -> None:
+    server.on(line, HANG)
+    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
+    opened = engine.start_exec("x") if "exec" in line else engine.events(since=None)
+
+    with pytest.raises(DeadlineExceeded, match=r"within 0.05 s"), opened:
+        pytest.fail("it began")
+    server.wait_hung_up()
+    engine.close()
 
 
 def test_a_slow_answer_is_cut_off_between_its_pieces(adapter: DockerEngine, server: ScriptedServer) -> None:

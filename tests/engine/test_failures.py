@@ -41,6 +41,7 @@ HOLDER = "fedcba987654" * 5 + "3210"
         (429, "toomanyrequests", ResourceExhausted),
         (403, "authorization denied by plugin opa", ShimError),
         (500, "driver failed", ShimError),
+        (404, "network x not found", NotFound),
         (501, "not supported on this platform", Unsupported),
         (503, "shutting down", Unavailable),
         (400, "client version 1.51 is too new. Maximum supported API version is 1.41", Unavailable),
@@ -52,6 +53,12 @@ def test_each_refusal_is_one_error(status: int, message: str, kind: type[ShimErr
 
     assert type(error) is kind
     assert str(error) == f"do it to {ID}: {message}"
+
+
+def test_a_call_docker_does_not_know_is_no_missing_object() -> None:
+    error = error_from_refusal(Refused(404, "page not found"), what=f"inspect container {ID}")
+
+    assert type(error) is Unsupported
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from shim import deadline
 from shim.engine.errors import RemovalInProgress
 from shim.engine.interface import ImageSettings
 from shim.errors import DeadlineExceeded, ShimError, Unavailable
-from tests.engine.contract import *  # noqa: F403 - the contract's tests are collected here
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
+from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here
+from tests.engine.contract_streams import *  # noqa: F403 - and these
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 

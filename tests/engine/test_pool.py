@@ -61,14 +61,32 @@ def test_too_old_an_engine_is_told_by_its_version(adapter: DockerEngine, server:
         adapter.ping()
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[]"], ids=["no json", "no object"])
+@pytest.mark.parametrize(
+    ("status", "answer", "says"),
+    [(200, b"<html>", "not a docker engine"), (200, b"[]", "not a docker engine"), (404, b"no page", "no page")],
+    ids=["no json", "no object", "not found"],
+)
 def test_something_else_behind_the_socket_is_not_an_engine(
-    adapter: DockerEngine, server: ScriptedServer, answer: bytes
+    adapter: DockerEngine, server: ScriptedServer, status: int, answer: bytes, says: str
 ) -> None:
-    server.on("GET /version", response(200, answer))
+    server.on("GET /version", response(status, answer))
 
-    with pytest.raises(Unavailable, match="not the version of a docker engine"):
-        adapter.ping()
+    with pytest.raises(Unavailable, match=f"inspect container a: docker cannot be reached: .*{says}"):
+        adapter.inspect_container("a")
+
+
+def test_another_daemon_behind_a_proxy_is_noticed_by_its_refusal(adapter: DockerEngine, server: ScriptedServer) -> None:
+    refusal = {"message": "client version 1.51 is too new. Maximum supported API version is 1.41"}
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    server.on("GET /v1.51/info", response(400, refusal))
+    server.on("GET /v1.41/_ping", response(200, b"OK"))
+    adapter.ping()
+    server.api_version = "1.41"
+    with pytest.raises(Unavailable, match="too new"):
+        adapter.info()
+    adapter.ping()
+
+    assert adapter.api_version == (1, 41)
 
 
 def test_another_daemon_is_asked_again(adapter: DockerEngine, server: ScriptedServer) -> None:

@@ -99,3 +99,11 @@ def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> 
     assert isinstance(reader.wait_end(), Unavailable)
     with pytest.raises(Unavailable):
         next(container_events(rt))
+
+
+def test_a_stop_of_the_server_ends_the_stream(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    rt.view.end_subscriptions(Unavailable("the server is stopping"))
+    assert isinstance(reader.wait_end(), Unavailable)
+    with pytest.raises(Unavailable, match="stopping"):
+        next(container_events(rt))

@@ -104,6 +104,7 @@ class FakeEngine(FakeImages):
             container = self._container(container_id)
             if container.running:
                 return
+            self._check_joined(container)
             container.status, container.exit_code, container.oom_killed = "running", 0, False
             container.pid = FIRST_PID + next(self._serial)
             container.started = self._now()
@@ -229,6 +230,11 @@ class FakeEngine(FakeImages):
         holder = next((it for it in self.containers.values() if it.name == name), None)
         if holder is not None:
             raise NameConflict(f"{what}: the name is in use by container {holder.id}", holder=holder.id)
+
+    def _check_joined(self, container: FakeContainer) -> None:
+        kind, _, joined = str(container.host.get("NetworkMode", "")).partition(":")
+        if kind == "container" and not self._container(joined).running:
+            raise FailedPrecondition(f"start container {container.id}: cannot join network of a non running container")
 
     def _exec(self, exec_id: str) -> FakeExec:
         try:

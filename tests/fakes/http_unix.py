@@ -158,7 +158,7 @@ class ScriptedServer:
             return [response(200, versions)]
         scripts = self._scripts.get(request.line)
         if not scripts:
-            return [response(404, {"message": f"page not found: {request.line}"})]
+            return [response(404, {"message": "page not found"})]
         return scripts.pop(0) if len(scripts) > 1 else scripts[0]
 
     def _play(self, step: Step, connection: socket.socket) -> bool:

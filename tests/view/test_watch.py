@@ -128,7 +128,7 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     sandbox_id = create_sandbox(engine)
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
-    pace = Pace(compare=1000, first_inspect=0.05, retry=0.001)
+    pace = Pace(compare=1000, first_inspect=0.05, retry=1)  # three failed looks would make it UNKNOWN
     with watching(engine, pace=pace) as view:
         with engine.held("inspect_container", hangs):
             wait_until(lambda: view.container(fine).life.pid)  # a busy machine may keep it waiting too

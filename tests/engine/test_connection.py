@@ -1,0 +1,134 @@
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shim.deadline import Scope
+from shim.engine.connection import Connection, ConnectionLost, TimedOut, connect
+
+UNBOUND = Scope()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection, and the Engine's end of it."""
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours)
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def ask(connection: Connection) -> int:
+    return connection.ask("GET", "/", scope=UNBOUND, headers={}).status
+
+
+def test_a_response_is_read_piece_by_piece(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+
+    assert ask(connection) == 200
+    assert connection.read(UNBOUND) == b"ab"
+    half_way = connection.reusable
+    theirs.sendall(b"cd")
+    assert connection.read(UNBOUND) == b"cd"
+    assert connection.read(UNBOUND) == b""
+    assert (half_way, connection.reusable) == (False, True)
+    assert theirs.recv(100) == b"GET / HTTP/1.1\r\nHost: docker\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore than asked for",
+        b"HTTP/1.1 101 UPGRADED\r\nContent-Length: 0\r\n\r\n",
+    ],
+    ids=["close", "surplus", "upgraded"],
+)
+def test_some_connections_serve_one_request(pair: tuple[Connection, socket.socket], wire: bytes) -> None:
+    connection, theirs = pair
+    theirs.sendall(wire)
+    ask(connection)
+
+    assert connection.read_all(UNBOUND) == b""
+    assert not connection.reusable
+
+
+def test_a_connection_that_was_never_asked_is_not_reusable(pair: tuple[Connection, socket.socket]) -> None:
+    assert not pair[0].reusable
+
+
+def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    assert connection.alive()
+    theirs.close()
+
+    assert not connection.alive()
+
+
+def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    old = connection.begin_use()
+    connection.end_use()
+    use = connection.begin_use()
+    connection.abort(old)
+    assert connection.alive()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(connection.read_raw, UNBOUND)
+        connection.abort(use)
+        assert reading.result(10) == b""
+    assert not connection.alive()
+
+
+def test_a_use_can_be_aborted_and_closed_from_many_threads(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    use = connection.begin_use()
+    together = threading.Barrier(8)
+
+    def end() -> None:
+        together.wait(10)
+        connection.abort(use)
+        connection.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        for ending in [pool.submit(end) for _ in range(8)]:
+            ending.result(10)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.0])
+def test_a_read_is_bound_by_its_scope(pair: tuple[Connection, socket.socket], seconds: float) -> None:
+    with pytest.raises(TimedOut):
+        pair[0].read_raw(Scope(seconds=seconds))
+
+
+def test_a_send_nobody_takes_is_bound_by_its_scope(pair: tuple[Connection, socket.socket]) -> None:
+    with pytest.raises(TimedOut):
+        pair[0].send(b"x" * 10_000_000, scope=Scope(seconds=0.02))
+
+
+def test_a_peer_that_resets_is_lost(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    connection.send(b"never read", scope=UNBOUND)
+    theirs.close()
+
+    with pytest.raises(ConnectionLost, match="connection reset by peer"):
+        connection.read_raw(UNBOUND)
+
+
+def test_a_scope_that_has_ended_connects_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(TimedOut):
+        connect(str(tmp_path / "x.sock"), scope=Scope(seconds=0))
+
+
+def test_a_listener_that_accepts_nobody_is_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "full.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(0)
+        first.connect(path)
+        with pytest.raises((ConnectionLost, TimedOut)):
+            connect(path, scope=Scope(seconds=0.02))

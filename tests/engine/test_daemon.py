@@ -1,0 +1,65 @@
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shim.engine import daemon
+from shim.engine.daemon import daemon_pid
+
+LISTEN = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[int]:
+    """Let another process listen at `path`."""
+    command = [sys.executable, "-c", LISTEN, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+        yield process.pid
+
+
+def test_the_process_that_listens_is_the_daemon(tmp_path: Path) -> None:
+    with listening(tmp_path / "d.sock") as pid:
+        assert daemon_pid(str(tmp_path / "d.sock")) == pid
+
+
+def test_without_a_socket_there_is_no_pid(tmp_path: Path) -> None:
+    assert daemon_pid(str(tmp_path / "none.sock")) == 0
+
+
+@pytest.fixture
+def activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel name init as the one who listens, as it does with socket activation."""
+    monkeypatch.setattr(daemon, "_listener_pid", lambda _path: 1)
+
+
+@pytest.mark.usefixtures("activated")
+def test_with_socket_activation_the_daemon_is_who_else_holds_the_socket(tmp_path: Path) -> None:
+    link = tmp_path / "link.sock"
+    link.symlink_to(tmp_path / "d.sock")
+    with listening(tmp_path / "d.sock") as pid:
+        assert daemon_pid(str(tmp_path / "d.sock")) == pid
+        assert daemon_pid(str(link)) == pid
+
+
+@pytest.mark.usefixtures("activated")
+def test_a_daemon_that_is_init_itself_is_found(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "other.sock"))
+        other.listen()
+
+        assert daemon_pid(str(tmp_path / "d.sock")) == 1
+        assert daemon_pid(str(tmp_path / "other.sock")) == os.getpid()

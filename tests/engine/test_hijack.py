@@ -1,0 +1,162 @@
+"""Upgraded connections, over scripted bytes."""
+
+import json
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shim import deadline
+from shim.deadline import Scope
+from shim.engine.client import DockerEngine
+from shim.engine.hijack import hijacked
+from shim.engine.session import Session
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
+
+START = "POST /v1.51/exec/x/start"
+UPGRADED = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n"
+
+
+def frame(number: int, data: bytes) -> bytes:
+    return struct.pack(">BxxxI", number, len(data)) + data
+
+
+def test_the_upgrade_is_asked_for_without_a_terminal(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED, CLOSE)
+    with adapter.start_exec("x") as stream:
+        assert list(stream.frames()) == []
+    asked = server.requests[-1]
+
+    assert (asked.headers["connection"], asked.headers["upgrade"]) == ("Upgrade", "tcp")
+    assert json.loads(asked.body) == {"Detach": False, "Tty": False}
+
+
+@pytest.mark.parametrize("head", [UPGRADED, PLAIN], ids=["101", "200"])
+def test_output_that_comes_with_the_head_is_not_lost(
+    adapter: DockerEngine, server: ScriptedServer, head: bytes
+) -> None:
+    server.on(START, head + frame(1, b"early") + frame(2, b"er")[:-1], b"r", frame(1, b"late"), CLOSE)
+    with adapter.start_exec("x") as stream:
+        frames = list(stream.frames())
+
+    assert b"".join(data for number, data in frames if number == 1) == b"earlylate"
+    assert b"".join(data for number, data in frames if number == 2) == b"er"[:1] + b"r"
+
+
+def test_a_stream_that_breaks_inside_a_frame_is_unavailable(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED + frame(1, b"whole") + frame(1, b"half")[:-2], CLOSE)
+    with adapter.start_exec("x") as stream:
+        frames = stream.frames()
+        assert next(frames) == (1, b"whole")
+        assert next(frames) == (1, b"ha")
+        with pytest.raises(Unavailable, match=r"exec x: .*inside a frame"):
+            next(frames)
+
+
+def test_bytes_that_are_no_frames_are_refused(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED + b"OCI runtime exec failed\r\n", CLOSE)
+    with adapter.start_exec("x") as stream, pytest.raises(Unavailable, match="not a frame header"):
+        list(stream.frames())
+
+
+def test_an_error_of_the_daemon_in_the_stream_is_raised(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED + frame(3, b"lost the process\n"), CLOSE)
+    with adapter.start_exec("x") as stream, pytest.raises(ShimError, match="exec x: lost the process"):
+        list(stream.frames())
+
+
+def test_a_refused_start_is_told(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, response(409, {"message": "Container c is paused"}))
+
+    with pytest.raises(FailedPrecondition, match="exec x: Container c is paused"), adapter.start_exec("x"):
+        pytest.fail("it was started")
+
+
+def test_close_ends_a_blocked_read_from_another_thread(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED + frame(1, b"up"), HANG)
+    up = threading.Event()
+
+    with adapter.start_exec("x") as stream, ThreadPoolExecutor(1) as pool:
+
+        def read() -> list[bytes]:
+            seen = []
+            for _, data in stream.frames():
+                seen.append(data)
+                up.set()
+            return seen
+
+        reading = pool.submit(read)
+        assert up.wait(10)
+        stream.close()
+        assert reading.result(10) == [b"up"]
+        stream.close()
+    server.wait_hung_up()
+
+
+def test_leaving_the_block_hangs_up(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED, HANG)
+    with adapter.start_exec("x"):
+        pass
+
+    server.wait_hung_up()
+
+
+def test_a_deadline_ends_the_reading_and_not_the_stream(adapter: DockerEngine, server: ScriptedServer) -> None:
+    go_on = threading.Event()
+    server.on(START, UPGRADED + frame(1, b"abc")[:-1], go_on, b"c" + frame(2, b"d"), CLOSE)
+    with adapter.start_exec("x") as stream:
+        frames = stream.frames()
+        assert next(frames) == (1, b"ab")
+        with deadline.bound(0.02), pytest.raises(DeadlineExceeded, match="exec x"):
+            next(frames)
+        go_on.set()
+        assert list(stream.frames()) == [(1, b"c"), (2, b"d")]
+
+
+def test_a_client_that_goes_ends_the_reading(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED, HANG)
+    scope = Scope()
+    with deadline.entered(scope), adapter.start_exec("x") as stream, ThreadPoolExecutor(1) as pool:
+        pool.submit(scope.cancel)
+        with pytest.raises(Cancelled, match="exec x"):
+            list(stream.frames())
+    server.wait_hung_up()
+
+
+def test_a_client_that_goes_ends_a_reading_bound_more_narrowly(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(START, UPGRADED, HANG)
+    with adapter.start_exec("x") as stream, deadline.bound(10) as inner, ThreadPoolExecutor(1) as pool:
+        pool.submit(inner.cancel)
+        with pytest.raises(Cancelled, match="exec x"):
+            list(stream.frames())
+
+
+def test_output_goes_on_after_stdin_was_closed(session: Session, server: ScriptedServer) -> None:
+    def echo(connection: socket.socket) -> None:
+        received = b""
+        while piece := connection.recv(1024):
+            received += piece
+        connection.sendall(received.upper())
+
+    server.on("POST /v1.51/containers/c/attach", UPGRADED, echo, CLOSE)
+    with hijacked(session, "/containers/c/attach", what="attach to c", params={"stream": 1}, timeout=10) as stream:
+        stream.write(b"in")
+        stream.write(b"put")
+        stream.close_stdin()
+        assert stream.read() == b"INPUT"
+        assert stream.read() == b""
+    assert server.requests[-1].target.endswith("attach?stream=1")
+
+
+def test_writing_to_what_has_ended_is_unavailable(session: Session, server: ScriptedServer) -> None:
+    server.on("POST /v1.51/containers/c/attach", UPGRADED, CLOSE)
+    with hijacked(session, "/containers/c/attach", what="attach to c", timeout=10) as stream:
+        assert stream.read() == b""
+        with pytest.raises(Unavailable, match="attach to c: docker cannot be reached: broken pipe"):
+            stream.write(b"x")
+    with pytest.raises(Unavailable, match="attach to c"):
+        stream.close_stdin()

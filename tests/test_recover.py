@@ -1,0 +1,37 @@
+import os
+import time
+
+from shim import pod
+from shim.recover import remove_orphaned_files
+from shim.runtime import Runtime
+from tests.pods import ready_pod
+
+
+def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
+    ready_pod(rt)
+    [known] = pod.resolv_conf_directory(rt).iterdir()
+    orphan = pod.resolv_conf_directory(rt) / "orphan"
+    orphan.touch()
+    for path in (known, orphan):
+        os.utime(path, (rt.started_at - 60, rt.started_at - 60))
+
+    remove_orphaned_files(rt)
+
+    assert list(pod.resolv_conf_directory(rt).iterdir()) == [known]
+
+
+def test_a_resolv_conf_of_a_request_under_way_is_left_alone(rt: Runtime) -> None:
+    directory = pod.resolv_conf_directory(rt)
+    directory.mkdir()
+    (directory / "just-begun").touch()
+    os.utime(directory / "just-begun", (time.time(), time.time()))
+
+    remove_orphaned_files(rt)
+
+    assert [path.name for path in directory.iterdir()] == ["just-begun"]
+
+
+def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
+    remove_orphaned_files(rt)
+
+    assert not pod.resolv_conf_directory(rt).exists()

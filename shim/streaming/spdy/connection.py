@@ -137,8 +137,7 @@ class Connection:
         view, most = memoryview(data), session.limits.max_frame
         for at in range(0, max(size, 1), most):
             piece = view[at : at + most]
-            session.outbox.put(frames.data_head(stream_id, len(piece), fin=fin and at + most >= size))
-            session.outbox.put(piece)
+            session.outbox.put_data(frames.data_head(stream_id, len(piece), fin=fin and at + most >= size), piece)
         session.sent(stream, Part.DATA, fin=fin)
 
     def acknowledge(self, stream_id: int, count: int) -> None:

@@ -9,7 +9,7 @@ from shim.streaming.spdy.flow import INITIAL_WINDOW, MAX_WINDOW
 class Limits:
     """How much a peer, and the application, may make a connection hold."""
 
-    max_streams: int = 256
+    max_streams: int = 1000
     """Streams opened by the peer at a time; more are refused (REFUSED_STREAM)."""
 
     max_control_frame: int = 16 * 1024

@@ -1,8 +1,10 @@
-"""What waits to be sent: buffers in order, never copied here."""
+"""What waits to be sent: buffers in order, large ones never copied."""
 
 from shim.streaming.spdy.errors import SessionError
 
 Buffer = bytes | memoryview
+
+_COPY_UP_TO = 4096
 
 
 class Outbox:
@@ -25,6 +27,14 @@ class Outbox:
         """Queue what this side wants to say."""
         self._buffers.append(buffer)
         self.size += len(buffer)
+
+    def put_data(self, head: bytes, payload: memoryview) -> None:
+        """Queue a DATA frame. A short payload is copied: a view of it would be larger, and one more buffer to send."""
+        if len(payload) <= _COPY_UP_TO:
+            self.put(head + payload)
+        else:
+            self.put(head)
+            self.put(payload)
 
     def answer(self, buffer: bytes) -> None:
         """Queue what the peer asked for. SessionError when it asks and does not read."""

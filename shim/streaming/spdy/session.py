@@ -117,5 +117,4 @@ class Session:
         """Forget all streams; nothing comes in any more."""
         self.phase = Phase.CLOSED
         self.streams.clear()
-        self.pings.clear()
         self.held = 0

@@ -32,7 +32,7 @@ def test_what_may_come_in_each_state(side: Side, part: Part) -> None:
         one.received(part, fin=True)
     with pytest.raises(NotAllowed):
         one.sent(part, fin=True)
-    assert one.receiving is one.sending is side
+    assert {one.receiving, one.sending} == {side}
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,9 @@ def test_the_status_of_what_may_not_come(side: Side, part: Part, status: ResetSt
 def test_a_stream_is_over_when_both_sides_have_finished() -> None:
     one = stream(opened_here=True)
     one.sent(Part.DATA, fin=True)
-    assert not one.over
+    after_one = (one.over, one.finished_receiving)
     one.received(Part.REPLY, fin=True)
-    assert one.over
-    assert one.finished_receiving
+    assert [after_one, (one.over, one.finished_receiving)] == [(False, False), (True, True)]
 
 
 def test_client_counts_odd_and_server_even() -> None:

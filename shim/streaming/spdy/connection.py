@@ -63,7 +63,10 @@ class Connection:
         return self._session.outbox.size
 
     def buffers_to_send(self) -> list[Buffer]:
-        """All that waits to be sent, in order, for `sendmsg`; it is taken, and there is room for more data again."""
+        """All that waits to be sent, in order, for `sendmsg`; it is taken, and there is room for more data again.
+
+        There may be more buffers than one `sendmsg` takes (IOV_MAX, 1024 on Linux).
+        """
         return self._session.outbox.take()
 
     def data_to_send(self) -> bytes:

@@ -15,6 +15,7 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.refreshed import Refreshed
+from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
 
@@ -33,6 +34,8 @@ class Runtime:
     plugins: Plugins
     """Runs CNI plugins."""
     locks: KeyedLocks
+    sessions: Sessions
+    """Gives out the URLs of streaming sessions."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))

@@ -1,5 +1,7 @@
-"""As much of a Kubernetes API server as kubectl needs to exec, attach and port-forward: it asks our CRI for the URL, and
-passes the upgraded connection through, as API server and kubelet do together."""
+"""As much of a Kubernetes API server as kubectl needs to exec, attach and port-forward.
+
+It asks our CRI for the URL and passes the upgraded connection through, as API server and kubelet do together.
+"""
 
 import json
 import socket
@@ -114,11 +116,10 @@ class ApiServer:
         try:
             url = self._url(parts[0], parts[1], query)
         except grpc.RpcError as error:
-            _send_json(client, 500, _failure(500, "InternalError", str(error.details())))  # type: ignore[attr-defined]
+            _send_json(client, 500, _failure(500, "InternalError", str(error.details())))
             return
         where = urlsplit(url)
-        assert where.hostname is not None and where.port is not None
-        with socket.create_connection((where.hostname, where.port)) as runtime:
+        with socket.create_connection((where.hostname or "", where.port or 0)) as runtime:
             self._open.add(runtime)
             method = "GET" if any("websocket" in line.lower() for line in lines) else "POST"
             head = [f"{method} {where.path} HTTP/1.1", *lines, "X-Forwarded-For: 127.0.0.1"]
@@ -129,8 +130,8 @@ class ApiServer:
     def _url(self, pod: str, verb: str, query: dict[str, list[str]]) -> str:
         if verb == "portforward":
             ports = [int(port) for several in query.get("ports", []) for port in several.split(",")]
-            request = pb.PortForwardRequest(pod_sandbox_id=self.pods[pod], port=ports)
-            return self._cri.runtime.PortForward(request).url
+            forward = pb.PortForwardRequest(pod_sandbox_id=self.pods[pod], port=ports)
+            return self._cri.runtime.PortForward(forward).url
         name = query.get("container", [""])[0]
         container = next(it.id for it in self._containers(pod) if not name or it.metadata.name == name)
         flags = {flag: query.get(flag) in (["true"], ["1"]) for flag in ("stdin", "stdout", "stderr", "tty")}

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +67,9 @@ def api_server(served: Served) -> Iterator[ApiServer]:
 @pytest.fixture(params=["spdy", "websocket"])
 def kubectl(request: pytest.FixtureRequest, node: Node, api_server: ApiServer, tmp_path: Path) -> Kubectl:
     """Give each kubectl: 1.20, which speaks SPDY, and a newer one, which tries WebSocket first."""
-    program: Path | None = node.kubectl
-    if request.param == "websocket":
-        program = node.newer_kubectl
-        if program is None:
-            pytest.skip(node.newer_kubectl_missing)
+    program = node.kubectl if request.param == "spdy" else node.newer_kubectl
+    if program is None:
+        pytest.skip(node.newer_kubectl_missing)
     return Kubectl(program, api_server, tmp_path)
 
 
@@ -92,8 +90,3 @@ def pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[Pod]:
     api_server.pods["box"] = pod.id
     yield pod
     made.remove_all()
-
-
-def lines(*output: bytes) -> Sequence[bytes]:
-    """Give output without the differences of line ends."""
-    return [line.strip() for piece in output for line in piece.splitlines()]

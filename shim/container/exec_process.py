@@ -71,7 +71,7 @@ def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
 
 
 def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
-    """Kill the exec'd process and wait until it is gone, for at most KILL_SECONDS and whatever the scope says.
+    """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope says.
 
     None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
     its output open: then the command has finished in time.
@@ -79,12 +79,22 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
     with deadline.shielded(KILL_SECONDS), _opened(rt, exec_id, container_id=container_id) as (found, handle):
         if handle is None:
             return found
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        _kill(handle, pid=found.pid)
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         if not poll.poll(KILL_SECONDS * 1000):
             log.error("exec'd process does not end although it was killed", exec_id=exec_id)
     return None
+
+
+def _kill(handle: int, *, pid: int) -> None:
+    """Kill a process, and its group if it leads one: what it runs would go on without anybody to read it."""
+    with suppress(ProcessLookupError):
+        # Stopped, it cannot end by itself and leave its number to another group.
+        signal.pidfd_send_signal(handle, signal.SIGSTOP)
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
 @contextmanager

@@ -184,8 +184,8 @@ def terminal(kubectl: Kubectl, *command: str) -> Iterator[Terminal]:
 
 def test_a_terminal_has_the_size_of_the_clients_also_when_it_changes(kubectl: Kubectl) -> None:
     with terminal(kubectl, "sh") as user:
-        user.type(b"stty size\n")
-        user.wait_shown(b"30 100")
+        user.type(b"until stty size | grep '30 100'; do sleep 0.1; done\n")
+        user.wait_shown(b"\r\n30 100")
         user.resize(width=123, height=45)
         user.type(b"until stty size | grep '45 123'; do sleep 0.1; done\n")
         user.wait_shown(b"\r\n45 123")

@@ -83,6 +83,8 @@ class _Messages:
                 self.ended = f"closed with code {event.code}"
                 if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                     self._put(self._protocol.send(event.response()))
+                else:  # wsproto could not read the frame
+                    self.close(_PROTOCOL_ERROR)
 
     def send(self, data: bytes, *, text: bool = False) -> None:
         """Queue a message; nothing after the end."""

@@ -83,8 +83,8 @@ class Connection:
 
     def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
-        self._arm(scope)
         try:
+            self._arm(scope)
             self._socket.sendall(data)
         except TimeoutError as cause:
             raise TimedOut from cause
@@ -137,8 +137,8 @@ class Connection:
 
     def _receive(self, scope: Scope) -> bool:
         """Wait for bytes and keep them; False at the end of the connection."""
-        self._arm(scope)
         try:
+            self._arm(scope)
             data = self._socket.recv(_PIECE)
         except TimeoutError as cause:
             raise TimedOut from cause
@@ -151,7 +151,8 @@ class Connection:
         left = scope.remaining()
         if left is not None and left <= 0:
             raise TimedOut
-        self._socket.settimeout(left)
+        if left != self._socket.gettimeout():  # setting it costs a system call
+            self._socket.settimeout(left)
 
 
 def connect(path: str, *, scope: Scope) -> Connection:

@@ -87,25 +87,30 @@ class StreamServer:
             threading.Thread(target=self._connection, args=(connected,), name="stream", daemon=True).start()
 
     def _connection(self, connected: socket.socket) -> None:
+        scope = deadline.Scope(seconds=REQUEST_SECONDS)
+        found = None
         try:
-            try:
-                found = self._request(connected)
-            finally:
-                self._requests.release()
-            if found is not None:
-                self._run(*found)
+            connected = self._secured(connected, scope)
+            found = self._request(connected, scope)
         except OSError as error:
             log.debug("a streaming connection ended before its session began", error=error)
-            connected.close()
+        finally:
+            self._requests.release()
+            if found is None:
+                connected.close()
+        if found is not None:
+            self._run(*found)
 
-    def _request(self, connected: socket.socket) -> tuple[Task, Session, str] | None:
-        """Read the request; None when it was refused."""
-        scope = deadline.Scope(seconds=REQUEST_SECONDS)
+    def _secured(self, connected: socket.socket, scope: deadline.Scope) -> socket.socket:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.settimeout(scope.remaining())
-        if self._listener.tls is not None:
-            connected = self._listener.tls.wrap_socket(connected, server_side=True)
+        if self._listener.tls is None:
+            return connected
+        return self._listener.tls.wrap_socket(connected, server_side=True)
+
+    def _request(self, connected: socket.socket, scope: deadline.Scope) -> tuple[Task, Session, str] | None:
+        """Read the request; None when it was refused."""
         try:
             request = _read_request(connected, scope)
             task, upgrade = self._taken(request)
@@ -173,7 +178,7 @@ def _read_request(connected: socket.socket, scope: deadline.Scope) -> Request:
 
 
 def _refuse(connected: socket.socket, refused: Refused) -> None:
-    with connected, suppress(OSError):
+    with suppress(OSError):
         connected.settimeout(1.0)
         connected.sendall(refusal_bytes(refused))
         connected.shutdown(socket.SHUT_WR)

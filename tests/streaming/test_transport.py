@@ -1,7 +1,7 @@
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -159,7 +159,7 @@ def test_a_client_that_vanishes_wakes_everybody() -> None:
         channel = accepted(session)
         gone = threading.Event()
         with session.scope.on_cancel(gone.set):
-            waits = [pool.submit(channel.read), pool.submit(session.next_channel)]
+            waits: list[Future[object]] = [pool.submit(channel.read), pool.submit(session.next_channel)]
             far.close()
             assert gone.wait(SECONDS)
         for wait in waits:

@@ -7,24 +7,28 @@ The tests run inside a box (`integration.node.box`), started by `make integratio
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 from pathlib import Path
 
+import grpc
 import pytest
 
 from integration.cri import HOST_NETWORK, Cri, connected, pod_config
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import images as node_images
 from integration.node.box import HOME, Node, this_node
+from integration.node.commands import run
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
 from integration.server import Server
+from integration.waiting import wait_until
 
 ENGINES = ("20.10", "28", "28-containerd")
 _DEFAULT_ENGINES = ("20.10", "28")
+_UNMOUNT_SECONDS = 20
 _serial = count()
 
 
@@ -57,6 +61,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if isinstance(made, Served):
                 report.sections.append(("server log", made.server.daemon.log_tail()))
     return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Tell of unequal traces only what is new and what has gone."""
+    if op != "==" or not isinstance(left, Traces) or not isinstance(right, Traces):
+        return None
+    lines = ["the traces are as before"]
+    for field in fields(Traces):
+        there, then = getattr(left, field.name), getattr(right, field.name)
+        if there != then:
+            lines.append(f"{field.name}: new {sorted(there - then)}, gone {sorted(then - there)}")
+    return lines
 
 
 # --- the node ---------------------------------------------------------------------------------------------
@@ -159,6 +175,9 @@ class NodeDirs:
     cni_cache: Path
     cni_leases: Path
     cni_bin: Path
+    """Debian's plugins."""
+    cni_more_bin: Path
+    """Searched before that one; empty."""
     netns: Path
     state: Path
     logs: Path
@@ -175,7 +194,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
     The socket alone is elsewhere: the path of a unix socket has at most 107 bytes. `cni_leases` is meant for
     host-local's `dataDir`.
     """
-    for name in ("cni-conf", "cni-cache", "cni-leases", "netns", "state", "logs"):
+    for name in ("cni-conf", "cni-cache", "cni-leases", "cni-bin", "netns", "state", "logs"):
         (home / name).mkdir(parents=True)
     sockets = HOME / "sockets"
     sockets.mkdir(exist_ok=True)
@@ -184,6 +203,7 @@ def make_node_dirs(node: Node, home: Path) -> NodeDirs:
         cni_cache=home / "cni-cache",
         cni_leases=home / "cni-leases",
         cni_bin=node.tools.root / "usr/lib/cni",
+        cni_more_bin=home / "cni-bin",
         netns=home / "netns",
         state=home / "state",
         logs=home / "logs",
@@ -213,6 +233,22 @@ class Served:
         """Return what there is now of everything a pod could leave behind."""
         return self.dirs.traces(self.engine)
 
+    def restart(self) -> None:
+        """Start the server that was stopped or killed, and wait until the client has found it."""
+        self.server.start()
+        self.wait_answers()
+
+    def wait_answers(self) -> None:
+        """Wait until the server answers the client, and Docker the server."""
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            self.cri.containers()
+        except grpc.RpcError:
+            return False
+        return True
+
     def clear(self) -> None:
         """Remove everything that is listed, in the kubelet's order."""
         for container in self.cri.containers():
@@ -233,7 +269,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
         "root_directory": dirs.state,
         "netns_directory": dirs.netns,
         "cni_conf_dir": dirs.cni_conf,
-        "cni_bin_dir": dirs.cni_bin,
+        "cni_bin_dir": f"{dirs.cni_more_bin},{dirs.cni_bin}",
         "cni_cache_dir": dirs.cni_cache,
         **settings,
     }
@@ -250,6 +286,9 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
             served.clear()
     finally:
         server.stop()
+        # It is mounted on itself, which is told by nothing but this list.
+        if str(dirs.netns) in dirs.traces(engine).mounts:
+            run(["umount", dirs.netns], timeout=_UNMOUNT_SECONDS)
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,13 @@ SUBNETS = ("10.89.0.0/16",)
 BRIDGE = "pods0"
 
 
-def bridge(leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", **more: Any) -> dict[str, Any]:
-    """The plugin `bridge` with host-local, one range for each subnet; `kind` is another name of it."""
+def bridge(
+    leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", link: str = BRIDGE, **more: Any
+) -> dict[str, Any]:
+    """The plugin `bridge`, called `kind`, on the bridge `link`, with host-local and one range for each subnet."""
     return {
         "type": kind,
-        "bridge": BRIDGE,
+        "bridge": link,
         "isGateway": True,
         "ipMasq": False,
         "ipam": {

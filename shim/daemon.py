@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 import queue
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,6 +43,10 @@ _RECOVER_RETRY = 1.0
 _STREAMS_GRACE = 20.0
 """Seconds for the processes of streaming sessions to be ended, when the server stops."""
 
+_DESCRIPTORS = 65536
+"""Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
+some programs close every number below it one by one."""
+
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger(__name__)
@@ -52,6 +58,7 @@ def serve(config: Config) -> bool:
     Docker need not run: the node is not ready until it does. ShimError when the server cannot start; False when an RPC
     did not end even after it was cancelled.
     """
+    _raise_descriptor_limit()
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (*_STOP, signal.SIGHUP):
         # SimpleQueue.put may be called from a signal handler, which most of threading may not.
@@ -70,12 +77,22 @@ def serve(config: Config) -> bool:
             environ=os.environ,
         )
         server.start()
+        # What is there now stays: the collector need not look at it again and again while RPCs wait.
+        gc.collect()
+        gc.freeze()
         notify("READY=1", os.environ)
         _wait_told_to_stop(signals)
         notify("STOPPING=1", os.environ)
         # A stream of events ends with its client, which a stop must not wait for.
         rt.view.end_subscriptions(Unavailable("the server is stopping"))
         return server.stop(grace=config.shutdown_grace)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _wait_told_to_stop(signals: "queue.SimpleQueue[int]") -> None:

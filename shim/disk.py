@@ -38,11 +38,12 @@ def ensure_private_directory(path: Path) -> None:
             path.chmod(0o700)
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `content` atomically and durably; on an error the old file is still there, whole.
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, keep_over_power_loss: bool = True) -> None:
+    """Replace `path` by `content` atomically; on an error the old file is still there, whole.
 
-    When the fsync of the directory fails, the new content is in place but may be lost with the power: an
-    error too.
+    A power loss afterwards finds the new content, and without `keep_over_power_loss`, which saves the fsync of the
+    directory, the old or the new one. When that fsync fails, the new content is in place but may be lost with the
+    power: an error too.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with failing_as(f"write {path}"):
@@ -52,15 +53,14 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        if keep_over_power_loss:
+            sync_directory(path.parent)
 
 
 def remove_file(path: Path) -> None:
-    """Remove `path` durably; nothing there is fine, and so is a missing directory."""
+    """Remove `path`; nothing there is fine, and so is a missing directory. A power loss may bring it back."""
     with failing_as(f"remove {path}"), suppress(FileNotFoundError):
         path.unlink(missing_ok=True)
-        # Also when it was gone already: an earlier removal may have failed between unlink and fsync.
-        sync_directory(path.parent)
 
 
 def remove_temporaries(directory: Path) -> None:

@@ -59,7 +59,7 @@ def rt(engine: FakeEngine, config: Config) -> Iterator[Runtime]:
     """The collaborators, with a view that follows the engine."""
     config.root_directory.mkdir()
     view = NodeView(engine)
-    watcher = Watcher(engine, view)
+    watcher = Watcher(engine, view, ended=lambda _: False)  # the fake's containers have no processes
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
     watcher.start()

@@ -176,3 +176,12 @@ def test_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> No
         [line] = server.process.stderr.read().splitlines()
 
     assert line.startswith(f"pydockershim: error: create the directory {tmp_path}/file/root: ")
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> None:
+    prefix = ["prlimit", "--nofile=256:4096"]
+    with running(tmp_path, prefix=prefix) as server:
+        server.line("serving")
+        limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+    line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+    assert line.split()[3:5] == ["4096", "4096"]

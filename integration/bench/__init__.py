@@ -11,4 +11,5 @@ machine   what is measured on, and what the server takes of it
 figures   medians, ratios and bars, from the laps (pure)
 report    those as a table for people and as JSON (pure)
 measure   one run of all of it
+reads     reads on a full node, measured by themselves
 """

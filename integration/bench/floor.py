@@ -81,9 +81,7 @@ class Floor:
         docker = self._docker
         lap.call("stop container", lambda: docker.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
         lap.call("CNI DEL", lambda: self._plugins("DEL", pod))
-        with lap.timed("kill pause"):
-            docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL")
-            docker.post(f"/containers/{pod.pause}/wait")
+        lap.call("kill pause", lambda: docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL"))
         lap.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
         lap.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
 

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.conftest import Images, Served
+from integration.conftest import Images, Served, make_node_dirs
+from integration.node.box import HOME, Node
+from integration.node.engine import Engine
+from integration.node.images import Image
+from integration.pods.frail import Frail, frail_server
 from integration.pods.kubelet import Kubelet, Pod
 
 
@@ -22,3 +26,11 @@ def pod(served: Served, images: Images) -> Iterator[Pod]:
     made = Kubelet(served.cri, images.busybox)
     yield made.pod()
     made.remove_all()
+
+
+@pytest.fixture(scope="session")
+def frail(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[Frail]:
+    """Run a server of its own whose surroundings can fail."""
+    assert images.pause == pause_image.reference
+    with frail_server(engine, make_node_dirs(node, HOME / f"frail-{engine.name}"), pause_image) as made:
+        yield made

@@ -2,11 +2,13 @@
 
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from integration.conftest import Served
 from integration.cri import Cri, container_config, pod_config
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -51,6 +53,11 @@ class Kubelet:
         self.cri.start(container_id)
         return container_id
 
+    def inside(self, container_id: str, script: str) -> str:
+        """Run a shell script in a container, and give all it prints."""
+        answer = self.cri.exec(container_id, "sh", "-c", script)
+        return (answer.stdout + answer.stderr).decode()
+
     def remove_all(self) -> None:
         """Remove what was made, containers first: a pod may be there for longer."""
         for container_id in self._containers:
@@ -59,10 +66,46 @@ class Kubelet:
             self.cri.remove(sandbox_id)
 
 
+def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
+    """The field `linux` of a container with a security context."""
+    return {"linux": pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**fields))}
+
+
+def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
+    """Let a container have these namespaces: `pid`, `ipc` and so on."""
+    return secured(namespace_options=pb.NamespaceOption(**options))["linux"]
+
+
+def pid_of(served: Served, container_id: str) -> int:
+    """The first process of a container."""
+    return int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
+
+
+def docker_name(served: Served, container_id: str) -> str:
+    """What a container is called in `docker ps`."""
+    return str(served.engine.api.inspect_container(container_id)["Name"]).removeprefix("/")
+
+
+def proc_status(served: Served, container_id: str) -> dict[str, list[str]]:
+    """Fields of /proc/<pid>/status of a container's first process."""
+    lines = Path(f"/proc/{pid_of(served, container_id)}/status").read_text().splitlines()
+    return {key: value.split() for key, value in (line.split(":", 1) for line in lines)}
+
+
 def wait_image(cri: Cri, reference: str) -> None:
     """Wait until the server knows an image that was just loaded."""
+    wait_until(lambda: has_image(cri, reference))
+
+
+def wait_no_image(cri: Cri, reference: str) -> None:
+    """Wait until the server knows that an image was removed."""
+    wait_until(lambda: not has_image(cri, reference))
+
+
+def has_image(cri: Cri, reference: str) -> bool:
+    """Whether the server knows an image."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
-    wait_until(lambda: cri.images.ImageStatus(request).HasField("image"))
+    return cri.images.ImageStatus(request).HasField("image")
 
 
 def unused_name(prefix: str) -> str:

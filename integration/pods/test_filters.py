@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from integration.conftest import Images, Served
+from integration.cri import Cri
 from integration.pods.kubelet import Kubelet, Pod, failure
 from shim.api.v1 import api_pb2 as pb
 
@@ -113,6 +114,15 @@ def test_containers_are_filtered_by_id_and_by_pod(crowd: Crowd, served: Served, 
     assert both == []
 
 
+def test_streams_give_what_the_lists_give(crowd: Crowd, served: Served) -> None:
+    runtime = served.cri.runtime
+    pods = [pod for some in runtime.StreamPodSandboxes(pb.StreamPodSandboxesRequest()) for pod in some.pod_sandboxes]
+    containers = [one for some in runtime.StreamContainers(pb.StreamContainersRequest()) for one in some.containers]
+
+    assert sorted(pod.id for pod in pods) == sorted([crowd.ready.id, crowd.stopped.id])
+    assert {one.id: one for one in containers} == {one.id: one for one in served.cri.containers()}
+
+
 def test_unique_beginnings_of_ids_are_taken_everywhere(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.created(pod)
@@ -136,26 +146,27 @@ def ambiguous(ids: list[str]) -> str | None:
     return next((letter for letter in beginnings if beginnings.count(letter) > 1), None)
 
 
-@pytest.mark.parametrize("verb", ["status", "start", "exec", "stop", "remove"])
-def test_an_ambiguous_beginning_is_an_error(kubelet: Kubelet, many: list[str], verb: str) -> None:
+VERBS: dict[str, Callable[[Cri, str], object]] = {
+    "ContainerStatus": Cri.container_status,
+    "StartContainer": Cri.start,
+    "ExecSync": lambda cri, prefix: cri.exec(prefix, "true"),
+    "StopContainer": Cri.stop_container,
+    "RemoveContainer": Cri.remove_container,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_ambiguous_beginning_is_an_error(served: Served, many: list[str], verb: str) -> None:
     prefix = ambiguous(many)
     assert prefix is not None
-    cri = kubelet.cri
-    action = {
-        "status": lambda: cri.container_status(prefix),
-        "start": lambda: cri.start(prefix),
-        "exec": lambda: cri.exec(prefix, "true"),
-        "stop": lambda: cri.stop_container(prefix),
-        "remove": lambda: cri.remove_container(prefix),
-    }[verb]
 
     with pytest.raises(grpc.RpcError) as refusal:
-        action()
+        VERBS[verb](served.cri, prefix)
 
     code, message = failure(refusal)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert f"prefix {prefix}" in message
-    assert {container.id for container in cri.containers()} >= set(many)
+    assert {container.id for container in served.cri.containers()} >= set(many)
 
 
 @pytest.fixture(scope="module")

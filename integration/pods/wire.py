@@ -29,25 +29,18 @@ class Moment(Enum):
 
 
 class Trouble:
-    """What happens once to one call."""
+    """What happens to a call: to the next, or to every one."""
 
-    def __init__(self, call: str, moment: Moment, action: Callable[[socket.socket], bool]) -> None:
+    def __init__(
+        self, call: str, moment: Moment, happen: Callable[[socket.socket], bool], *, every: bool = False
+    ) -> None:
         self.call = re.compile(call)
         self.moment = moment
-        self._action = action
-        self._reached = threading.Event()
-        self.taken = False
-
-    def happen(self, client: socket.socket) -> bool:
-        """Make the trouble; whether the call may go on."""
-        try:
-            return self._action(client)
-        finally:
-            self._reached.set()
-
-    def wait_over(self) -> None:
-        """Wait until it has happened."""
-        assert self._reached.wait(_REACHED_SECONDS), f"no call of {self.call.pattern} came"
+        self.happen = happen
+        """Makes the trouble; whether the call may go on."""
+        self.every = every
+        self.met = False
+        """Whether the call has come."""
 
 
 class Hold:
@@ -98,16 +91,16 @@ class Wire:
         self._listener.close()
 
     @contextmanager
-    def refused(self, call: str) -> Iterator[Trouble]:
+    def refused(self, call: str, *, every: bool = False) -> Iterator[None]:
         """Answer the next `call` (a pattern of `METHOD /path`) with a failure of the Engine, which never sees it."""
-        with self._armed(Trouble(call, Moment.BEFORE, _refuse)) as trouble:
-            yield trouble
+        with self._armed(Trouble(call, Moment.BEFORE, _refuse, every=every)):
+            yield
 
     @contextmanager
-    def unanswered(self, call: str) -> Iterator[Trouble]:
+    def unanswered(self, call: str) -> Iterator[None]:
         """Let the next `call` happen, and lose its answer."""
-        with self._armed(Trouble(call, Moment.AFTER, lambda _: False)) as trouble:
-            yield trouble
+        with self._armed(Trouble(call, Moment.AFTER, lambda _: False)):
+            yield
 
     @contextmanager
     def held(self, call: str, *, at: Moment) -> Iterator[Hold]:
@@ -120,33 +113,36 @@ class Wire:
             hold.release()
 
     @contextmanager
-    def followed(self, call: str, deed: Callable[[], object]) -> Iterator[Trouble]:
+    def followed(self, call: str, deed: Callable[[], object]) -> Iterator[None]:
         """Do `deed` when the next `call` has happened, before its answer is passed on."""
 
         def done(_: socket.socket) -> bool:
             deed()
             return True
 
-        with self._armed(Trouble(call, Moment.AFTER, done)) as trouble:
-            yield trouble
+        with self._armed(Trouble(call, Moment.AFTER, done)):
+            yield
 
     @contextmanager
-    def _armed(self, trouble: Trouble) -> Iterator[Trouble]:
+    def _armed(self, trouble: Trouble) -> Iterator[None]:
         with self._lock:
             self._troubles.append(trouble)
         try:
-            yield trouble
+            yield
         finally:
             with self._lock:
                 if trouble in self._troubles:
                     self._troubles.remove(trouble)
+        assert trouble.met, f"no {trouble.call.pattern} came"
 
     def due(self, call: str) -> Trouble | None:
         """Take the trouble that waits for this call."""
         with self._lock:
             for trouble in self._troubles:
                 if trouble.call.search(call):
-                    self._troubles.remove(trouble)
+                    trouble.met = True
+                    if not trouble.every:
+                        self._troubles.remove(trouble)
                     return trouble
         return None
 

@@ -85,8 +85,10 @@ class CheckpointStore:
         return list(self._corrupt)
 
     def put(self, checkpoint: SandboxCheckpoint) -> None:
-        """Write `checkpoint` durably, instead of what was kept for its sandbox; on an error that stays.
+        """Write `checkpoint` instead of what was kept for its sandbox; on an error that stays.
 
+        The first of a sandbox survives a power loss. After one, a later one may be found as it was before: no pod
+        survives a power loss, and what is needed to clean up after it is in the first.
         Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
         path = self._path(checkpoint.sandbox_id)
@@ -94,12 +96,20 @@ class CheckpointStore:
         with self._writing.hold(checkpoint.sandbox_id):
             # Somebody may have cleared the state directory; new pods must run all the same.
             disk.ensure_private_directory(self._directory)
-            disk.write_atomically(path, content)
+            disk.write_atomically(path, content, keep_over_power_loss=self.get(checkpoint.sandbox_id) is None)
             with self._lock:
                 self._known[checkpoint.sandbox_id] = checkpoint
 
+    def note(self, checkpoint: SandboxCheckpoint) -> None:
+        """Keep `checkpoint` in memory only: a restart finds what was `put` last."""
+        with self._lock:
+            self._known[checkpoint.sandbox_id] = checkpoint
+
     def delete(self, sandbox_id: str) -> None:
-        """Forget a sandbox, durably; an unknown one is fine."""
+        """Forget a sandbox; an unknown one is fine.
+
+        A power loss may bring the file back. Its pod is then listed without a container, and removed once more.
+        """
         path = self._path(sandbox_id)
         with self._writing.hold(sandbox_id):
             disk.remove_file(path)

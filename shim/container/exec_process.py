@@ -78,7 +78,8 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
     """
     with deadline.shielded(KILL_SECONDS), _opened(rt, exec_id, container_id=container_id) as (found, handle):
         if handle is None:
-            return found
+            # Docker may be seconds late to note an end; what it has not told in time has not ended in time.
+            return None if found.running else found
         _kill(handle, pid=found.pid)
         poll = select.poll()
         poll.register(handle, select.POLLIN)

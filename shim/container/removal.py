@@ -1,6 +1,7 @@
 """Ending Docker containers for good, whoever else is at it: pause and application containers alike."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -17,11 +18,9 @@ log = structlog.get_logger(__name__)
 
 def ensure_killed(rt: Runtime, container_id: str) -> None:
     """Kill a container and wait for its end. One that is gone or does not run is fine."""
-    try:
+    with suppress(NotFound, FailedPrecondition):
+        # Docker answers to SIGKILL once the container has ended.
         rt.engine.kill_container(container_id, signal="SIGKILL")
-        rt.engine.wait_container(container_id)
-    except (NotFound, FailedPrecondition):
-        pass
     rt.view.refresh_container(container_id)
 
 

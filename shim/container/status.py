@@ -33,7 +33,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         exit_code=life.exit_code,
         reason=life.reason,
         message=life.message,
-        image=image_spec(record),
+        image=record.image_spec,
         image_ref=_image_ref(rt, record),
         image_id=record.image_id,
         labels=record.config.labels,
@@ -43,13 +43,6 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         resources=pb.ContainerResources(linux=actual_resources(record.host)),
         stop_signal=stop_signal_number(record.stop_signal),
     )
-
-
-def image_spec(record: ContainerRecord) -> pb.ImageSpec:
-    """The image as the client named it at create; its id for a container that does not tell."""
-    if record.config.image.image:
-        return record.config.image
-    return pb.ImageSpec(image=record.image_id)
 
 
 def stop_signal_number(docker: str) -> pb.Signal:

@@ -6,7 +6,6 @@ from shim.container.removal import ensure_killed
 from shim.errors import NotFound
 from shim.runtime import Runtime
 
-
 LONGEST_GRACE = 2**31 - 1
 """Seconds; Docker counts a grace period in nanoseconds, and one of centuries would overflow to none at all."""
 

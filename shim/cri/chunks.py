@@ -1,15 +1,29 @@
-"""Streamed lists go out in pieces that stay far below what a client takes as one message."""
+"""Streamed lists go out in pieces that stay below what any client takes as one message."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-T = TypeVar("T")
+from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
 
 CHUNK = 500
-"""Items of one message: about 1 MiB of pods with generous annotations, where the kubelet takes 16."""
+"""Most items of one message."""
+CHUNK_BYTES = 2 << 20
+"""Most bytes of one message's items, unless a single one is larger: gRPC clients take 4 MiB if nobody tells them
+otherwise, and the annotations of one pod may come to 256 KiB."""
 
 
-def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split `items` into parts of at most CHUNK, in order."""
-    for start in range(0, len(items), CHUNK):
-        yield items[start : start + CHUNK]
+def chunks(items: Sequence[M]) -> Iterator[Sequence[M]]:
+    """Split `items` into parts of at most CHUNK items and CHUNK_BYTES, in order."""
+    part: list[M] = []
+    size = 0
+    for item in items:
+        more = item.ByteSize()
+        if part and (len(part) == CHUNK or size + more > CHUNK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += more
+    if part:
+        yield part

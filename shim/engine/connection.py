@@ -4,12 +4,14 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from shim.deadline import Scope
 from shim.engine import http1
 
 ApiVersion = tuple[int, int]
+T = TypeVar("T")
 
 _PIECE = 64 * 1024
 
@@ -25,7 +27,7 @@ class TimedOut(Exception):
 class Connection:
     """A connected socket and the bytes that have arrived on it. One thread asks and reads; any may `abort`."""
 
-    __slots__ = ("_body", "_buffer", "_keep_alive", "_lock", "_socket", "_use", "version")
+    __slots__ = ("_body", "_buffer", "_busy", "_closed", "_keep_alive", "_lock", "_socket", "_use", "version")
 
     def __init__(self, connected: socket.socket) -> None:
         self.version: ApiVersion = (0, 0)
@@ -36,6 +38,9 @@ class Connection:
         self._keep_alive = True
         self._lock = threading.Lock()
         self._use = 0
+        self._busy = 0
+        """Threads that use the socket right now."""
+        self._closed = False
 
     def ask(
         self, method: str, target: str, *, scope: Scope, headers: Mapping[str, str], body: bytes = b""
@@ -83,20 +88,11 @@ class Connection:
 
     def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
-        try:
-            self._arm(scope)
-            self._socket.sendall(data)
-        except TimeoutError as cause:
-            raise TimedOut from cause
-        except OSError as cause:
-            raise ConnectionLost(_reason(cause)) from cause
+        self._with_socket(lambda connected: connected.sendall(data), scope=scope)
 
     def send_eof(self) -> None:
         """Close our direction only: the peer reads end of file and may go on answering."""
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError as cause:
-            raise ConnectionLost(_reason(cause)) from cause
+        self._with_socket(lambda connected: connected.shutdown(socket.SHUT_WR), scope=Scope())
 
     @property
     def reusable(self) -> bool:
@@ -130,29 +126,50 @@ class Connection:
             self._use += 1
 
     def close(self) -> None:
-        """Close it. Idempotent; the thread that reads must be done, `abort` ends it."""
+        """End every wait on the connection and close it. Idempotent, from any thread."""
         with self._lock:
             self._use += 1
-            self._socket.close()
+            if self._closed:
+                return
+            self._closed = True
+            _shut(self._socket)
+            self._close_if_unused()
 
     def _receive(self, scope: Scope) -> bool:
         """Wait for bytes and keep them; False at the end of the connection."""
+        data = self._with_socket(lambda connected: connected.recv(_PIECE), scope=scope)
+        self._buffer += data
+        return bool(data)
+
+    def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
+        """Do something that waits on the socket.
+
+        The descriptor is not closed meanwhile: its number may be another connection's a moment later, and this
+        thread would then read the answer of a stranger.
+        """
+        with self._lock:
+            if self._closed:
+                raise ConnectionLost("the connection was closed")
+            self._busy += 1
         try:
-            self._arm(scope)
-            data = self._socket.recv(_PIECE)
+            left = scope.remaining()
+            if left is not None and left <= 0:
+                raise TimedOut
+            self._socket.settimeout(left)
+            return deed(self._socket)
         except TimeoutError as cause:
             raise TimedOut from cause
         except OSError as cause:
             raise ConnectionLost(_reason(cause)) from cause
-        self._buffer += data
-        return bool(data)
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._close_if_unused()
 
-    def _arm(self, scope: Scope) -> None:
-        left = scope.remaining()
-        if left is not None and left <= 0:
-            raise TimedOut
-        if left != self._socket.gettimeout():  # setting it costs a system call
-            self._socket.settimeout(left)
+    def _close_if_unused(self) -> None:
+        """Close the descriptor once nobody uses it. The lock is held."""
+        if self._closed and not self._busy:
+            self._socket.close()
 
 
 def connect(path: str, *, scope: Scope) -> Connection:

@@ -1,9 +1,9 @@
 """HTTP/1.1 as dockerd speaks it on its unix socket: request bytes out, response bytes in. No socket here.
 
 Two things the general clients do not give decide for a reader of our own: after `101 UPGRADED` the bytes that came
-with the head stay in the caller's buffer, so no early output of an exec is lost; and a call costs a third of what
-`http.client` takes (38 against 120 us of CPU for an inspect). The peer is always Go's net/http: no obsolete line
-folding, no trailers we would need.
+with the head stay in the caller's buffer, so no early output of an exec is lost; and a call through the whole adapter
+takes no longer than one by bare `http.client` (an inspect about 0.3 ms, against 0.9 ms by the SDK alone). The peer is
+always Go's net/http: no obsolete line folding, no trailers we would need.
 """
 
 import re

@@ -52,7 +52,6 @@ class Session(docker.APIClient):
             version=text_from_version(OLDEST),
             timeout=timeout,  # type: ignore[arg-type] # the stub knows whole seconds only, None works
         )
-        self._general_configs: dict[str, Any] = {}  # headers set in ~/.docker/config.json are for the docker CLI
         self._prefix = f"{self.base_url}/v{self.api_version}"
         self._pool = pool
 
@@ -68,8 +67,9 @@ class Session(docker.APIClient):
     ) -> Reply:
         """Send a request and read its whole response; `timeout` in seconds, None for the scope's bound alone.
 
-        `url` is the SDK's, or a path of the Engine API without its version. Refused for an error status,
-        ConnectionLost, TimedOut.
+        `url` is the SDK's, or a path of the Engine API without its version. The SDK's headers are dropped: of them
+        only those that root's ~/.docker/config.json gives to the command line would matter. Refused for an error
+        status, ConnectionLost, TimedOut.
         """
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(timeout))

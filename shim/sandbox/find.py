@@ -4,6 +4,9 @@ A pause container can be removed behind our back (`docker rm -f`, `docker system
 reserved. Listed as not ready, it is stopped and removed by the kubelet like any other, which releases them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.errors import InvalidArgument, NotFound
@@ -34,6 +37,25 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
     if len(fitting) > 1:
         raise InvalidArgument(f"pod sandbox id {sandbox_id!r} is ambiguous")
     return _left_behind(fitting[0])
+
+
+@contextmanager
+def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
+    """Hold the lock of a sandbox's name, and give its record as it is then; None for an unknown id.
+
+    Looked up again under the lock, since whoever held it may have started, stopped or removed the sandbox.
+    """
+    try:
+        name = sandbox_name(find_sandbox(rt, sandbox_id).config.metadata)
+    except NotFound:
+        yield None
+        return
+    with rt.locks.hold(("sandbox", name)):
+        try:
+            record = find_sandbox(rt, sandbox_id)
+        except NotFound:
+            record = None
+        yield record
 
 
 def _left_behind(checkpoint: SandboxCheckpoint) -> SandboxRecord:

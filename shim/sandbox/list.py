@@ -9,7 +9,15 @@ from shim.view.records import SandboxRecord
 
 def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.PodSandbox]:  # noqa: A002 - the CRI's word
     """List sandboxes that fit every part of the filter; the id in it may be a unique prefix."""
-    return [_sandbox(rt, record) for record in sandboxes(rt) if _fits(rt, record, filter)]
+    records = sandboxes(rt)
+    if filter.id:
+        records = [record for record in records if record.id.startswith(filter.id)]
+    if wanted := filter.label_selector.items():
+        records = [record for record in records if wanted <= record.config.labels.items()]
+    listed = [_listed(rt, record) for record in records]
+    if filter.HasField("state"):
+        return [sandbox for sandbox in listed if sandbox.state == filter.state.state]
+    return listed
 
 
 def sandbox_state(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxState:
@@ -17,21 +25,8 @@ def sandbox_state(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxState:
     return pb.SANDBOX_READY if pod.is_ready(rt, record) else pb.SANDBOX_NOTREADY
 
 
-def _fits(rt: Runtime, record: SandboxRecord, wanted: pb.PodSandboxFilter) -> bool:
-    return (
-        record.id.startswith(wanted.id)
-        and (not wanted.HasField("state") or sandbox_state(rt, record) == wanted.state.state)
-        and wanted.label_selector.items() <= record.config.labels.items()
-    )
-
-
-def _sandbox(rt: Runtime, record: SandboxRecord) -> pb.PodSandbox:
-    return pb.PodSandbox(
-        id=record.id,
-        metadata=record.config.metadata,
-        state=sandbox_state(rt, record),
-        created_at=record.life.created_at,
-        labels=record.config.labels,
-        annotations=record.config.annotations,
-        runtime_handler=record.runtime_handler,
-    )
+def _listed(rt: Runtime, record: SandboxRecord) -> pb.PodSandbox:
+    message = pb.PodSandbox()
+    message.CopyFrom(record.listed)
+    message.state = sandbox_state(rt, record)
+    return message

@@ -86,12 +86,14 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig)
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so, and is on disk."""
+    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
-    rt.checkpoints.put(released)
+    # In memory is enough: DEL may be repeated after a restart, and a full disk, which pods are stopped to make room on,
+    # must not keep them from being stopped.
+    rt.checkpoints.note(released)
     return released
 
 

@@ -2,22 +2,18 @@
 
 from shim import names, pod
 from shim.container.removal import ensure_all_removed, ensure_removed
-from shim.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox import dns
-from shim.sandbox.find import find_sandbox
+from shim.sandbox.find import held_sandbox, sandboxes
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
 
 
 def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
     """Remove a pod sandbox with all its containers, stopping it first if need be. An unknown id is fine."""
-    try:
-        record = find_sandbox(rt, sandbox_id)
-    except NotFound:
-        return
-    with rt.locks.hold(("sandbox", names.sandbox_name(record.config.metadata))):
-        remove_record(rt, record)
+    with held_sandbox(rt, sandbox_id) as record:
+        if record is not None:
+            remove_record(rt, record)
 
 
 def remove_record(rt: Runtime, record: SandboxRecord) -> None:
@@ -28,6 +24,15 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     stop_record(rt, record)
     ensure_all_removed(rt, [container.id for container in rt.view.containers_of(record.id)])
     ensure_removed(rt, record.id)
-    if not record.foreign:
+    if not record.foreign and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
     rt.checkpoints.delete(record.id)
+
+
+def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:
+    """Whether there is another sandbox of the same attempt, and hence with the same resolv.conf.
+
+    Docker may make a container long after we have given up waiting for it, and have asked again under another name.
+    """
+    name = names.sandbox_name(record.config.metadata)
+    return any(other.id != record.id and names.sandbox_name(other.config.metadata) == name for other in sandboxes(rt))

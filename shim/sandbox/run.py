@@ -1,6 +1,7 @@
 """RunPodSandbox."""
 
 import time
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.gather import gather
 from shim.ids import SandboxId
 from shim.image.ensure import ensure_image
 from shim.rollback import Rollback
@@ -35,7 +37,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
                 log.info("pod sandbox is there already", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
-        with Rollback(f"run of pod sandbox {name}") as rollback:
+        with rt.view.making(name), Rollback(f"run of pod sandbox {name}") as rollback:
             sandbox_id = _run(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
             rollback.commit()
     return sandbox_id
@@ -53,8 +55,8 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
         network=network.network_intent(rt, config=config, sandbox_id=sandbox_id, chosen=chosen),
     )
     rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
-    rt.checkpoints.put(checkpoint)
-    rt.engine.start_container(sandbox_id)
+    # Side by side, since the disk can take as long as Docker; the network waits for both.
+    gather([partial(rt.checkpoints.put, checkpoint), partial(rt.engine.start_container, sandbox_id)])
     rt.view.refresh_container(sandbox_id)
     # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
     _write_resolv_conf(rt, config)

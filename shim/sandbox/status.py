@@ -16,12 +16,14 @@ from shim.view.records import SandboxRecord
 
 def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.PodSandboxStatusResponse:
     """Describe a sandbox and its containers as of one moment. NotFound for an unknown id."""
+    # Before the look, not after it: to the kubelet it says which of two statuses is the newer.
+    now = time.time_ns()
     record = find_sandbox(rt, sandbox_id)
     return pb.PodSandboxStatusResponse(
         status=sandbox_status_message(rt, record),
         info={"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {},
         containers_statuses=[status_message(rt, container) for container in rt.view.containers_of(record.id)],
-        timestamp=time.time_ns(),
+        timestamp=now,
     )
 
 

@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
-from shim import names
 from shim.container.removal import ensure_killed
-from shim.errors import NotFound
 from shim.gather import gather
 from shim.runtime import Runtime
 from shim.sandbox import network
-from shim.sandbox.find import find_sandbox
+from shim.sandbox.find import held_sandbox
 from shim.sandbox.rebuild import checkpoint_of
 from shim.view.records import SandboxRecord
 
@@ -20,12 +18,9 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
     The kubelet has given the containers their grace periods before. A CNI DEL that fails is the error of the call,
     and is tried again by the next.
     """
-    try:
-        record = find_sandbox(rt, sandbox_id)
-    except NotFound:
-        return
-    with rt.locks.hold(("sandbox", names.sandbox_name(record.config.metadata))):
-        stop_record(rt, record)
+    with held_sandbox(rt, sandbox_id) as record:
+        if record is not None:
+            stop_record(rt, record)
 
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:

@@ -11,7 +11,9 @@ from shim.view.records import Life, Record
 from shim.view.translate import ERROR, START_ERROR
 
 EXIT_UNSEEN = 255
-"""Exit code of a container that vanished before Docker told its own."""
+"""Exit code of a container that ended unseen by Docker, or vanished before Docker told its own."""
+UNSEEN = "Unknown"
+"""Reason of an exit that Docker has missed, as in containerd."""
 
 CREATED = pb.CONTAINER_CREATED_EVENT
 STARTED = pb.CONTAINER_STARTED_EVENT
@@ -48,6 +50,21 @@ def vanished(record: Record, *, at: int) -> Record:
         reason=ERROR,
         message="it was removed before its exit was seen",
         finished_at=at,
+    )
+    return replace(record, life=life)
+
+
+def unnoticed(record: Record, *, at: int) -> Record:
+    """Give the state of a container whose process was found gone while Docker calls it running."""
+    life = replace(
+        record.life,
+        state=pb.CONTAINER_EXITED,
+        pid=0,
+        exit_code=EXIT_UNSEEN,
+        reason=UNSEEN,
+        message="its process is gone, but docker has missed the exit and calls it running",
+        finished_at=at,
+        unnoticed=True,
     )
     return replace(record, life=life)
 

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shim.broadcast import Broadcast, Subscription
+from shim.broadcast import Subscription
 from shim.engine.interface import ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import SandboxId
 from shim.view import changes, translate
+from shim.view.announce import Announcer
 from shim.view.availability import Availability
 from shim.view.images import ImageDetails, ImageIndex
 from shim.view.lists import Lists, lists_from_records
@@ -73,8 +74,7 @@ class NodeView:
         self._lists: Lists | None = None
         self._images = ImageIndex(())
         self._image_details = ImageDetails()
-        self._broadcast = Broadcast[Change](capacity=subscriber_capacity)
-        self._closed: ShimError | None = None
+        self._announcer = Announcer(capacity=subscriber_capacity)
         self._last_event_at = 0
         self._compared: float | None = None
 
@@ -123,15 +123,12 @@ class NodeView:
         """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost."""
         with self._changed:
             self._availability.wait_available()
-            if self._closed is not None:
-                raise self._closed
-            return self._broadcast.subscribe()
+            return self._announcer.subscribe()
 
     def end_subscriptions(self, error: ShimError) -> None:
         """End all subscriptions with `error`, and refuse new ones with it: a stop need not wait for them."""
         with self._changed:
-            self._closed = error
-            self._broadcast.end(error)
+            self._announcer.close(error)
 
     def stats(self) -> Stats:
         """What the view holds and how it is fed; also answered while Docker is out of reach."""
@@ -141,7 +138,7 @@ class NodeView:
                 sandboxes=len(lists.sandboxes),
                 containers=len(lists.containers),
                 images=len(self._images.records),
-                subscribers=len(self._broadcast),
+                subscribers=self._announcer.subscribers(),
                 outage=self._availability.outage or "",
                 last_event_at=self._last_event_at,
                 reconnects=max(0, self._availability.completed - 1),
@@ -176,6 +173,21 @@ class NodeView:
         with self._changed:
             self._put(container_id, None)
 
+    @contextmanager
+    def making(self, name: str) -> Iterator[None]:
+        """Keep the steps of the sandbox of this name (`shim.names.sandbox_name`) from subscribers inside the block.
+
+        Its pause container runs before its network is there. Who was told then would see a started sandbox that is not
+        ready, which to a kubelet is one that has died. Lists and statuses tell of it all along.
+        """
+        with self._changed:
+            self._announcer.hold(name)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._announcer.release(name)
+
     def refresh_images(self) -> None:
         """List the images now, and publish them. Raises what the list does; the images stay as they were then."""
         while True:
@@ -205,21 +217,26 @@ class NodeView:
         """Answer no question, and end every subscription, until the view has been rebuilt."""
         with self._changed:
             self._availability.lose(reason)
-            self._broadcast.end(Unavailable(reason))
+            self._announcer.end(Unavailable(reason))
+
+    def note_ended(self, record: Record) -> None:
+        """Say that the process of this container is gone although Docker calls it running; a newer record stays."""
+        with self._changed:
+            if self._records.get(record.id) == record:
+                self._put(record.id, changes.unnoticed(record, at=time.time_ns()))
 
     def knows(self, container_id: str) -> bool:
         """Whether there is a record of this container; also answered while Docker is out of reach."""
         return container_id in self._records
 
-    def ids(self) -> tuple[str, ...]:
-        """The ids of all records; also answered while Docker is out of reach."""
+    def records(self) -> dict[str, Record]:
+        """All records by id; also given while Docker is out of reach."""
         with self._changed:
-            return tuple(self._records)
+            return dict(self._records)
 
     def suspects(self, listed: Sequence[ContainerSummary]) -> set[str]:
         """The ids of containers of which Docker's list tells anything else than the view."""
-        with self._changed:
-            records = dict(self._records)
+        records = self.records()
         gone = records.keys() - {container.id for container in listed}
         return gone | {
             container.id for container in listed if not translate.agrees(container, records.get(container.id))
@@ -290,12 +307,4 @@ class NodeView:
         else:
             self._records[container_id] = record
         self._lists = None
-        self._tell(old, record)
-
-    def _tell(self, old: Record | None, new: Record | None) -> None:
-        now = time.time_ns()
-        shown = new or (old and changes.vanished(old, at=now))
-        if shown is None:
-            return
-        for kind in changes.steps(old, new):
-            self._broadcast.publish(Change(kind=kind, record=shown, at=now))
+        self._announcer.tell(old, record)

@@ -1,10 +1,11 @@
 """One immutable record for each pod sandbox, container and image of the node.
 
 A change makes a new record, so a reader may keep one as long as it likes. The CRI messages inside are shared and
-must not be changed by readers; copy first.
+must not be changed by readers; copy first. What lists answer is made with the record: kubelets list every second, and
+building messages for all containers each time would cost more than all the rest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import HostSettings
@@ -27,6 +28,8 @@ class Life:
     finished_at: int
     guessed: bool = False
     """Told by a list alone, since Docker has not answered an inspect yet: pid and `started_at` are not known."""
+    unnoticed: bool = False
+    """EXITED although Docker says that it runs: its process is gone, and Docker has missed that."""
 
     @property
     def running(self) -> bool:
@@ -51,6 +54,19 @@ class SandboxRecord:
     life: Life
     foreign: bool = False
     """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
+    listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
+    """As ListPodSandbox tells it, but for its state, which the checkpoint decides too."""
+
+    def __post_init__(self) -> None:
+        message = pb.PodSandbox(
+            id=self.id,
+            metadata=self.config.metadata,
+            created_at=self.life.created_at,
+            labels=self.config.labels,
+            annotations=self.config.annotations,
+            runtime_handler=self.runtime_handler,
+        )
+        object.__setattr__(self, "listed", message)  # the dataclass is frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +88,28 @@ class ContainerRecord:
     """The resources as Docker applies them now."""
     life: Life
     foreign: bool = False
+    listed: pb.Container = field(init=False, compare=False, repr=False)
+    """As ListContainers tells it."""
+
+    def __post_init__(self) -> None:
+        message = pb.Container(
+            id=self.id,
+            pod_sandbox_id=self.sandbox_id,
+            metadata=self.config.metadata,
+            image=self.image_spec,
+            image_ref=self.image_id,
+            image_id=self.image_id,
+            state=self.life.state,
+            created_at=self.life.created_at,
+            labels=self.config.labels,
+            annotations=self.config.annotations,
+        )
+        object.__setattr__(self, "listed", message)  # the dataclass is frozen
+
+    @property
+    def image_spec(self) -> pb.ImageSpec:
+        """The image as the client named it at create; its id for a container that does not tell."""
+        return self.config.image if self.config.image.image else pb.ImageSpec(image=self.image_id)
 
 
 Record = SandboxRecord | ContainerRecord

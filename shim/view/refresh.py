@@ -9,7 +9,7 @@ from shim import deadline
 from shim.errors import Cancelled, ShimError, Unavailable
 from shim.view.dirty import Dirty
 from shim.view.node import IMAGES, Fallback, NodeView
-from shim.view.translate import doubted
+from shim.view.translate import unanswered
 
 WORKERS = 6
 SLOW_WORKERS = 3
@@ -72,8 +72,8 @@ class Refresher:
                     self._dirty.failed(key)
 
     def _tried(self, key: str) -> bool:
-        unanswered = self._dirty.failures(key) >= DOUBT_AFTER
-        fallback = partial(doubted, message="docker does not answer an inspect of it") if unanswered else None
+        in_doubt = self._dirty.failures(key) >= DOUBT_AFTER
+        fallback = partial(unanswered, message="docker does not answer an inspect of it") if in_doubt else None
         try:
             return self._refreshed(key, seconds=self._inspect_seconds, fallback=fallback)
         except (Unavailable, Cancelled):

@@ -62,6 +62,8 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     if known is None:
         return None
     life = life_from_inspect(seen)
+    if previous is not None and previous.life.unnoticed and _same_run(previous.life, life):
+        life = previous.life
     if isinstance(known, SandboxRecord):
         return replace(known, name=name, life=life)
     return replace(
@@ -72,6 +74,11 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         host=seen.host_config,
         life=life,
     )
+
+
+def _same_run(ended: Life, seen: Life) -> bool:
+    """Whether Docker goes on calling running what is known to have ended."""
+    return seen.running and seen.started_at == ended.started_at
 
 
 def record_from_summary(listed: ContainerSummary) -> Record | None:
@@ -104,7 +111,8 @@ def agrees(listed: ContainerSummary, record: Record | None) -> bool:
         return not may_be_of_a_pod(listed)
     state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
     failed_to_start = listed.state == "created" and record.life.reason == START_ERROR
-    same_state = state == record.life.state or failed_to_start
+    missed = state == pb.CONTAINER_RUNNING and record.life.unnoticed
+    same_state = state == record.life.state or failed_to_start or missed
     return same_state and not record.life.guessed and name_from_summary(listed) == record.name
 
 
@@ -113,6 +121,15 @@ def doubted(record: Record | None, *, message: str) -> Record | None:
     if record is None or record.life.state == pb.CONTAINER_EXITED:
         return record
     return replace(record, life=replace(record.life, state=pb.CONTAINER_UNKNOWN, pid=0, message=message))
+
+
+def unanswered(record: Record | None, *, message: str) -> Record | None:
+    """Give the state of a container that Docker does not inspect, though it tells nothing else of it either.
+
+    A sandbox stays as it is: the CRI has no UNKNOWN for it, and not being ready is the end of its pod. The end of its
+    process is found by the compare.
+    """
+    return record if isinstance(record, SandboxRecord) else doubted(record, message=message)
 
 
 def guessed(record: Record | None, *, listed: ContainerSummary) -> Record | None:

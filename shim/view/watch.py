@@ -1,7 +1,8 @@
 """Keeping the node view current: one look at everything, then Docker's events, and again after every interruption.
 
 An event only says where to look: what is published comes from an inspect that began after it. So events may come twice
-or out of order, and what one that was lost would have told is found by the compare every minute.
+or out of order, and what one that was lost would have told is found by the compare every minute; it also finds exits
+that Docker itself has missed.
 """
 
 import random
@@ -18,6 +19,8 @@ from shim.engine.interface import ContainerSummary, Engine, Event
 from shim.errors import ShimError
 from shim.gather import gather
 from shim.view.node import NodeView
+from shim.view.processes import process_ended
+from shim.view.records import Record
 from shim.view.refresh import LIST_SECONDS, Refresher
 from shim.view.translate import guessed, may_be_of_a_pod
 
@@ -30,6 +33,9 @@ events on a node with probes, change nothing a record holds.
 IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
 """Image events after which the list of images may differ."""
 
+Ended = Callable[[Record], bool]
+"""Whether the process of a container that Docker calls running is gone."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,6 +45,9 @@ class Pace:
 
     compare: float = 60.0
     """Between two full compares with what Docker lists."""
+    believe: float = 3.0
+    """From finding the process of a running container gone to believing that and not Docker, whose own event takes a
+    moment and brings the exit code."""
     inspect: float = 10.0
     """Bound on one inspect."""
     first_inspect: float = 3.0
@@ -71,10 +80,14 @@ class _Link:
 class Watcher:
     """Feeds a NodeView from its own threads."""
 
-    def __init__(self, engine: Engine, view: NodeView, *, pace: Pace | None = None) -> None:
+    def __init__(
+        self, engine: Engine, view: NodeView, *, pace: Pace | None = None, ended: Ended = process_ended
+    ) -> None:
+        """`ended` tells whether the process of a container that Docker calls running is gone."""
         self._engine = engine
         self._view = view
         self._pace = pace or Pace()
+        self._ended = ended
         self._refresher = Refresher(view, inspect_seconds=self._pace.inspect, retry_seconds=self._pace.retry)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -135,8 +148,9 @@ class Watcher:
                 reader = threading.Thread(target=self._read, args=(link, events), name="view-events", daemon=True)
                 reader.start()
                 link.rebuilt = self._rebuilt(epoch)
-                while not link.ended.wait(self._pace.compare):
-                    self._compare()
+                missing = self._missing()
+                while not link.ended.wait(self._pace.believe if missing else self._pace.compare):
+                    missing = self._compare(missing)
         finally:
             if reader is not None:
                 reader.join()
@@ -153,7 +167,7 @@ class Watcher:
         listed = {container.id: container for container in self._listed() if may_be_of_a_pod(container)}
         looks: list[Callable[[], None]] = [
             partial(self._look_first, container_id, listed.get(container_id))
-            for container_id in listed.keys() | set(self._view.ids())
+            for container_id in listed.keys() | self._view.records().keys()
         ]
         gather([self._list_images, *looks])
         self._view.note_compare()
@@ -171,12 +185,23 @@ class Watcher:
         fallback = None if listed is None else partial(guessed, listed=listed)
         self._refresher.refresh_first(container_id, seconds=self._pace.first_inspect, fallback=fallback)
 
-    def _compare(self) -> None:
-        """Have everything looked at of which Docker's lists tell anything else than the view."""
-        for container_id in self._view.suspects(self._listed()):
+    def _compare(self, missing_before: dict[str, Record]) -> dict[str, Record]:
+        """Have everything looked at of which Docker's lists, or the processes there are, tell anything else.
+
+        Gives the containers whose process is missing; those of `missing_before` that still are have ended.
+        """
+        missing = self._missing()
+        for container_id in self._view.suspects(self._listed()) | missing.keys():
             self._refresher.mark(container_id)
         self._refresher.mark_images()
         self._view.note_compare()
+        for container_id in [known for known, record in missing.items() if missing_before.get(known) == record]:
+            log.warning("docker has missed the exit of a container", container=container_id)
+            self._view.note_ended(missing.pop(container_id))
+        return missing
+
+    def _missing(self) -> dict[str, Record]:
+        return {container_id: record for container_id, record in self._view.records().items() if self._ended(record)}
 
     def _listed(self) -> list[ContainerSummary]:
         with deadline.bound(LIST_SECONDS):

@@ -99,6 +99,46 @@ def test_a_use_can_be_aborted_and_closed_from_many_threads(pair: tuple[Connectio
             ending.result(10)
 
 
+class SlowToWake(Scope):
+    """A scope whose reader is stopped just before it waits, as the scheduler may do at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.about_to_wait = threading.Event()
+        self.go_on = threading.Event()
+
+    def remaining(self, limit: float | None = None) -> float | None:
+        self.about_to_wait.set()
+        assert self.go_on.wait(10)
+        return super().remaining(limit)
+
+
+def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = pair
+    scope = SlowToWake()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(connection.read_raw, scope)
+        assert scope.about_to_wait.wait(10)
+        connection.close()
+        strangers = [socket.socketpair() for _ in range(4)]  # the kernel gives the lowest free numbers
+        for _, far in strangers:
+            far.sendall(b"somebody else's answer")
+        scope.go_on.set()
+        assert reading.result(10) == b""
+    for end in (end for both in strangers for end in both):
+        end.close()
+    assert theirs.recv(10) == b""  # and it is closed once the reader has left
+
+
+def test_a_closed_connection_is_lost(pair: tuple[Connection, socket.socket]) -> None:
+    connection, _ = pair
+    connection.close()
+    connection.close()
+
+    with pytest.raises(ConnectionLost, match="closed"):
+        connection.read_raw(UNBOUND)
+
+
 @pytest.mark.parametrize("seconds", [0.02, 0.0])
 def test_a_read_is_bound_by_its_scope(pair: tuple[Connection, socket.socket], seconds: float) -> None:
     with pytest.raises(TimedOut):

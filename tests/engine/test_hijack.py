@@ -14,6 +14,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.hijack import hijacked
 from shim.engine.session import Session
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 
 START = "POST /v1.51/exec/x/start"
@@ -129,8 +130,9 @@ def test_a_client_that_goes_ends_the_reading(adapter: DockerEngine, server: Scri
 
 def test_a_client_that_goes_ends_a_reading_bound_more_narrowly(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(START, UPGRADED, HANG)
-    with adapter.start_exec("x") as stream, deadline.bound(10) as inner, ThreadPoolExecutor(1) as pool:
-        pool.submit(inner.cancel)
+    inner = WatchedScope()
+    with adapter.start_exec("x") as stream, deadline.entered(inner), ThreadPoolExecutor(1) as pool:
+        pool.submit(inner.cancel_once_waited_for)
         with pytest.raises(Cancelled, match="exec x"):
             list(stream.frames())
 

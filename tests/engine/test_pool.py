@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from shim import deadline
+from shim.deadline import Scope
 from shim.engine.client import DockerEngine
 from shim.engine.pool import MAX_IDLE, choose_version
-from shim.errors import FailedPrecondition, Unavailable
+from shim.errors import Cancelled, FailedPrecondition, Unavailable
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 
 
@@ -138,6 +140,25 @@ def test_a_new_connection_beside_others_does_not_ask_again(adapter: DockerEngine
 
     assert server.times("GET /version") == 1
     assert server.requests[-1].connection == 2
+
+
+def test_a_client_that_goes_says_nothing_about_the_daemon(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    server.on("GET /v1.51/info", HANG)
+    scope = Scope()
+
+    def leave() -> None:
+        server.wait_requested("GET /v1.51/info")
+        adapter.ping()
+        scope.cancel()
+
+    with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
+        pool.submit(leave)
+        with pytest.raises(Cancelled):
+            adapter.info()
+    adapter.ping()
+
+    assert server.times("GET /version") == 1
 
 
 def test_many_calls_at_once_each_have_a_connection(adapter: DockerEngine, server: ScriptedServer) -> None:

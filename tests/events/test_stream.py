@@ -1,5 +1,6 @@
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -7,12 +8,15 @@ from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
 from shim.container.stop import stop_container
-from shim.errors import Cancelled, Unavailable
+from shim.errors import Cancelled, ResourceExhausted, ShimError, Unavailable
 from shim.events.stream import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
+from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
+from tests.view.samples import create_sandbox
+from tests.view.waits import wait_until
 
 Event = tuple[str, pb.ContainerEventType]
 
@@ -101,9 +105,57 @@ def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> 
         next(container_events(rt))
 
 
+def test_a_sandbox_is_told_when_it_is_ready(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    sandbox = ready_pod(rt)
+    reader.wait_kinds(sandbox, CREATED, STARTED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_READY] * 2
+
+
+def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
+    reader = subscribed(rt)
+    engine.fail_next("start_container", ShimError("no space left on device"))
+    with pytest.raises(ShimError, match="no space"):
+        ready_pod(rt)
+    gone = next(subject for method, subject in engine.calls if method == "remove_container")
+    reader.wait_kinds(gone, CREATED, DELETED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2
+
+
+def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    reader = subscribed(rt)
+    engine.kill_container(sandbox, signal="SIGKILL")
+    reader.wait_kinds(sandbox, STOPPED)
+    assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY
+
+
 def test_a_stop_of_the_server_ends_the_stream(rt: Runtime) -> None:
     reader = subscribed(rt)
     rt.view.end_subscriptions(Unavailable("the server is stopping"))
     assert isinstance(reader.wait_end(), Unavailable)
     with pytest.raises(Unavailable, match="stopping"):
         next(container_events(rt))
+
+
+def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
+    view = NodeView(engine, subscriber_capacity=2)
+    view.complete_rebuild(view.begin_rebuild())
+    small = replace(rt, view=view)
+    slow, quick = container_events(small), subscribed(small)
+    sandbox = create_sandbox(engine, start=False)
+    first = threading.Thread(target=lambda: next(slow), daemon=True)
+    first.start()
+    wait_until(lambda: view.stats().subscribers == 2)
+    for number in range(3):
+        made = sandbox if number == 0 else create_sandbox(engine, attempt=number, start=False)
+        view.refresh_container(made)
+        quick.wait_kinds(made, CREATED)
+        first.join(10)  # it reads the first event, and no more
+    create_sandbox(engine, attempt=3)
+    for container_id in list(engine.containers):
+        view.refresh_container(container_id)
+    with pytest.raises(ResourceExhausted, match="fell 2 changes behind"):
+        list(slow)
+    assert view.stats().subscribers == 1
+    quick.scope.cancel()

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
@@ -47,3 +49,19 @@ def test_a_pause_container_removed_by_hand_stays_listed_until_it_is_removed(rt: 
     assert (left.id, left.state, left.metadata.name) == (sandbox, pb.SANDBOX_NOTREADY, "web")
     assert left.created_at > 0
     stop_pod_sandbox(rt, sandbox_id=sandbox[:12])
+
+
+def test_a_stop_that_had_to_wait_for_run_stops_what_run_has_started(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("start_container") as gate:
+        run = threading.Thread(target=ready_pod, args=(rt,))
+        run.start()
+        gate.wait_entered()
+        (sandbox,) = engine.containers
+        rt.view.refresh_container(sandbox)
+        stop = threading.Thread(target=stop_pod_sandbox, args=(rt,), kwargs={"sandbox_id": sandbox})
+        stop.start()
+        stop.join(0.1)
+        assert stop.is_alive()
+    run.join(10)
+    stop.join(10)
+    assert not engine.containers[sandbox].running

@@ -335,7 +335,7 @@ def test_suspects_are_those_of_which_the_list_tells_something_else(engine: LateE
     create_stranger(engine)
     for made in (sandbox_id, same, ended, gone):
         view.refresh_container(made)
-    assert view.ids() == (sandbox_id, same, ended, gone)
+    assert tuple(view.records()) == (sandbox_id, same, ended, gone)
     engine.exit_container(ended)
     engine.remove_container(gone)
     assert view.suspects(engine.list_containers()) == {ended, gone, new}

@@ -89,6 +89,16 @@ def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engi
     assert "does not answer" in unknown.message
 
 
+def test_sandbox_that_docker_does_not_inspect_stays_as_it_was(engine: FakeEngine, view: NodeView) -> None:
+    sandbox_id = create_sandbox(engine)
+    known = view.refresh_container(sandbox_id)
+    before = inspects(engine)
+    with engine.held("inspect_container", sandbox_id), refreshing(view, inspect_seconds=0.01) as refresher:
+        refresher.mark(sandbox_id)
+        wait_until(lambda: inspects(engine) - before > DOUBT_AFTER + 2)
+        assert view.sandbox(sandbox_id) == known
+
+
 def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)

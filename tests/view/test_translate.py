@@ -9,7 +9,7 @@ import pytest
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import ContainerInspect, ContainerSummary, ImageSummary
-from shim.view import translate
+from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 from tests.view.samples import ENGINES, Recording, container, life
 
@@ -304,3 +304,20 @@ def test_digest_among_the_tags_of_the_containerd_store_is_no_tag() -> None:
 
 def test_summary_without_names_may_be_anything() -> None:
     assert translate.name_from_summary(ContainerSummary(id="1")) == ""
+
+
+def test_missed_exit_stands_while_docker_calls_that_run_running(recording: Recording) -> None:
+    seen = recording.inspect("running")
+    missed = changes.unnoticed(record_of(seen), at=9)
+    assert translate.record_from_inspect(seen, previous=missed) == missed
+    assert translate.agrees(recording.listed("running"), missed)
+
+    later = altered(seen, started_at="2099-01-01T00:00:00Z")
+    again = translate.record_from_inspect(later, previous=missed)
+    assert again is not None
+    assert again.life.running
+
+    exited = altered(seen, status="exited", running=False, exit_code=3)
+    known = translate.record_from_inspect(exited, previous=missed)
+    assert known is not None
+    assert (known.life.exit_code, known.life.reason, known.life.unnoticed) == (3, "Error", False)

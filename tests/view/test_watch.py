@@ -18,7 +18,7 @@ from shim.view.availability import NOT_BUILT
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
 from shim.view.records import Change, Record
-from shim.view.watch import Pace, Watcher
+from shim.view.watch import Ended, Pace, Watcher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger
 from tests.view.waits import SECONDS, wait_change, wait_until
@@ -42,9 +42,16 @@ class BadLine(FakeEngine):
 
 
 @contextmanager
-def watching(engine: FakeEngine, *, pace: Pace = EAGER, patience: float = SECONDS) -> Iterator[NodeView]:
+def watching(
+    engine: FakeEngine,
+    *,
+    pace: Pace = EAGER,
+    patience: float = SECONDS,
+    # The containers of the fake have no processes that could be gone.
+    ended: Ended = lambda _: False,
+) -> Iterator[NodeView]:
     view = NodeView(engine, patience=patience)
-    watcher = Watcher(engine, view, pace=pace)
+    watcher = Watcher(engine, view, pace=pace, ended=ended)
     watcher.start()
     try:
         yield view
@@ -242,6 +249,61 @@ def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> Non
         wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
         wait_until(lambda: not view.sandbox(ended).life.running)
         assert view.stats().compared_seconds_ago is not None
+
+
+# Exits that Docker misses
+
+
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id, start=True)
+    gone = {container_id} if when == "at the start" else set()
+    pace = Pace(compare=0.05, believe=0.01)
+    with watching(engine, pace=pace, ended=lambda record: record.life.running and record.id in gone) as view:
+        with view.subscribe() as changes:
+            gone.add(container_id)
+            assert told(wait_change(changes)) == (STOPPED, container_id)
+        life = view.container(container_id).life
+        assert (life.state, life.exit_code, life.reason) == (pb.CONTAINER_EXITED, 255, "Unknown")
+        assert "docker has missed the exit" in life.message
+        assert life.finished_at >= life.started_at
+        assert view.sandbox(sandbox_id).life.running
+        view.refresh_container(container_id)  # Docker goes on calling it running
+        assert view.container(container_id).life == life
+
+
+def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    gone: set[str] = set()
+    looked = threading.Event()
+
+    def ended(record: Record) -> bool:
+        if record.id not in gone or not record.life.running:
+            return False
+        looked.set()
+        return True
+
+    with watching(engine, pace=Pace(compare=0.01, believe=1000), ended=ended) as view, view.subscribe() as changes:
+        gone.add(container_id)
+        assert looked.wait(SECONDS)
+        engine.exit_container(container_id, exit_code=3)
+        stopped = wait_change(changes)
+    assert (stopped.kind, stopped.record.life.exit_code) == (STOPPED, 3)
+
+
+def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    gone = {container_id}
+    pace = Pace(compare=0.05, believe=0.01)
+    with watching(engine, pace=pace, ended=lambda record: record.life.running and record.id in gone) as view:
+        wait_until(lambda: not view.container(container_id).life.running)
+        gone.clear()
+        engine.containers[container_id].status = "exited"
+        with view.subscribe() as changes:
+            engine.start_container(container_id)
+            assert told(wait_change(changes)) == (STARTED, container_id)
+        assert view.container(container_id).life.running
 
 
 # Interruptions

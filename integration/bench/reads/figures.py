@@ -1,0 +1,140 @@
+"""What was measured and what is promised, as a table for people and as JSON. Pure."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from integration.bench.figures import Bar, Footprint, ranked
+from integration.bench.report import Docker, Machine
+
+LIST_MS = 4.0
+STATUS_MS = 1.5
+GROWTH_US = 10.0
+"""Microseconds that one more container may add to a list."""
+EXIT_MS = 50.0
+BUSY_MS = 10.0
+"""Of reads while many stops are under way."""
+CORE_PERCENT = 3.0
+RSS_GROWTH_MIB = 1.0
+"""What Python's allocator takes and gives between two looks is less; over ten minutes a leak would be more."""
+
+LISTS = ("ListContainers", "ListPodSandbox")
+STATUSES = ("ContainerStatus", "PodSandboxStatus")
+_NAME = 52
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, many times."""
+
+    name: str
+    containers: int
+    """How many there are, pause containers counted."""
+    median_ms: float
+    p95_ms: float
+    count: int
+
+
+class Relist(msgspec.Struct, frozen=True, kw_only=True):
+    """A while of two lists a second, with a subscriber of events and a container that starts and ends each second."""
+
+    seconds: float
+    before: Footprint
+    after: Footprint
+    events: int
+    """That the subscriber got."""
+
+    @property
+    def core_percent(self) -> float:
+        """Processor time of the server, of one core."""
+        return 100 * (self.after.cpu_seconds - self.before.cpu_seconds) / self.seconds
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one run found out."""
+
+    machine: Machine
+    engine: Docker
+    reads: list[Read]
+    """With fewer and with all pods; and Docker's own list."""
+    relist: Relist
+    exits: list[Read]
+    busy: list[Read]
+    stops: int
+    bars: list[Bar]
+
+
+def reads(took: Mapping[str, Sequence[float]], *, containers: int) -> list[Read]:
+    """Sum up times in milliseconds by the name of their call."""
+    return [
+        Read(
+            name=name,
+            containers=containers,
+            median_ms=statistics.median(times),
+            p95_ms=ranked(times, 0.95),
+            count=len(times),
+        )
+        for name, times in took.items()
+    ]
+
+
+def growth_us(measured: Sequence[Read], name: str) -> float:
+    """Microseconds each further container adds, between the fewest and the most that were there."""
+    of_name = sorted((read for read in measured if read.name == name), key=lambda read: read.containers)
+    few, many = of_name[0], of_name[-1]
+    return 1000 * (many.median_ms - few.median_ms) / (many.containers - few.containers)
+
+
+def bars(
+    measured: Sequence[Read], *, relist: Relist, exits: Sequence[Read], busy: Sequence[Read], stops: int
+) -> list[Bar]:
+    """Compare with what is promised."""
+    most = max(read.containers for read in measured)
+    full = {read.name: read for read in measured if read.containers == most}
+    before, after = relist.before, relist.after
+    return [
+        *(_bar(f"{name}, {most} containers", "ms", LIST_MS, full[name].median_ms) for name in LISTS),
+        *(_bar(f"{name}, {most} containers", "ms", STATUS_MS, full[name].median_ms) for name in STATUSES),
+        *(_bar(f"{name}, each further container", "us", GROWTH_US, growth_us(measured, name)) for name in LISTS),
+        _bar("relists, of a core", "%", CORE_PERCENT, relist.core_percent),
+        _bar("relists, growth of RSS", "MiB", RSS_GROWTH_MIB, after.rss_mib - before.rss_mib),
+        _bar("relists, growth of threads", "", 0, after.threads - before.threads),
+        _bar("relists, growth of descriptors", "", 0, after.descriptors - before.descriptors),
+        *(_bar(f"{read.name}, after Docker's event", "ms", EXIT_MS, read.median_ms) for read in exits),
+        *(_bar(f"{read.name}, {stops} stops under way", "ms", BUSY_MS, read.median_ms) for read in busy),
+    ]
+
+
+def _bar(name: str, unit: str, limit: float, value: float) -> Bar:
+    return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
+
+
+def as_json(report: Report) -> bytes:
+    """The report as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def as_table(report: Report) -> str:
+    """The report to read."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    machine, engine, relist = report.machine, report.engine, report.relist
+    yield f"Docker Engine {engine.version}, API {engine.api}; {machine.cpus} CPUs, Python {machine.python}"
+    yield f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after; times in ms, end to end"
+    yield ""
+    yield f"{'call':{_NAME}}{'median':>9}{'p95':>9}{'n':>8}"
+    for read in (*report.reads, *report.exits, *report.busy):
+        called = f"{read.name}, {read.containers} containers"
+        yield f"  {called:{_NAME - 2}}{read.median_ms:9.2f}{read.p95_ms:9.2f}{read.count:8}"
+    yield ""
+    yield (
+        f"relists for {relist.seconds:.0f} s, {relist.events} events: {relist.core_percent:.2f} % of a core, "
+        f"RSS {relist.before.rss_mib:.1f} to {relist.after.rss_mib:.1f} MiB"
+    )
+    yield ""
+    yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"
+    for bar in report.bars:
+        verdict = "met" if bar.met else "MISSED"
+        yield f"  {bar.name:{_NAME - 2}}{bar.limit:9.2f}{bar.value:9.2f}  {bar.unit:5}{verdict}"

@@ -1,0 +1,60 @@
+"""Pods that are there to be listed, and the reads of a kubelet, timed."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from integration.bench.laps import Lap
+from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
+from integration.node.engine import Engine
+from integration.node.images import BUSYBOX
+from shim.api.v1 import api_pb2 as pb
+
+AT_ONCE = 8
+TIMES = 200
+CONTAINERS = 2
+"""Of each pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox, what it was made of, and its containers, which were never started."""
+
+    id: str
+    config: pb.PodSandboxConfig
+    containers: Sequence[str]
+
+
+def pods_up(cri: Cri, *, first: int, count: int) -> list[Pod]:
+    """Run `count` pods, numbered from `first`."""
+
+    def up(number: int) -> Pod:
+        config = pod_config(f"read-{number}", linux=HOST_NETWORK)
+        sandbox = cri.run(config)
+        made = [
+            cri.create(sandbox, container_config(f"c{each}", image=BUSYBOX), pod=config) for each in range(CONTAINERS)
+        ]
+        return Pod(sandbox, config, made)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(up, range(first, first + count)))
+
+
+def timed_reads(cri: Cri, engine: Engine, *, pod: Pod) -> dict[str, list[float]]:
+    """Milliseconds of each call, all in turn, so that what drifts on the machine hits them alike."""
+    lap = Lap()
+    image = pb.ImageStatusRequest(image=pb.ImageSpec(image=BUSYBOX))
+    calls: dict[str, Callable[[], object]] = {
+        "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest()),
+        "ListPodSandbox": lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest()),
+        "ContainerStatus": lambda: cri.container_status(pod.containers[0]),
+        "PodSandboxStatus": lambda: cri.sandbox_status(pod.id),
+        "ListImages": lambda: cri.images.ListImages(pb.ListImagesRequest()),
+        "ImageStatus": lambda: cri.images.ImageStatus(image),
+    }
+    for number in range(TIMES):
+        for name, call in calls.items():
+            lap.call(name, call)
+        if number % 10 == 0:
+            lap.call("Docker's GET /containers/json", lambda: engine.api.containers(all=True))
+    return lap.took

@@ -1,0 +1,104 @@
+"""A server whose surroundings can fail: its way to Docker, its CNI plugin, and the disk of its state."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from integration.conftest import NodeDirs, Served, serving
+from integration.cri import Cri
+from integration.networks import bridge, conflist
+from integration.node import images
+from integration.node.commands import run
+from integration.node.engine import Engine, remove_link
+from integration.node.images import Image
+from integration.node.traces import Traces
+from integration.pods.kubelet import wait_image, wait_no_image
+from integration.pods.plugin import TYPE, TroubledPlugin
+from integration.pods.wire import Wire
+
+PLUGIN_SECONDS = 2
+"""How long a plugin may take, on this server."""
+
+PAUSE = "127.0.0.1:9/pause:frail"
+"""Name of its pause image, in a registry that refuses at once."""
+
+_LINK = "frail0"
+_DISK = "1m"
+_MOUNT_SECONDS = 20
+
+
+class Disk:
+    """The file system of a state directory, in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextmanager
+    def mounted(self) -> Iterator[None]:
+        """Have it while the block runs."""
+        run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "tmpfs", self._path], timeout=_MOUNT_SECONDS)
+        yield
+        run(["umount", self._path], timeout=_MOUNT_SECONDS)
+
+    def fill(self) -> None:
+        """Leave no room."""
+        filler = self._path / "filler"
+        subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], check=False, capture_output=True)
+
+    def make_room(self) -> None:
+        """Undo `fill`."""
+        (self._path / "filler").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Frail:
+    """The server and what can fail around it."""
+
+    served: Served
+    wire: Wire
+    plugin: TroubledPlugin
+    disk: Disk
+    pause_image: Image
+
+    @property
+    def cri(self) -> Cri:
+        """A client of the server."""
+        return self.served.cri
+
+    def traces(self) -> tuple[Traces, frozenset[str]]:
+        """Everything a pod could leave behind, and the CNI results in the cache."""
+        return self.served.traces(), frozenset(path.name for path in self.served.dirs.cni_cache.glob("*/*"))
+
+    @contextmanager
+    def without_pause_image(self) -> Iterator[None]:
+        """Have no pause image while the block runs, and no registry to pull it from."""
+        api = self.served.engine.api
+        api.remove_image(self.pause_image.reference, force=True)
+        wait_no_image(self.cri, self.pause_image.reference)
+        try:
+            yield
+        finally:
+            images.load(api, self.pause_image)
+            wait_image(self.cri, self.pause_image.reference)
+
+
+@contextmanager
+def frail_server(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator[Frail]:
+    """Run such a server while the block runs."""
+    pause_image = replace(pause_image, reference=PAUSE)
+    images.load(engine.api, pause_image)
+    plugin = TroubledPlugin(dirs.cni_more_bin, real=dirs.cni_bin / "bridge")
+    network = bridge(dirs.cni_leases, kind=TYPE, link=_LINK, subnets=("10.93.0.0/16",))
+    (dirs.cni_conf / "10-frail.conflist").write_text(conflist(network, name="frail"))
+    disk = Disk(dirs.state)
+    with disk.mounted(), Wire(engine.socket, path=dirs.socket.with_suffix(".docker")) as wire:
+        settings = {
+            "docker_endpoint": f"unix://{wire.path}",
+            "cni_plugin_timeout": PLUGIN_SECONDS,
+            "pod_infra_container_image": PAUSE,
+        }
+        with serving(engine, dirs, **settings) as served:
+            yield Frail(served, wire, plugin, disk, pause_image)
+    remove_link(_LINK)

@@ -1,0 +1,115 @@
+"""Pods and Docker containers that want the same name."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served
+from integration.cri import NAMESPACE, Cri, pod_config
+from integration.pods.kubelet import Kubelet, docker_name, failure, unused_name
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+
+def test_the_same_attempt_twice_is_one_sandbox(kubelet: Kubelet) -> None:
+    pod = kubelet.pod()
+
+    assert kubelet.cri.run(pod.config) == pod.id
+
+
+def test_the_same_attempt_at_the_same_time_is_one_sandbox(cri: Cri, served: Served) -> None:
+    config = pod_config(unused_name("twin"))
+    before = served.traces()
+
+    with ThreadPoolExecutor(4) as pool:
+        ids = set(pool.map(lambda _: cri.run(config), range(4)))
+    [sandbox] = ids
+    cri.remove(sandbox)
+
+    assert served.traces() == before
+
+
+def test_the_next_attempt_is_another_sandbox(kubelet: Kubelet, cri: Cri) -> None:
+    pod = kubelet.pod()
+    config = pod_config(pod.config.metadata.name, attempt=1)
+
+    second = cri.run(config)
+    assert second != pod.id
+    assert {sandbox.id for sandbox in cri.sandboxes()} >= {pod.id, second}
+    cri.remove(second)
+    assert cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
+
+
+def test_a_stopped_sandbox_of_the_same_attempt_is_replaced(kubelet: Kubelet, served: Served) -> None:
+    before = served.traces()
+    pod = kubelet.pod()
+    kubelet.cri.stop(pod.id)
+
+    again = kubelet.cri.run(pod.config)
+    assert again != pod.id
+    assert pod.id not in {sandbox.id for sandbox in kubelet.cri.sandboxes()}
+    kubelet.cri.remove(again)
+    assert served.traces() == before
+
+
+def name_of(config: pb.PodSandboxConfig) -> str:
+    return f"k8s_POD_{config.metadata.name}_{NAMESPACE}_{config.metadata.uid}_0"
+
+
+def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served: Served, images: Images) -> None:
+    before = served.traces()
+    pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
+    api = served.engine.api
+    labels = api.inspect_container(pod.id)["Config"]["Labels"]
+    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=labels)["Id"]
+    wait_until(lambda: served.cri.sandboxes(id=twin))
+
+    served.cri.stop(twin)
+    served.cri.remove(twin)
+
+    assert kubelet.inside(kubelet.started(pod), "cat /etc/resolv.conf") == "nameserver 10.96.0.10\n"
+    served.cri.remove(pod.id)
+    assert served.traces() == before
+
+
+def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
+    config = pod_config(unused_name("taken"))
+    holder = served.engine.api.create_container(images.busybox, name=name_of(config))["Id"]
+
+    sandbox = kubelet.cri.run(config)
+
+    assert docker_name(served, sandbox) == name_of(config)
+    assert holder not in served.traces().containers
+    kubelet.cri.remove(sandbox)
+
+
+def test_a_running_holder_that_is_not_ours_keeps_its_name(kubelet: Kubelet, served: Served, images: Images) -> None:
+    config = pod_config(unused_name("taken"))
+    api = served.engine.api
+    holder = api.create_container(images.busybox, ["sleep", "600"], name=name_of(config))["Id"]
+    api.start(holder)
+    try:
+        sandbox = kubelet.cri.run(config)
+        assert docker_name(served, sandbox).startswith(name_of(config) + "_")
+        assert kubelet.cri.sandbox_status(sandbox).metadata == config.metadata
+        assert kubelet.cri.run(config) == sandbox
+        kubelet.cri.remove(sandbox)
+        assert holder in served.traces().containers
+    finally:
+        api.remove_container(holder, force=True)
+
+
+def test_containers_that_are_not_of_pods_are_not_listed(cri: Cri, served: Served, images: Images) -> None:
+    labels = {"io.kubernetes.docker.type": "container", "io.pydockershim.config": "{}"}
+    other = served.engine.api.create_container(images.busybox, name="k8s-like", labels=labels)["Id"]
+    try:
+        wait_until(lambda: other in served.traces().containers)
+        assert other not in {container.id for container in cri.containers()}
+        with pytest.raises(grpc.RpcError) as unknown:
+            cri.container_status(other)
+        assert failure(unknown)[0] == grpc.StatusCode.NOT_FOUND
+        cri.remove_container(other)
+        assert other in served.traces().containers
+    finally:
+        served.engine.api.remove_container(other, force=True)

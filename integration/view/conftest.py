@@ -1,0 +1,51 @@
+"""A server whose Docker can be made to hang, and pods on it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
+from integration.networks import bridge, conflist
+from integration.node.box import HOME, Node
+from integration.node.engine import Engine, remove_link
+from integration.pods.kubelet import Kubelet, unused_name
+from integration.view.proxy import DockerProxy
+
+BRIDGE = "view0"
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: Engine) -> Iterator[DockerProxy]:
+    """Stand between the engine and its clients."""
+    sockets = HOME / "sockets"  # short, as the paths of sockets must be
+    sockets.mkdir(exist_ok=True)
+    made = DockerProxy(sockets / f"{unused_name('proxy')}.sock", upstream=engine.socket)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> Iterator[Served]:  # noqa: ARG001 - images must be there
+    """Run a server behind the proxy; what its pods leave behind is an error at its end."""
+    dirs = make_node_dirs(node, HOME / unused_name("view"))
+    configure_network(dirs)
+    with serving(engine, dirs, docker_endpoint=proxy.url) as made:
+        before = made.traces()
+        yield made
+        made.clear()
+        assert before.added(made.traces()) == []
+    remove_link(BRIDGE)
+
+
+@pytest.fixture
+def kubelet(proxied: Served, images: Images) -> Iterator[Kubelet]:
+    """Make pods on that server; they are removed at the end of the test."""
+    made = Kubelet(proxied.cri, images.busybox)
+    yield made
+    made.remove_all()
+
+
+def configure_network(dirs: NodeDirs) -> None:
+    """Give pods a network that no other server has."""
+    plugin = bridge(dirs.cni_leases, subnets=["10.87.0.0/16"], link=BRIDGE)
+    (dirs.cni_conf / "10-view.conflist").write_text(conflist(plugin, name="view"))

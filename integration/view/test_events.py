@@ -1,0 +1,140 @@
+"""An event stream that is damaged on its way leaves the view as Docker's truth."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import docker
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from integration.conftest import Images
+from integration.node.engine import Engine
+from integration.pods.kubelet import unused_name
+from integration.view.proxy import DockerProxy
+from integration.waiting import wait_until
+from shim import labels
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.client import DockerEngine
+from shim.errors import NotFound
+from shim.names import sandbox_name
+from shim.view import translate
+from shim.view.node import NodeView
+from shim.view.records import Record
+from shim.view.watch import Pace, Watcher
+
+FAULTS = ("pass", "drop", "twice", "late", "cut", "half")
+DEEDS = ("create", "create", "start", "start", "kill", "restart", "rename", "remove", "cut")
+PACE = Pace(compare=0.3, believe=0.2, retry=0.1, reconnect_least=0.02, reconnect_most=0.1)
+
+
+class Pods:
+    """Pause containers of one example, treated as others would."""
+
+    def __init__(self, api: docker.APIClient, image: str) -> None:
+        self._api = api
+        self._image = image
+        self.made: list[str] = []
+
+    def do(self, what: str, choice: int) -> None:
+        """Do something to one of them."""
+        if what == "create":
+            self.made.append(self._created())
+            return
+        if not self.made:
+            return
+        chosen = self.made[choice % len(self.made)]
+        match what:
+            case "start":
+                self._api.start(chosen)
+            case "kill" if self._api.inspect_container(chosen)["State"]["Running"]:
+                self._api.kill(chosen)
+            case "restart":
+                self._api.restart(chosen, timeout=0)
+            case "rename":
+                self._api.rename(chosen, f"k8s_{unused_name('renamed')}")
+            case "remove":
+                self.made.remove(chosen)
+                self._api.remove_container(chosen, force=True)
+
+    def clear(self) -> None:
+        for container in self.made:
+            self._api.remove_container(container, force=True)
+
+    def _created(self) -> str:
+        metadata = pb.PodSandboxMetadata(name=unused_name("pod"), namespace="view", uid="u")
+        tags = labels.sandbox_labels(pb.PodSandboxConfig(metadata=metadata), runtime_handler="")
+        made = self._api.create_container(
+            self._image, ["sleep", "3600"], name=sandbox_name(metadata), labels=dict(tags), network_disabled=True
+        )
+        return str(made["Id"])
+
+
+@contextmanager
+def watched(url: str) -> Iterator[NodeView]:
+    engine = DockerEngine(url, request_timeout=30)
+    view = NodeView(engine)
+    watcher = Watcher(engine, view, pace=PACE)
+    watcher.start()
+    try:
+        yield view
+    finally:
+        watcher.stop()
+        engine.close()
+
+
+@pytest.fixture
+def truth(engine: Engine) -> Iterator[DockerEngine]:
+    """Docker without anything between."""
+    made = DockerEngine(engine.url, request_timeout=30)
+    yield made
+    made.close()
+
+
+@given(
+    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 3)), min_size=4, max_size=10),
+    faults=st.lists(st.sampled_from(FAULTS), max_size=30),
+)
+@settings(
+    max_examples=15,
+    deadline=None,
+    database=None,
+    # The fixtures hold no state of an example.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_damaged_event_stream(
+    engine: Engine,
+    images: Images,
+    proxy: DockerProxy,
+    truth: DockerEngine,
+    deeds: list[tuple[str, int]],
+    faults: list[str],
+) -> None:
+    pods = Pods(engine.api, images.busybox)
+    proxy.damage(iter(faults))
+    try:
+        with watched(proxy.url) as view:
+            for what, choice in deeds:
+                if what == "cut":
+                    proxy.cut()
+                pods.do(what, choice)
+            proxy.damage(iter(()))
+            wait_until(lambda: _is_true(view, truth, pods.made))
+    finally:
+        proxy.damage(iter(()))
+        pods.clear()
+
+
+def _is_true(view: NodeView, truth: DockerEngine, made: list[str]) -> bool:
+    """Whether the view answers, and tells of these containers what Docker does, and of no others of theirs."""
+    if view.stats().outage:
+        return False
+    seen = {record.id: record for record in view.sandboxes() if record.config.metadata.namespace == "view"}
+    return seen.keys() == set(made) and all(_as_inspected(truth, record) == record for record in seen.values())
+
+
+def _as_inspected(truth: DockerEngine, record: Record) -> Record | None:
+    try:
+        return translate.record_from_inspect(truth.inspect_container(record.id), previous=record)
+    except NotFound:
+        return None

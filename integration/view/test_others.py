@@ -1,0 +1,149 @@
+"""What others do to Docker shows up as what it is: the command line, a builder, the kernel."""
+
+import io
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import grpc
+import pytest
+
+from integration.conftest import Served
+from integration.cri import HOST_NETWORK
+from integration.pods.kubelet import Kubelet, failure, unused_name
+from integration.view.proxy import DockerProxy
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+
+@pytest.fixture
+def api(proxied: Served) -> docker.APIClient:
+    """Docker's own client, past the proxy."""
+    return proxied.engine.api
+
+
+@pytest.mark.parametrize(
+    ("deed", "exit_code"),
+    [
+        (lambda api, container: api.stop(container, timeout=10), 143),
+        (lambda api, container: api.kill(container, signal="SIGTERM"), 143),
+        (lambda api, container: api.kill(container), 137),
+    ],
+    ids=["stop", "kill -TERM", "kill"],
+)
+def test_ended_by_others(
+    kubelet: Kubelet, api: docker.APIClient, deed: Callable[[docker.APIClient, str], None], exit_code: int
+) -> None:
+    command = ("sh", "-c", "trap 'exit 143' TERM; sleep 3600 & wait")
+    container = kubelet.started(kubelet.pod(linux=HOST_NETWORK), *command)
+    # Process 1 of a container ignores what it has no trap for yet.
+    wait_until(lambda: "sleep" in kubelet.cri.exec(container, "ps").stdout.decode())
+    deed(api, container)
+    status = wait_exited(kubelet, container)
+    assert (status.exit_code, status.reason) == (exit_code, "Error")
+
+
+def wait_exited(kubelet: Kubelet, container: str, seconds: float = 15) -> pb.ContainerStatus:
+    def exited() -> pb.ContainerStatus | None:
+        try:
+            status = kubelet.cri.container_status(container)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:  # while the view is rebuilt
+                return None
+            raise
+        return status if status.state == pb.CONTAINER_EXITED else None
+
+    status = wait_until(exited, seconds)
+    assert status is not None
+    return status
+
+
+def test_removed_by_others(kubelet: Kubelet, api: docker.APIClient) -> None:
+    pod = kubelet.pod(linux=HOST_NETWORK)
+    removed, pruned, running = kubelet.started(pod), kubelet.started(pod), kubelet.started(pod)
+    kubelet.cri.stop_container(pruned)
+    api.remove_container(removed, force=True)
+    api.prune_containers()  # type: ignore[no-untyped-call] # a gap in the stubs
+    wait_until(lambda: [container.id for container in kubelet.cri.containers()] == [running])
+    with pytest.raises(grpc.RpcError) as raised:
+        kubelet.cri.container_status(pruned)
+    assert failure(raised)[0] is grpc.StatusCode.NOT_FOUND
+    # Both are gone already, which is what their removal is to bring about.
+    kubelet.cri.stop_container(removed)
+    kubelet.cri.remove_container(pruned)
+
+
+def test_images_of_others(kubelet: Kubelet, api: docker.APIClient) -> None:
+    def known(reference: str) -> pb.Image | None:
+        request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
+        answer = kubelet.cri.images.ImageStatus(request)
+        return answer.image if answer.HasField("image") else None
+
+    tagged, built = f"test.example/{unused_name('tagged')}:v1", f"test.example/{unused_name('built')}:v1"
+    assert api.tag(kubelet.image, tagged.rpartition(":")[0], "v1")
+    image = wait_until(lambda: known(tagged))
+    assert image is not None
+    assert image.id == (known(kubelet.image) or pb.Image()).id
+
+    dockerfile = f"FROM {kubelet.image}\nLABEL made={built}\nUSER 1000\n"
+    output = list(api.build(fileobj=io.BytesIO(dockerfile.encode()), tag=built, rm=True))
+    made = wait_until(lambda: known(built))
+    assert made is not None, output
+    assert (made.id != image.id, made.uid.value) == (True, 1000)
+
+    for reference in (tagged, built):
+        api.remove_image(reference)
+    wait_until(lambda: not known(tagged) and not known(built))
+    assert known(kubelet.image)
+
+
+def test_sandbox_whose_pause_was_killed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
+    """It is not ready, and its network is released by Stop as ever."""
+    before = proxied.traces()
+    pod = kubelet.pod()
+    api.kill(pod.id)
+    wait_until(lambda: kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
+    assert [sandbox.state for sandbox in kubelet.cri.sandboxes(id=pod.id)] == [pb.SANDBOX_NOTREADY]
+    assert proxied.traces().leases > before.leases
+
+    kubelet.cri.stop(pod.id)
+    stopped = proxied.traces()
+    assert (stopped.leases, stopped.namespaces) == (before.leases, before.namespaces)
+    kubelet.cri.remove(pod.id)
+    assert before.added(proxied.traces()) == []
+
+
+def test_sandbox_whose_pause_was_removed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
+    before = proxied.traces()
+    pod = kubelet.pod()
+    api.remove_container(pod.id, force=True)
+    wait_until(lambda: kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
+    kubelet.cri.stop(pod.id)
+    kubelet.cri.remove(pod.id)
+    assert kubelet.cri.sandboxes(id=pod.id) == []
+    assert before.added(proxied.traces()) == []
+
+
+def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:
+    """A containerd shim that hangs tells nobody that its container has ended; Docker goes on calling it running."""
+    container = kubelet.started(kubelet.pod(linux=HOST_NETWORK))
+    pid = int(api.inspect_container(container)["State"]["Pid"])
+    shim = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        proxy.cut()  # the next compare, up to a minute early
+        status = wait_exited(kubelet, container, seconds=30)
+        assert (status.exit_code, status.reason) == (255, "Unknown")
+        assert "docker has missed the exit" in status.message
+        assert api.inspect_container(container)["State"]["Running"]
+        assert [one.id for one in kubelet.cri.containers(state=pb.ContainerStateValue(state=pb.CONTAINER_EXITED))] == [
+            container
+        ]
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    # Now Docker learns of it too, and knows how it ended.
+    wait_until(lambda: kubelet.cri.container_status(container).exit_code == 137)
+    assert kubelet.cri.container_status(container).reason == "Error"

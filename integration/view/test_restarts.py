@@ -1,0 +1,132 @@
+"""Docker goes away and comes back: no answer in between, and the first one after it is complete."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+import msgspec
+import pytest
+
+from integration.conftest import Images, Served
+from integration.cri import HOST_NETWORK
+from integration.node.engine import Engine
+from integration.pods.kubelet import Kubelet, Pod
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+ROUNDS = 10
+
+
+@contextmanager
+def configured(engine: Engine, **settings: object) -> Iterator[None]:
+    """Restart the engine with further settings, and again without them."""
+    path = engine.home / "daemon.json"
+    before = path.read_bytes()
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(before) | settings))
+    try:
+        engine.restart()
+        yield
+    finally:
+        path.write_bytes(before)
+        engine.restart()
+
+
+@pytest.fixture
+def kubelet(served: Served, images: Images, request: pytest.FixtureRequest) -> Iterator[Kubelet]:
+    """Make pods on an engine that may be stopped; the parameter is whether it has live-restore."""
+    # What ignores SIGTERM, as pause and sleep do, would keep every stop of Docker waiting.
+    settings = {"live-restore": request.param, "shutdown-timeout": 1}
+    before = served.traces()
+    with configured(served.engine, **settings):
+        wait_until(lambda: ids_if_answered(served))
+        made = Kubelet(served.cri, images.busybox)
+        yield made
+        made.remove_all()
+    wait_until(lambda: ids_if_answered(served))
+    assert served.traces() == before
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A pod with a container, and how that was before."""
+
+    pod: Pod
+    container: str
+    status: pb.ContainerStatus
+
+
+def known(kubelet: Kubelet) -> Known:
+    pod = kubelet.pod(linux=HOST_NETWORK)
+    container = kubelet.started(pod)
+    return Known(pod, container, kubelet.cri.container_status(container))
+
+
+@pytest.mark.parametrize("kubelet", [True], ids=["live-restore"], indirect=True)
+def test_live_restore_keeps_containers_as_they_were(served: Served, kubelet: Kubelet) -> None:
+    before = known(kubelet)
+    for number in range(ROUNDS):
+        gone_and_back(served, crash=number % 2 == 1)
+        assert served.cri.container_status(before.container) == before.status
+        assert served.cri.sandbox_status(before.pod.id).state == pb.SANDBOX_READY
+    assert served.cri.exec(before.container, "echo", "here").stdout == b"here\n"
+    served.cri.stop_container(before.container)
+
+
+@pytest.mark.parametrize("kubelet", [False], ids=["no live-restore"], indirect=True)
+def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served, kubelet: Kubelet) -> None:
+    earlier: list[Known] = []
+    for number in range(ROUNDS):
+        earlier.append(known(kubelet))
+        gone_and_back(served, crash=number % 2 == 1)
+        for each in earlier:
+            status = served.cri.container_status(each.container)
+            assert (status.state, status.started_at) == (pb.CONTAINER_EXITED, each.status.started_at)
+            assert status.exit_code != 0
+            assert served.cri.sandbox_status(each.pod.id).state == pb.SANDBOX_NOTREADY
+
+
+def gone_and_back(served: Served, *, crash: bool) -> None:
+    """Stop the engine, or end it like a crash, look, and start it again; the first answer then is complete."""
+    pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
+    events = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
+    (served.engine.kill if crash else served.engine.stop)()
+
+    wait_until(lambda: code_of_list(served) is grpc.StatusCode.UNAVAILABLE)
+    assert end_of(events) is grpc.StatusCode.UNAVAILABLE
+    condition = served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0]
+    assert (condition.type, condition.status, condition.reason) == ("RuntimeReady", False, "DockerDaemonNotReady")
+    assert "docker" in condition.message
+    for read in (served.cri.containers, lambda: served.cri.container_status(next(iter(containers)))):
+        with pytest.raises(grpc.RpcError) as raised:
+            read()
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    served.engine.start()
+    assert wait_until(lambda: ids_if_answered(served)) == (pods, containers)
+    assert served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0].status
+
+
+def end_of(events: Iterable[pb.ContainerEventResponse]) -> grpc.StatusCode:
+    """How a stream of events ends, whatever it brings before."""
+    with pytest.raises(grpc.RpcError) as raised:
+        for _ in events:
+            pass
+    return raised.value.code()
+
+
+def code_of_list(served: Served) -> grpc.StatusCode:
+    try:
+        served.cri.sandboxes()
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def ids_if_answered(served: Served) -> tuple[set[str], set[str]] | None:
+    try:
+        return {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise
+        return None

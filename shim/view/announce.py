@@ -1,0 +1,65 @@
+"""What subscribers are told of the changes of the view, and when.
+
+Guarded by the lock of the view, which must be held: so all hear the same order.
+"""
+
+import time
+from dataclasses import replace
+
+from shim.broadcast import Broadcast, Subscription
+from shim.errors import ShimError
+from shim.names import sandbox_name
+from shim.view import changes
+from shim.view.records import Change, Record, SandboxRecord
+
+
+class Announcer:
+    """Publishes the steps between records; those of a sandbox that is being made wait until it is made."""
+
+    def __init__(self, *, capacity: int) -> None:
+        """`capacity` is how many changes a subscriber may fall behind."""
+        self._broadcast = Broadcast[Change](capacity=capacity)
+        self._held: dict[str, list[Change]] = {}
+        self._closed: ShimError | None = None
+
+    def subscribe(self) -> Subscription[Change]:
+        """Every change from now on, as a context manager. Raises what this was closed with."""
+        if self._closed is not None:
+            raise self._closed
+        return self._broadcast.subscribe()
+
+    def subscribers(self) -> int:
+        """How many there are."""
+        return len(self._broadcast)
+
+    def end(self, error: ShimError) -> None:
+        """End every subscription with `error`."""
+        self._broadcast.end(error)
+
+    def close(self, error: ShimError) -> None:
+        """End every subscription with `error`, and refuse new ones with it."""
+        self._closed = error
+        self._broadcast.end(error)
+
+    def tell(self, old: Record | None, new: Record | None) -> None:
+        """Tell the steps from one record of a container to the next; None stands for one that is not there."""
+        now = time.time_ns()
+        shown = new or (old and changes.vanished(old, at=now))
+        if shown is None:
+            return
+        held = self._held.get(sandbox_name(shown.config.metadata)) if isinstance(shown, SandboxRecord) else None
+        for kind in changes.steps(old, new):
+            change = Change(kind=kind, record=shown, at=now)
+            if held is None:
+                self._broadcast.publish(change)
+            else:
+                held.append(change)
+
+    def hold(self, name: str) -> None:
+        """Keep back what happens to the sandbox of this name (`shim.names.sandbox_name`) until `release`."""
+        self._held[name] = []
+
+    def release(self, name: str) -> None:
+        """Tell what was kept back, in its order, as of now: it must not seem older than what was told before."""
+        for change in self._held.pop(name):
+            self._broadcast.publish(replace(change, at=time.time_ns()))

@@ -1,0 +1,53 @@
+"""Whether the first process of a container is still there, whatever Docker says.
+
+Docker learns of an exit from containerd, and containerd from the container's shim; an event that is lost on that way
+(a shim that hangs or was killed, a containerd that was restarted at the wrong moment) leaves a container "running" for
+good. The pids Docker tells are ours too: without a shared pid namespace no pod network could be set up either.
+"""
+
+import os
+from pathlib import Path
+
+from shim.view.records import Record
+
+SLACK_NS = 10_000_000_000
+"""How much later than Docker's `StartedAt` a container's process may seem to have begun: clocks get set."""
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
+    """Whether a container is called running, yet its process has ended or its pid is somebody else's by now.
+
+    A process that has ended but is not collected has ended. A pid is somebody else's only if both the time it began and
+    its cgroup say so: a runtime with a sandbox of its own may put its process into another cgroup, and clocks are set.
+    False wherever it cannot be told.
+    """
+    life = record.life
+    if not life.running or not life.pid:
+        return False
+    try:
+        # proc(5): fields count from behind the name, which may hold blanks and parentheses.
+        fields = (proc / str(life.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        if fields[0] in {"Z", "X"}:
+            return True
+        began_at = _boot_time(proc) + int(fields[19]) * _NS_PER_TICK
+        return began_at > life.started_at + SLACK_NS and not _in_cgroup_of(record.id, proc / str(life.pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def _boot_time(proc: Path) -> int:
+    """When the kernel began, by the clock as it is set now, ns since the epoch."""
+    try:
+        words = (proc / "stat").read_text().split()
+    except OSError as error:
+        raise ValueError(f"the kernel does not tell when it began: {error}") from error
+    return int(words[words.index("btime") + 1]) * 1_000_000_000
+
+
+def _in_cgroup_of(container_id: str, process: Path) -> bool:
+    """Both of Docker's cgroup drivers name a container's cgroup by its full id."""
+    return container_id in (process / "cgroup").read_text()

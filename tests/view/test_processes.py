@@ -1,0 +1,89 @@
+"""Real processes stand for those of containers; only what no process of a test can be comes from a made-up /proc."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.view.processes import SLACK_NS, process_ended
+from shim.view.records import ContainerRecord
+from tests.view.samples import container, life
+
+HOUR_NS = 3600 * 10**9
+
+
+def record(
+    pid: int, *, started_at: int | None = None, state: pb.ContainerState = pb.CONTAINER_RUNNING
+) -> ContainerRecord:
+    started_at = time.time_ns() if started_at is None else started_at
+    return container("c" * 64, of=replace(life(state), pid=pid, started_at=started_at))
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def test_one_that_runs(sleeper: subprocess.Popen[bytes]) -> None:
+    assert not process_ended(record(sleeper.pid))
+
+
+def test_one_that_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.kill()
+    sleeper.wait()
+    assert process_ended(record(sleeper.pid))
+
+
+def test_one_that_nobody_has_collected(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert process_ended(record(sleeper.pid))
+
+
+def test_a_pid_that_is_somebody_elses(sleeper: subprocess.Popen[bytes]) -> None:
+    assert process_ended(record(sleeper.pid, started_at=time.time_ns() - HOUR_NS))
+
+
+@pytest.mark.parametrize(
+    ("pid", "state"),
+    [(0, pb.CONTAINER_RUNNING), (2**22 + 1, pb.CONTAINER_EXITED), (2**22 + 1, pb.CONTAINER_CREATED)],
+    ids=["pid unknown", "exited", "created"],
+)
+def test_nobody_waits_for_what_does_not_run(pid: int, state: pb.ContainerState) -> None:
+    assert not process_ended(record(pid, state=state))
+
+
+@pytest.mark.parametrize(
+    ("later_ns", "cgroup", "ended"),
+    [
+        (-HOUR_NS, "/kubepods/other", False),
+        (SLACK_NS // 2, "/kubepods/other", False),
+        (HOUR_NS, "/kubepods/other", True),
+        (HOUR_NS, "/kubepods/pod1/" + "c" * 64, False),
+        (HOUR_NS, "/kubepods.slice/docker-" + "c" * 64 + ".scope/init.scope", False),
+    ],
+    ids=["an earlier one", "clock a little off", "another", "clock set forward", "clock set forward, systemd"],
+)
+def test_another_process_is_known_by_time_and_cgroup(tmp_path: Path, later_ns: int, cgroup: str, ended: bool) -> None:
+    boot, ticks = 1_700_000_000, 500
+    began = boot * 10**9 + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    (tmp_path / "77").mkdir()
+    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {boot}\n")
+    (tmp_path / "77/stat").write_text(f"77 (a ) name) S {'0 ' * 18}{ticks} 0\n")
+    (tmp_path / "77/cgroup").write_text(f"4:memory:{cgroup}\n")
+    assert process_ended(record(77, started_at=began - later_ns), proc=tmp_path) is ended
+
+
+def test_what_cannot_be_told_is_not_believed(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/stat").write_text("77 (a) S")
+    assert not process_ended(record(77), proc=tmp_path)

@@ -129,15 +129,15 @@ class Session:
 
     def _exchange(self) -> None:
         """Send and receive until the client has gone, or has got everything after `finish`."""
-        while self._exchanged_some():
-            if self._over:
-                self.scope.cancel()
-                self._linger()
-                return
+        while not self._over:
             if self._finishing and self._all_sent():
                 self._pipe.end_sending()
                 self._linger()
                 return
+            if not self._exchanged_some():
+                return
+        self.scope.cancel()
+        self._linger()
 
     def _exchanged_some(self) -> bool:
         """Wait for the connection and serve it once; False at its end."""

@@ -9,6 +9,7 @@ import pytest
 from shim.errors import Cancelled
 from shim.streaming import spdy
 from shim.streaming.channel import Channel
+from shim.streaming.pipe import Pipe
 from shim.streaming.spdy import frames
 from shim.streaming.spdy.headers import Deflater, block_from_headers
 from shim.streaming.transport import Session
@@ -240,3 +241,16 @@ def test_watchers_are_called() -> None:
         session.watch(called.set)
 
         assert called.wait(SECONDS)
+
+
+def test_an_end_before_the_beginning_is_not_lost() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        session = Session(Pipe(ours), server(), idle_timeout=0)
+        session.end("the server stops")
+        loop = threading.Thread(target=session.run)
+        loop.start()
+        loop.join(SECONDS)
+
+        assert not loop.is_alive()
+        assert theirs.recv(1) == b""

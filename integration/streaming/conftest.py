@@ -49,6 +49,7 @@ class Kubectl:
         """Start it, with pipes."""
         return subprocess.Popen(
             self.command(*arguments),
+            bufsize=0,  # `communicate` would not know of what a buffer of Python's holds
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,5 +1,5 @@
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -46,17 +46,18 @@ def test_input_that_is_not_once_can_come_again(kubelet: Kubelet, kubectl: Kubect
 
 
 def test_earlier_output_is_not_shown_and_several_see_the_same(kubelet: Kubelet, kubectl: Kubectl, solo: Pod) -> None:
-    container = kubelet.started(solo, "sh", "-c", "echo early; read go; echo late; echo bad >&2; read go", stdin=True)
+    script = "echo early; while read word; do echo $word; echo bad >&2; done; sleep 3600"
+    container = kubelet.started(solo, "sh", "-c", script, stdin=True)
     clients = [kubectl.begin("attach", "solo") for _ in range(3)]
     typist = kubectl.begin("attach", "-i", "solo")
-    # There is no telling when an attachment stands but by what it shows.
-    time.sleep(1)
     assert typist.stdin is not None
-    typist.stdin.write(b"go\n")
-    typist.stdin.flush()
-    for client in clients:
-        assert client.stdout is not None
-        assert client.stdout.readline() == b"late\n"
+    # There is no telling when an attachment stands but by what it shows.
+    with ThreadPoolExecutor(3) as pool:
+        shown = [pool.submit(client.stdout.readline) for client in clients if client.stdout]
+        while not all(line.done() for line in shown):
+            typist.stdin.write(b"late\n")
+            wait(shown, timeout=0.2)
+    assert [line.result() for line in shown] == [b"late\n"] * 3
 
     kubelet.cri.stop_container(container)
 

@@ -12,7 +12,11 @@ RETRY_MOST = 30.0
 
 
 class Dirty:
-    """A queue of keys. Thread-safe."""
+    """A queue of keys. Thread-safe.
+
+    One worker is woken at a time: whoever ends a look asks for the next key itself, and whoever takes a key while
+    there is more to do wakes the next.
+    """
 
     def __init__(self, *, slow_workers: int, retry_seconds: float) -> None:
         """At most `slow_workers` work on keys that failed; `retry_seconds` is the first wait, doubled each time."""
@@ -34,7 +38,7 @@ class Dirty:
             else:
                 self._due.pop(key, None)
                 self._waiting[key] = None
-            self._changed.notify_all()
+                self._changed.notify()
 
     def mark_failed(self, key: str) -> None:
         """Ask for another look at what failed elsewhere, after a while."""
@@ -48,6 +52,8 @@ class Dirty:
             while not self._closed:
                 key = self._take()
                 if key is not None:
+                    if self._waiting or self._due:
+                        self._changed.notify()  # somebody has to look after the rest while this one works
                     return key
                 self._changed.wait(self._until_due())
             return None
@@ -97,11 +103,10 @@ class Dirty:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         wait = self._retry_seconds * 2 ** min(failures - 1, 16)
         self._due[key] = time.monotonic() + min(wait, RETRY_MOST)
-        self._changed.notify_all()
+        self._changed.notify()
 
     def _repeat(self, key: str) -> None:
         if key in self._again:
             self._again.discard(key)
             self._due.pop(key, None)
             self._waiting[key] = None
-        self._changed.notify_all()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from shim.container.exec import exec_url
 from shim.errors import FailedPrecondition, ShimError
 from shim.ids import ContainerId
 from shim.runtime import Runtime
-from shim.sandbox.portforward import dial, port_forward_url
+from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stream_runtime import serve_session
 from shim.streaming import spdy
@@ -175,26 +174,3 @@ def test_no_urls_are_given_for_what_does_not_run(rt: Runtime) -> None:
     stop_pod_sandbox(rt, sandbox_id=sandbox)
     with pytest.raises(FailedPrecondition, match="not ready"):
         port_forward_url(rt, request=pb.PortForwardRequest(pod_sandbox_id=sandbox))
-
-
-@pytest.mark.parametrize(
-    ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["IPv4", "IPv6"]
-)
-def test_a_host_network_pod_is_dialled_on_both_loopbacks(
-    rt: Runtime, family: socket.AddressFamily, address: str
-) -> None:
-    sandbox = ready_pod(rt)
-    with socket.create_server((address, 0), family=family) as server:
-        port = server.getsockname()[1]
-        with dial(rt, sandbox_id=sandbox, port=port) as connected:
-            assert connected.getpeername()[:2] == (address, port)
-
-
-def test_a_port_where_nobody_listens_is_told_with_both_addresses(rt: Runtime) -> None:
-    sandbox = ready_pod(rt)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-
-        with pytest.raises(ShimError, match=rf"port {port} .*127\.0\.0\.1: connection refused, ::1: "):
-            dial(rt, sandbox_id=sandbox, port=port)

@@ -6,7 +6,8 @@
 #     -v /sys/fs/cgroup:/sys/fs/cgroup pydockershim
 #
 # The paths are the same inside and outside, because the kubelet, Docker and the CNI plugins all name them. /run is
-# shared so that a network namespace pinned here is seen by the node.
+# shared so that a network namespace pinned here is seen by the node. A hostPath volume outside of these directories is
+# looked up, and made when it is missing, in this image instead of on the node: mount those that pods use, too.
 
 FROM python:3.11-slim AS build
 WORKDIR /src

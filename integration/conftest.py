@@ -156,9 +156,15 @@ def private_registry(node: Node) -> Iterator[Registry]:
     yield from _registry(node, "private-registry", private=True)
 
 
-def _registry(node: Node, name: str, *, private: bool) -> Iterator[Registry]:
+@pytest.fixture(scope="session")
+def tls_registry(node: Node) -> Iterator[Registry]:
+    """Run a registry that speaks TLS alone, and asks for USER and PASSWORD."""
+    yield from _registry(node, "tls-registry", private=True, tls=True)
+
+
+def _registry(node: Node, name: str, *, private: bool, tls: bool = False) -> Iterator[Registry]:
     program = node.tools.root / "usr/bin/docker-registry"
-    made = Registry(program, home=HOME / f"{name}-{os.getpid()}", private=private)
+    made = Registry(program, home=HOME / f"{name}-{os.getpid()}", private=private, tls=tls)
     made.start()
     yield made
     made.stop()

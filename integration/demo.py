@@ -4,12 +4,12 @@ With `--serve` the server stays in the foreground instead, and the lines to use 
 """
 
 import argparse
+import os
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,6 @@ from integration.cri import Cri, connected, container_config, pod_config
 from integration.node.commands import run_foreground
 from integration.node.host import SOCKET
 from integration.node.images import BUSYBOX
-from integration.node.traces import Traces, traces
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 
@@ -28,6 +27,7 @@ T = TypeVar("T")
 NETNS = Path("/run/netns")
 LEASES = Path("/var/lib/cni/networks")
 
+UID = f"demo-{os.getpid()}"
 PORT = 8080
 PAGE = "hello from a pod on Docker"
 WEB_SERVER = f"mkdir -p /www && echo '{PAGE}' > /www/index.html && exec httpd -f -p {PORT} -h /www"
@@ -64,9 +64,7 @@ def _demo() -> int:
         server.start()
         try:
             with connected(server.socket) as cri:
-                before = _traces(home)
-                _drive(cri, home)
-                left = before.added(_traces(home))
+                left = _left_behind(_drive(cri, home), home)
         except BaseException:
             print(server.daemon.log_tail(), file=sys.stderr)
             raise
@@ -79,14 +77,17 @@ def _demo() -> int:
     return 0
 
 
-def _traces(home: Path) -> Traces:
-    """What pods leave behind, but for the bridge, which the first pod makes for all that follow."""
+def _left_behind(pod: str, home: Path) -> list[str]:
+    """Whatever there still is of the pod; the machine may have others, which come and go meanwhile."""
     client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
     try:
-        found = traces(client, netns_dir=NETNS, lease_dir=LEASES, state_dir=home / "state")
+        found = client.containers(all=True, filters={"label": f"io.kubernetes.pod.uid={UID}"})
     finally:
         client.close()
-    return replace(found, links=frozenset())
+    leases = [path for path in LEASES.glob("*/*") if pod in path.read_text(errors="replace")]
+    files = [path for path in (home / "state").rglob("*") if pod in path.name]
+    pins = list(NETNS.glob(f"*{pod}*"))
+    return [f"container {row['Id']}" for row in found] + [str(path) for path in (*leases, *files, *pins)]
 
 
 def _serve() -> int:
@@ -102,9 +103,10 @@ def _serve() -> int:
     return run_foreground([sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint={endpoint}"])
 
 
-def _drive(cri: Cri, home: Path) -> None:
+def _drive(cri: Cri, home: Path) -> str:
+    """Let the pod live, and return its id."""
     steps = Steps()
-    config = pod_config("demo", log_directory=str(home / "logs"))
+    config = pod_config("demo", uid=UID, log_directory=str(home / "logs"))
     steps.run("Version", lambda: cri.runtime.Version(pb.VersionRequest()), tell=_version)
     steps.run("Status", lambda: cri.runtime.Status(pb.StatusRequest()), tell=_conditions)
     pod = steps.run("RunPodSandbox", lambda: cri.run(config), tell=_short)
@@ -124,6 +126,7 @@ def _drive(cri: Cri, home: Path) -> None:
     finally:
         steps.run("StopPodSandbox", lambda: cri.stop(pod))
         steps.run("RemovePodSandbox", lambda: cri.remove(pod))
+    return pod
 
 
 def _version(answer: pb.VersionResponse) -> str:

@@ -20,6 +20,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
+from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify
 from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
@@ -151,6 +152,7 @@ def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
 @contextlib.contextmanager
 def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
     """Put the collaborators together; the view and the CNI directory are followed inside the block."""
+    keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
         engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
         ending.callback(engine.close)
@@ -176,6 +178,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             ),
             locks=KeyedLocks(),
             sessions=sessions,
+            keyring=keyring,
         )
 
 

@@ -10,8 +10,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from shim.errors import ResourceExhausted, ShimError
+
+Sync = Literal["name", "content", "nothing"]
+"""How much of a write waits for the disk; what a crash of the process leaves does not depend on it."""
 
 _TEMPORARY = ".tmp"
 _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -38,22 +42,22 @@ def ensure_private_directory(path: Path) -> None:
             path.chmod(0o700)
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, keep_over_power_loss: bool = True) -> None:
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, sync: Sync = "name") -> None:
     """Replace `path` by `content` atomically; on an error the old file is still there, whole.
 
-    A power loss afterwards finds the new content, and without `keep_over_power_loss`, which saves the fsync of the
-    directory, the old or the new one. When that fsync fails, the new content is in place but may be lost with the
-    power: an error too.
+    `sync` tells what a power loss afterwards may leave: with `name` the new content, with `content` the old or the new
+    one, with `nothing` perhaps an empty file. When the last fsync fails, the new content is in place but may be lost
+    with the power: an error too.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with failing_as(f"write {path}"):
         try:
-            _write_new(temporary, content, mode=mode)
+            _write_new(temporary, content, mode=mode, sync=sync != "nothing")
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        if keep_over_power_loss:
+        if sync == "name":
             sync_directory(path.parent)
 
 
@@ -79,11 +83,12 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+def _write_new(path: Path, content: bytes, *, mode: int, sync: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, mode), "wb", buffering=0) as file:
         os.fchmod(file.fileno(), mode)
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())

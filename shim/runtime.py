@@ -9,6 +9,7 @@ from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
+from shim.credentials.keyring import Keyring
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.flights import Flights
@@ -36,6 +37,8 @@ class Runtime:
     locks: KeyedLocks
     sessions: Sessions
     """Gives out the URLs of streaming sessions."""
+    keyring: Keyring = field(default_factory=Keyring)
+    """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))

@@ -185,3 +185,15 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> N
         limits = Path(f"/proc/{server.process.pid}/limits").read_text()
     line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
     assert line.split()[3:5] == ["4096", "4096"]
+
+
+def test_a_credential_provider_that_cannot_work_keeps_it_from_starting(tmp_path: Path) -> None:
+    file = tmp_path / "providers.yaml"
+    file.write_text("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: one}]\n")
+    flags = (f"--image-credential-provider-config={file}", f"--image-credential-provider-bin-dir={tmp_path}")
+    with running(tmp_path, *flags) as server:
+        assert server.process.wait(SECONDS) == 2
+        assert server.process.stderr is not None
+        said = server.process.stderr.read()
+    assert f"image_credential_provider_config {file}: provider one: " in said
+    assert "missing required field `matchImages`" in said

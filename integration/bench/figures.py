@@ -62,6 +62,16 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     down_seconds: float
 
 
+class Images(msgspec.Struct, frozen=True, kw_only=True):
+    """Pulls beside Docker's own, and the list of so many images."""
+
+    pulls: list[Ratio]
+    present: int
+    """How many images the node had for the list."""
+    list_ms: float
+    """Median."""
+
+
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """A promise of speed or size: `value` is at most `limit`."""
 
@@ -108,7 +118,13 @@ PAIRS = (
     Pair("ListContainers", ("ListContainers",), ("list containers",)),
 )
 
+IMAGE_PAIRS = (
+    Pair("PullImage, image present", ("PullImage, image present",), ("pull, image present",), limit=1.1),
+    Pair("PullImage, new image", ("PullImage, new image",), ("pull, new image",), limit=1.1),
+)
+
 RSS_LIMIT_MIB = 90.0
+LIST_IMAGES_LIMIT_MS = 4.0
 
 
 def phase(*, pods: int, laps: tuple[Sequence[Lap], Sequence[Lap]]) -> Phase:
@@ -116,6 +132,21 @@ def phase(*, pods: int, laps: tuple[Sequence[Lap], Sequence[Lap]]) -> Phase:
     floor, server = laps
     calls = [*_calls("floor", floor), *_calls("server", server)]
     return Phase(pods=pods, calls=calls, ratios=[_ratio(pair, floor=floor, server=server) for pair in PAIRS])
+
+
+def images(laps: tuple[Sequence[Lap], Sequence[Lap]], *, present: int, lists: Sequence[float]) -> Images:
+    """Sum up the rounds of pulls, of the floor and of the server, and `lists`, milliseconds each."""
+    floor, server = laps
+    pulls = [_ratio(pair, floor=floor, server=server) for pair in IMAGE_PAIRS]
+    return Images(pulls=pulls, present=present, list_ms=statistics.median(lists))
+
+
+def image_bars(images: Images) -> list[Bar]:
+    """Compare pulls and the list with what is promised."""
+    limits = {pair.name: pair.limit or 0.0 for pair in IMAGE_PAIRS}
+    pulls = [_bar(pull.name, unit="x floor", limit=limits[pull.name], value=pull.of_medians) for pull in images.pulls]
+    name = f"ListImages, {images.present} images"
+    return [*pulls, _bar(name, unit="ms", limit=LIST_IMAGES_LIMIT_MS, value=images.list_ms)]
 
 
 def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Bar]:

@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import msgspec
 
@@ -173,6 +174,12 @@ class DirectDocker:
     def create(self, name: str, body: dict[str, Any]) -> str:
         """Create a container and return its id."""
         return str(msgspec.json.decode(self._ask("POST", f"/containers/create?name={name}", body))["Id"])
+
+    def pull(self, reference: str) -> None:
+        """Pull an image, and read what is said of its progress until it is complete."""
+        said = self.post(f"/images/create?fromImage={quote(reference, safe='')}")
+        if b'"error"' in said:
+            raise RuntimeError(f"pull {reference}: {said.decode(errors='replace').strip()}")
 
     def exec(self, container_id: str, command: list[str]) -> int:
         """Run a command to its end, its output read, and return its exit code."""

@@ -7,6 +7,7 @@ from integration.bench import figures
 from integration.bench.crowd import AT_ONCE, crowd_down, crowd_up
 from integration.bench.figures import Crowd, Footprint
 from integration.bench.floor import Floor
+from integration.bench.images import measure_images
 from integration.bench.laps import Lap
 from integration.bench.machine import docker, footprint, machine
 from integration.bench.report import Report
@@ -31,6 +32,8 @@ def measure(engine_name: str, *, rounds: int, pods: int) -> Report:
             alone = _laps(bed, floor, served, rounds=rounds, name="alone")
         footprints.append(footprint(server, when="after the rounds alone"))
         beside, crowd = _crowded(bed, floor, served, server=server, rounds=rounds, pods=pods, footprints=footprints)
+        with step("pulls and lists of images"):
+            images = measure_images(bed, cri, rounds=rounds)
         phases = [figures.phase(pods=0, laps=alone), figures.phase(pods=pods, laps=beside)]
         return Report(
             machine=machine(load_before),
@@ -39,8 +42,9 @@ def measure(engine_name: str, *, rounds: int, pods: int) -> Report:
             phases=phases,
             footprints=footprints,
             crowd=crowd,
+            images=images,
             left_behind=_left_behind(before, bed.traces()),
-            bars=figures.bars(phases, footprints=footprints),
+            bars=[*figures.bars(phases, footprints=footprints), *figures.image_bars(images)],
         )
 
 

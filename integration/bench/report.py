@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from integration.bench.figures import Bar, Call, Crowd, Footprint, Phase, Ratio, present
+from integration.bench.figures import Bar, Call, Crowd, Footprint, Images, Phase, Ratio, present
 
 _NAME = 40
 
@@ -39,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     phases: list[Phase]
     footprints: list[Footprint]
     crowd: Crowd
+    images: Images
     left_behind: list[str]
     """Containers, reservations, namespaces and state that outlived their pods."""
     bars: list[Bar]
@@ -52,7 +53,8 @@ def as_json(report: Report) -> bytes:
 
 def as_table(report: Report) -> str:
     """The report to read."""
-    return "\n".join([*_head(report), *(line for phase in report.phases for line in _phase(phase)), *_rest(report)])
+    phases = (line for phase in report.phases for line in _phase(phase))
+    return "\n".join([*_head(report), *phases, *_images(report.images), *_rest(report)])
 
 
 def _rounded(value: object) -> object:
@@ -86,6 +88,13 @@ def _phase(phase: Phase) -> Iterator[str]:
         yield ""
         yield f"{side + ', ' + present(phase.pods):{_NAME}}{'median':>9}{'p95':>9}{'n':>8}"
         yield from (_call(call) for call in phase.calls if call.side == side)
+
+
+def _images(images: Images) -> Iterator[str]:
+    yield ""
+    yield f"{'images':{_NAME}}{'floor':>9}{'server':>9}{'ratio':>8}{'pairs':>8}{'q1':>8}"
+    yield from map(_ratio, images.pulls)
+    yield f"  {f'ListImages, {images.present} images':{_NAME - 2}}{'':9}{images.list_ms:9.1f}"
 
 
 def _ratio(ratio: Ratio) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from integration.bench import figures
-from integration.bench.figures import PAIRS, Footprint, Phase
+from integration.bench.figures import IMAGE_PAIRS, PAIRS, Footprint, Phase
 from integration.bench.laps import Lap
 
 
@@ -112,3 +112,16 @@ def test_a_call_gives_its_result_and_its_time() -> None:
     assert made.call("call", lambda: "result") == "result"
     assert len(made.took["call"]) == 2
     assert made.took["call"][1] >= 0
+
+
+def test_pulls_and_the_list_have_bars() -> None:
+    floor, server = Lap(), Lap()
+    for pair, ms in zip(IMAGE_PAIRS, (11.5, 10.5), strict=True):
+        floor.took[pair.floor[0]] = [10.0]
+        server.took[pair.server[0]] = [ms]
+    images = figures.images(([floor], [server]), present=200, lists=[9.0, 3.0, 4.0])
+    assert [(bar.name, bar.value, bar.met) for bar in figures.image_bars(images)] == [
+        ("PullImage, image present", 1.15, False),
+        ("PullImage, new image", 1.05, True),
+        ("ListImages, 200 images", 4.0, True),
+    ]

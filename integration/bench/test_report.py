@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from integration.bench.figures import Bar, Call, Crowd, Footprint, Phase, Ratio
+from integration.bench.figures import Bar, Call, Crowd, Footprint, Images, Phase, Ratio
 from integration.bench.report import Docker, Machine, Report, as_json, as_table
 
 
@@ -17,6 +17,9 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         of_pairs=1.0444,
         of_quartiles=1.031,
     )
+    pull = Ratio(
+        name="PullImage, new image", floor_ms=50.0, server_ms=53.0, of_medians=1.06, of_pairs=1.05, of_quartiles=1.07
+    )
     machine = Machine(cpus=2, memory_mib=24105, kernel="6.1", python="3.11.7", load_before=0.5, load_after=1.5)
     return Report(
         machine=machine,
@@ -25,6 +28,7 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         phases=[Phase(pods=0, calls=[call], ratios=[ratio]), Phase(pods=50, calls=[call], ratios=[ratio])],
         footprints=[Footprint(when="after start", rss_mib=61.2, threads=9, descriptors=20, cpu_seconds=0.9)],
         crowd=Crowd(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
+        images=Images(pulls=[pull], present=200, list_ms=1.26),
         left_behind=left_behind or [],
         bars=[
             Bar(name="stop and removal, alone", unit="x floor", limit=0.85, value=0.8449, met=True),
@@ -42,6 +46,8 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         ["floor,", "50", "pods", "present", "median", "p95", "n"],
         ["after", "start", "61.2", "9", "20", "0.9"],
         ["50", "pods,", "8", "at", "a", "time:", "up", "in", "12.3", "s,", "down", "in", "8.8", "s"],
+        ["PullImage,", "new", "image", "50.0", "53.0", "1.06", "1.05", "1.07"],
+        ["ListImages,", "200", "images", "1.3"],
         ["stop", "and", "removal,", "alone", "0.85", "0.84", "x", "floor", "met"],
         ["server", "RSS,", "after", "start", "90.00", "91.00", "MiB", "MISSED"],
     ],

@@ -3,7 +3,10 @@
 import base64
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -18,7 +21,7 @@ from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError
 from shim.image.ensure import ensure_image
 from shim.image.fs_info import image_fs_info
 from shim.image.list import list_images
@@ -132,6 +135,41 @@ def test_registry_that_refuses_connections(rt: Runtime) -> None:
         pull(rt, "127.0.0.1:1/x")
 
 
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_registry_that_answers_with_errors(rt: Runtime, status: int) -> None:
+    with answering(status) as address, pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image "):
+        pull(rt, f"{address}/x:1")
+
+
+def test_registry_that_wants_fewer_requests(rt: Runtime) -> None:
+    with answering(429) as address, pytest.raises(ShimError, match=r"(?i)^pull image \S+: .*(429|too ?many ?requests)"):
+        pull(rt, f"{address}/x:1")
+
+
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    """Serve one answer to all requests; gives the address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        # So that a client that tries TLS first is answered with a status line, by which it knows to try without.
+        default_request_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 # --- credentials ------------------------------------------------------------------------------------------
 
 
@@ -193,14 +231,14 @@ def test_a_silent_registry_is_given_up(
 
 
 def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
-    reference = publish("slow:1", size=4 * MIB).replace(registry.address, proxy.address)
+    reference = publish("slow:1", size=10 * MIB).replace(registry.address, proxy.address)
     proxy.allow(300_000)
     began = time.monotonic()
     future = pull_in_background(rt, reference, scope=Scope())
     while time.monotonic() - began < 2 * PROGRESS_DEADLINE:
         proxy.wait_blocked(timeout=SECONDS)
         threading.Event().wait(0.5)
-        proxy.allow(200_000)
+        proxy.allow(700_000)  # the containerd store tells of its progress MiB by MiB
     proxy.allow(None)
     image_id = future.result(SECONDS)
     assert time.monotonic() - began > 2 * PROGRESS_DEADLINE

@@ -1,14 +1,15 @@
-"""A private image registry on a loopback port, which Docker accepts without TLS."""
+"""A private image registry on a loopback port, which Docker accepts without TLS and with a certificate of its own."""
 
 import http.client
 import os
 import socket
+import ssl
 from pathlib import Path
 
 import docker
 import msgspec
 
-from integration.node.commands import NodeError
+from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
 
 _START_SECONDS = 30
@@ -21,10 +22,11 @@ _HTPASSWD = "kubelet:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wC
 
 
 class Registry:
-    """One registry; with `private`, only USER with PASSWORD may push and pull."""
+    """One registry; with `private`, only USER with PASSWORD may push and pull, with `tls` it speaks TLS alone."""
 
-    def __init__(self, program: Path, *, home: Path, private: bool = False) -> None:
+    def __init__(self, program: Path, *, home: Path, private: bool = False, tls: bool = False) -> None:
         home.mkdir(parents=True)
+        self._tls = tls
         self.address = f"127.0.0.1:{free_port()}"
         self.auth_config = {"username": USER, "password": PASSWORD} if private else None
         (home / "htpasswd").write_text(_HTPASSWD + "\n")
@@ -39,13 +41,16 @@ class Registry:
             "storage": {"filesystem": {"rootdirectory": str(home / "data")}, "delete": {"enabled": True}},
             "http": {"addr": self.address},
         }
+        if self._tls:
+            certificate, key = _certificate(home)
+            settings["http"] = {"addr": self.address, "tls": {"certificate": str(certificate), "key": str(key)}}
         if self.auth_config is not None:
             settings["auth"] = {"htpasswd": {"realm": "pydockershim", "path": str(home / "htpasswd")}}
         return settings
 
     def start(self) -> None:
         """Start the registry and wait until it answers."""
-        self.daemon.start(ready=lambda: _answers(self.address), timeout=_START_SECONDS)
+        self.daemon.start(ready=lambda: _answers(self.address, tls=self._tls), timeout=_START_SECONDS)
 
     def stop(self) -> None:
         """Stop the registry; what was pushed stays until the box ends."""
@@ -74,8 +79,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(address: str) -> bool:
+def _certificate(home: Path) -> tuple[Path, Path]:
+    """Make a certificate for the loopback address, signed by itself; needs openssl."""
+    certificate, key = home / "certificate.pem", home / "key.pem"
+    subject = ["-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    run(["openssl", "req", "-x509", *subject, *kind, "-keyout", key, "-out", certificate], timeout=_START_SECONDS)
+    return certificate, key
+
+
+def _answers(address: str, *, tls: bool) -> bool:
     connection = http.client.HTTPConnection(address, timeout=5)
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(address, timeout=5, context=context)
     try:
         connection.request("GET", "/v2/")
         return connection.getresponse().status in {200, 401}

@@ -10,6 +10,7 @@ from integration.cri import NAMESPACE, Cri, pod_config
 from integration.pods.kubelet import Kubelet, docker_name, failure, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.labels import TYPE, TYPE_SANDBOX
 
 
 def test_the_same_attempt_twice_is_one_sandbox(kubelet: Kubelet) -> None:
@@ -75,7 +76,7 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
 
 def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
     config = pod_config(unused_name("taken"))
-    holder = served.engine.api.create_container(images.busybox, name=name_of(config))["Id"]
+    holder = served.engine.api.create_container(images.busybox, name=name_of(config), labels={TYPE: TYPE_SANDBOX})["Id"]
 
     sandbox = kubelet.cri.run(config)
 

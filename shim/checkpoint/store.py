@@ -91,17 +91,30 @@ class CheckpointStore:
         survives a power loss, and what is needed to clean up after it is in the first.
         Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
-        path = self._path(checkpoint.sandbox_id)
-        content = encode(checkpoint)
         with self._writing.hold(checkpoint.sandbox_id):
-            # Somebody may have cleared the state directory; new pods must run all the same.
-            disk.ensure_private_directory(self._directory)
-            disk.write_atomically(path, content, keep_over_power_loss=self.get(checkpoint.sandbox_id) is None)
-            with self._lock:
-                self._known[checkpoint.sandbox_id] = checkpoint
+            self._write(checkpoint, sync="content" if self.get(checkpoint.sandbox_id) else "name")
+            self._keep(checkpoint)
 
     def note(self, checkpoint: SandboxCheckpoint) -> None:
-        """Keep `checkpoint` in memory only: a restart finds what was `put` last."""
+        """Keep `checkpoint` although the disk may refuse it, and without waiting for the disk.
+
+        For the way down: a pod that cannot be stopped because the disk is full would be a disk that stays full. What
+        is lost with the power is rebuilt from the CNI cache.
+        """
+        with self._writing.hold(checkpoint.sandbox_id):
+            try:
+                self._write(checkpoint, sync="nothing")
+            except ShimError as error:
+                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=str(error))
+            self._keep(checkpoint)
+
+    def _write(self, checkpoint: SandboxCheckpoint, *, sync: disk.Sync) -> None:
+        path, content = self._path(checkpoint.sandbox_id), encode(checkpoint)
+        # Somebody may have cleared the state directory; new pods must run all the same.
+        disk.ensure_private_directory(self._directory)
+        disk.write_atomically(path, content, sync=sync)
+
+    def _keep(self, checkpoint: SandboxCheckpoint) -> None:
         with self._lock:
             self._known[checkpoint.sandbox_id] = checkpoint
 

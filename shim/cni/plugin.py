@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from shim.cni.spawn import STDOUT_LIMIT, Outcome, run_bounded
 from shim.errors import FailedPrecondition, ResourceExhausted, ShimError
+from shim.spawn import STDOUT_LIMIT, Outcome, run_bounded
 
 JsonObject = dict[str, Any]
 Verb = Literal["ADD", "DEL"]

@@ -19,12 +19,16 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from shim import references
 from shim.config.model import Config
+from shim.errors import InvalidArgument
 
 ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
 
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
+"""What references are made of, and `*`."""
 
 # cri-dockerd knows more levels than there is use for; its flags are to be taken as they are.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
@@ -161,9 +165,28 @@ def _optional_path(raw: object) -> str:
     return "" if raw == "" else str(_path(raw))
 
 
+def _image_reference(raw: object) -> str:
+    text = _text(raw)
+    try:
+        references.parse(text)
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _image_patterns(raw: object) -> tuple[str, ...]:
+    items = raw if isinstance(raw, list) else _text(raw).split(",") if raw != "" else []
+    patterns = tuple(_text(item) for item in items)
+    if not all(_IMAGE_PATTERN.fullmatch(pattern) for pattern in patterns):
+        raise ValueError(raw)
+    return patterns
+
+
 def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
+
+_OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
     "container_runtime_endpoint": _Kind(
@@ -175,8 +198,16 @@ _BY_NAME = {
     "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
     **dict.fromkeys(
         ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
-        _Kind(_optional_path, "an absolute path, or nothing"),
+        _OPTIONAL_PATH,
     ),
+    "pod_infra_container_image": _Kind(
+        _image_reference, "a reference such as registry.k8s.io/pause:3.10, with lower-case repository"
+    ),
+    "pinned_images": _Kind(
+        _image_patterns, "names such as registry.example/infra/*, comma-separated (in TOML also a list)"
+    ),
+    "image_credential_provider_config": _OPTIONAL_PATH,
+    "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
 }
 

@@ -33,6 +33,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pod_infra_container_image: str = "registry.k8s.io/pause:3.10"
     """Image of the container that holds the namespaces of a pod; pulled when missing, reported as pinned."""
 
+    pinned_images: tuple[str, ...] = ()
+    """Images the kubelet must not collect, as the pause image: names with or without a tag, `*` for any characters."""
+
+    kubelet_root_dir: Path = Path("/var/lib/kubelet")
+    """The kubelet's `--root-dir`, the first place of config.json and .dockercfg for pulls that bring no credentials."""
+
+    image_credential_provider_config: str = ""
+    """The kubelet's CredentialProviderConfig: a file, or a directory of such files; empty for no providers."""
+
+    image_credential_provider_bin_dir: str = ""
+    """Directory of the credential provider plugins that the file names."""
+
     image_pull_progress_deadline: float = 60.0
     """Seconds a pull may show no progress (download or extraction) before it is given up; 0 waits for ever."""
 

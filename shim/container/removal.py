@@ -10,6 +10,7 @@ from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.gather import gather
+from shim.labels import TYPE
 from shim.names import with_random_suffix
 from shim.runtime import Runtime
 
@@ -43,8 +44,9 @@ def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
     """Create a container and return its id, whoever holds the name.
 
-    A holder that does not run is a leftover of an attempt that nobody waits for any more: it is removed. One that
-    runs, or that Docker cannot find (its name index outlives a crash), keeps the name, and ours gets a suffix.
+    A pod's container that does not run is a leftover of an attempt that nobody waits for any more: it is removed.
+    A holder that runs, that a person made, or that Docker cannot find (its name index outlives a crash), keeps the
+    name, and ours gets a suffix.
     """
     try:
         return rt.engine.create_container(name=name, body=body)
@@ -57,7 +59,8 @@ def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
 
 def _removed_dead_holder(rt: Runtime, holder: str) -> bool:
     try:
-        if rt.engine.inspect_container(holder).state.running:
+        found = rt.engine.inspect_container(holder)
+        if found.state.running or TYPE not in (found.config.labels or {}):
             return False
         ensure_removed(rt, holder)
     except ShimError as error:

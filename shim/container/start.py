@@ -13,7 +13,7 @@ from shim.view.records import ContainerRecord
 log = structlog.get_logger(__name__)
 
 KILL_SECONDS = 30.0
-"""Bound on ending a container whose limits could not be set."""
+"""Bound on ending a container that must not go on."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
@@ -30,6 +30,12 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
         rt.engine.start_container(record.id)
     finally:
         rt.view.refresh_container(record.id)
+    try:
+        # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
+        pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+    except FailedPrecondition:
+        _end(rt, record)
+        raise
     _set_limits_docker_cannot(rt, rt.view.container(record.id))
 
 
@@ -42,6 +48,10 @@ def _set_limits_docker_cannot(rt: Runtime, record: ContainerRecord) -> None:
     try:
         apply_writes(writes, pid=record.life.pid, container_id=record.id)
     except ShimError:
-        with deadline.shielded(KILL_SECONDS):
-            ensure_killed(rt, record.id)
+        _end(rt, record)
         raise
+
+
+def _end(rt: Runtime, record: ContainerRecord) -> None:
+    with deadline.shielded(KILL_SECONDS):
+        ensure_killed(rt, record.id)

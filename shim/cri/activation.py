@@ -7,9 +7,13 @@ import os
 import socket
 from collections.abc import Mapping, MutableMapping
 
+import structlog
+
 from shim.errors import FailedPrecondition
 
 _FIRST_FD = 3
+
+log = structlog.get_logger(__name__)
 
 
 def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
@@ -28,13 +32,16 @@ def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:
-    """Tell systemd `state`, such as `READY=1`; without systemd nothing is told."""
+    """Tell systemd `state`, such as `READY=1`; without systemd nothing is told, and a deaf one ends nothing."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     name = "\0" + address[1:] if address.startswith("@") else address
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as teller:
-        teller.sendto(state.encode(), name)
+        try:
+            teller.sendto(state.encode(), name)
+        except OSError as error:
+            log.warning("systemd cannot be told", state=state, socket=address, error=error.strerror)
 
 
 def _taken_over(descriptor: int) -> socket.socket:

@@ -68,6 +68,8 @@ class EngineFacts:
         # The daemon's limits count, not ours. Behind systemd's socket activation the peer is init, whose bounding
         # set is what the daemon got.
         proc = Path("/proc") / str(self._engine.daemon_pid() or "self")
+        if not proc.exists():
+            proc = Path("/proc/self")  # a daemon of another pid namespace: what holds for us is the best guess
         if self._restrict == "auto" and has_capability(proc / "status", CAP_SYS_RESOURCE):
             return -1000
         floor = int((proc / "oom_score_adj").read_text())

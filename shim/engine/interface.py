@@ -126,6 +126,18 @@ class ImageSettings(Answer, frozen=True):
     entrypoint: list[str] | None = None
     cmd: list[str] | None = None
     stop_signal: str = ""
+    env: list[str] | None = None
+    exposed_ports: dict[str, Any] | None = None
+    volumes: dict[str, Any] | None = None
+    working_dir: str = ""
+
+
+class RootFs(Answer, frozen=True):
+    """`RootFS` of an image inspect."""
+
+    type: str = ""
+    layers: list[str] | None = None
+    """Digests of the layers, uncompressed."""
 
 
 class ImageInspect(Answer, frozen=True):
@@ -136,6 +148,12 @@ class ImageInspect(Answer, frozen=True):
     repo_digests: list[str] | None = None
     size: int = 0
     config: ImageSettings | None = None
+    created: str | None = None
+    """RFC 3339; none for an image that does not say so."""
+    architecture: str = ""
+    variant: str = ""
+    os: str = ""
+    root_fs: RootFs = msgspec.field(default=RootFs(), name="RootFS")
 
 
 class ImageSummary(Answer, frozen=True):

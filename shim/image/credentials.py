@@ -1,12 +1,12 @@
-"""From the CRI's AuthConfig to the Engine's, and away from every message."""
+"""From the CRI's AuthConfig and the node's keyring to the Engine's, and away from every message."""
 
 import base64
-import binascii
 from urllib.parse import quote, urlsplit
 
 import structlog
 
 from shim.api.v1 import api_pb2 as pb
+from shim.credentials.model import Credentials, pair_from_base64
 from shim.engine.interface import RegistryAuth
 from shim.errors import InvalidArgument
 from shim.references import DEFAULT_DOMAIN
@@ -26,7 +26,7 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
     None when there are none, or when they are meant for another server: then the pull goes on without, as with
     containerd. All that is given is passed on; the Engine prefers tokens where the registry takes them.
     """
-    if auth is None or not _is_given(auth):
+    if auth is None or not is_given(auth):
         return None
     if auth.server_address and _host(auth.server_address) != _host(domain):
         log.info("credentials are for another registry", registry=domain, meant_for=_host(auth.server_address))
@@ -34,11 +34,22 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
     username, password = auth.username, auth.password
     if auth.auth and not username:
         username, password = _decoded(auth.auth)
-    return RegistryAuth(
+    given = Credentials(
         username=username,
         password=password,
-        identitytoken=auth.identity_token,
-        registrytoken=auth.registry_token,
+        identity_token=auth.identity_token,
+        registry_token=auth.registry_token,
+    )
+    return engine_auth(given, domain=domain)
+
+
+def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
+    """Put credentials for the registry `domain` as the Engine takes them."""
+    return RegistryAuth(
+        username=credentials.username,
+        password=credentials.password,
+        identitytoken=credentials.identity_token,
+        registrytoken=credentials.registry_token,
         # Without an address, Docker's containerd store takes credentials for those of Docker Hub.
         serveraddress=_DOCKER_HUB if domain == DEFAULT_DOMAIN else domain,
     )
@@ -55,7 +66,8 @@ def without_secrets(text: str, auth: RegistryAuth | None) -> str:
     return text
 
 
-def _is_given(auth: pb.AuthConfig) -> bool:
+def is_given(auth: pb.AuthConfig) -> bool:
+    """Whether there is anything to log in with."""
     return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
 
 
@@ -67,13 +79,7 @@ def _host(address: str) -> str:
 
 
 def _decoded(auth: str) -> tuple[str, str]:
-    """Read base64 of `user:password`; some writers pad the password with NUL bytes."""
     try:
-        text = base64.b64decode(auth, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        # The cause would show a part of the secret.
-        raise InvalidArgument("auth.auth is not base64 of user:password") from None
-    username, colon, password = text.partition(":")
-    if not colon:
-        raise InvalidArgument("auth.auth is not base64 of user:password")
-    return username, password.strip("\0")
+        return pair_from_base64(auth)
+    except ValueError as failure:
+        raise InvalidArgument(f"auth.auth is {failure}") from None

@@ -5,8 +5,12 @@ ContainerStatus.image_id. The kubelet compares these to know which images are in
 (cri-api 1.36); the only other spelling is ContainerStatus.image_ref, shown to people as `imageID` of a pod.
 """
 
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from shim import references
 from shim.api.v1 import api_pb2 as pb
-from shim.ids import ImageId
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -37,10 +41,35 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
     return image
 
 
-def pinned_ids(rt: Runtime) -> frozenset[ImageId]:
-    """Give the ids of the images the kubelet must not collect: the pause image, by whatever name it has.
+def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
+    """Give the test for images the kubelet must not collect: the pause image and `pinned_images`, by any name.
 
-    It is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every name.
+    The pause image is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every
+    name.
     """
     pause = rt.view.image(rt.config.pod_infra_container_image)
-    return frozenset({pause.id}) if pause is not None else frozenset()
+    patterns = [_pattern(text) for text in rt.config.pinned_images]
+
+    def is_pinned(record: ImageRecord) -> bool:
+        if pause is not None and record.id == pause.id:
+            return True
+        return bool(patterns) and any(
+            pattern.fullmatch(spelling)
+            for name in (*record.repo_tags, *record.repo_digests)
+            for spelling in _spellings(name)
+            for pattern in patterns
+        )
+
+    return is_pinned
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern in which `*` alone is special; `fnmatch` would take the brackets of an IPv6 address, too."""
+    return re.compile(".*".join(re.escape(part) for part in text.split("*")))
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """Yield a canonical name and its repository, both in full and as Docker shows them."""
+    reference = references.parse(name)
+    yield from (name, reference.name, reference.familiar(), reference.familiar_name)

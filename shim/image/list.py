@@ -1,7 +1,7 @@
 """ListImages."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.image.identity import image_from_record, pinned_ids
+from shim.image.identity import image_from_record, pins
 from shim.runtime import Runtime
 
 
@@ -13,5 +13,5 @@ def list_images(rt: Runtime, *, filter: pb.ImageFilter) -> list[pb.Image]:  # no
         records = [found] if found is not None else []
     else:
         records = sorted(rt.view.images(), key=lambda record: record.id)
-    pinned = pinned_ids(rt)
-    return [image_from_record(record, pinned=record.id in pinned) for record in records]
+    is_pinned = pins(rt)
+    return [image_from_record(record, pinned=is_pinned(record)) for record in records]

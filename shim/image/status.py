@@ -1,10 +1,13 @@
 """ImageStatus."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import ImageInspect
 from shim.errors import InvalidArgument, NotFound
-from shim.image.identity import image_from_record, pinned_ids
+from shim.image.identity import image_from_record, pins
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -19,7 +22,7 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
     record = rt.view.image(image.image)
     if record is None:
         return pb.ImageStatusResponse()
-    described = image_from_record(record, pinned=record.id in pinned_ids(rt))
+    described = image_from_record(record, pinned=pins(rt)(record))
     try:
         info = _info(rt, record) if verbose else {}
     except NotFound:  # removed since the view was asked
@@ -28,6 +31,24 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
 
 
 def _info(rt: Runtime, record: ImageRecord) -> dict[str, str]:
-    # `imageSpec.config` is where containerd has it, and where users of `crictl inspecti` look.
-    config = rt.engine.inspect_image(record.id).config
-    return {"info": msgspec.json.encode({"id": record.id, "imageSpec": {"config": config}}).decode()}
+    # `imageSpec` is where containerd has it, and where users of `crictl inspecti` look.
+    spec = _image_spec(rt.engine.inspect_image(record.id))
+    return {"info": msgspec.json.encode({"id": record.id, "imageSpec": spec}).decode()}
+
+
+def _image_spec(image: ImageInspect) -> dict[str, object]:
+    """Give the OCI image configuration, as far as Docker tells it: its history is another call, and nobody's need."""
+    spec = {
+        "created": image.created,
+        "architecture": image.architecture,
+        "variant": image.variant,
+        "os": image.os,
+        "config": _told(msgspec.to_builtins(image.config or {})),
+        "rootfs": {"type": image.root_fs.type, "diff_ids": image.root_fs.layers or []},
+    }
+    return {**_told(spec), "config": spec["config"]}
+
+
+def _told(values: Mapping[str, object]) -> dict[str, object]:
+    """Drop what Docker does not tell."""
+    return {key: value for key, value in values.items() if value}

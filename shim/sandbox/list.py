@@ -2,16 +2,21 @@
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.ids import only_id
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.view.records import SandboxRecord
 
 
 def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.PodSandbox]:  # noqa: A002 - the CRI's word
-    """List sandboxes that fit every part of the filter; the id in it may be a unique prefix."""
+    """List sandboxes that fit every part of the filter; the id in it may be a unique prefix.
+
+    InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
+    """
     records = sandboxes(rt)
     if filter.id:
-        records = [record for record in records if record.id.startswith(filter.id)]
+        only = only_id(filter.id, [record.id for record in records], field="filter.id")
+        records = [record for record in records if record.id == only]
     if wanted := filter.label_selector.items():
         records = [record for record in records if wanted <= record.config.labels.items()]
     listed = [_listed(rt, record) for record in records]

@@ -91,8 +91,6 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
         return checkpoint
     rt.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
-    # In memory is enough: DEL may be repeated after a restart, and a full disk, which pods are stopped to make room on,
-    # must not keep them from being stopped.
     rt.checkpoints.note(released)
     return released
 

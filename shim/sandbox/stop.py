@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
+from shim.api.v1 import api_pb2 as pb
 from shim.container.removal import ensure_killed
 from shim.gather import gather
+from shim.netns.pin import unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import held_sandbox
@@ -25,12 +29,19 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
-    running = [container.id for container in rt.view.containers_of(record.id) if container.life.may_run]
-    # Their network goes only when they have ended: an address must not be given away while it is in use.
-    gather([partial(ensure_killed, rt, container_id) for container_id in running])
     checkpoint = checkpoint_of(rt, record)
+    if checkpoint is not None:
+        # From here on no container is started in it, also after a crash: it may be half stopped then.
+        checkpoint = replace(checkpoint, ready=False)
+        rt.checkpoints.note(checkpoint)
+    # Created ones too: Docker may be starting one, for a client that has given up waiting.
+    alive = [c.id for c in rt.view.containers_of(record.id) if c.life.state != pb.CONTAINER_EXITED]
+    # Their network goes only when they have ended: an address must not be given away while it is in use.
+    gather([partial(ensure_killed, rt, container_id) for container_id in alive])
     if checkpoint is None:
         _stop_pause(rt, record)
+        if not record.foreign:
+            unpin(network.netns_path(rt, record.id))  # all that can be left of a network nobody knows of
         return
     if record.foreign and record.life.running:
         network.pin_netns(checkpoint, pid=record.life.pid)

@@ -4,8 +4,10 @@ from msgspec.structs import replace
 
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.errors import NotFound
 from shim.runtime import Runtime
-from shim.sandbox.find import find_sandbox
+from shim.sandbox.find import held_sandbox
 
 
 def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
@@ -13,8 +15,13 @@ def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxRes
 
     Nothing is applied: the cgroup of a pod belongs to the kubelet, which has set it already.
     """
-    record = find_sandbox(rt, request.pod_sandbox_id)
-    checkpoint = rt.checkpoints.get(record.id)
+    with held_sandbox(rt, request.pod_sandbox_id) as record:
+        if record is None:
+            raise NotFound(f"there is no pod sandbox {request.pod_sandbox_id}")
+        _record(rt, rt.checkpoints.get(record.id), request)
+
+
+def _record(rt: Runtime, checkpoint: SandboxCheckpoint | None, request: pb.UpdatePodSandboxResourcesRequest) -> None:
     if checkpoint is None:
         return  # made by another shim
     config = labels.sandbox_config_from_dict(checkpoint.config)

@@ -159,3 +159,33 @@ def test_a_file_that_need_not_be_given() -> None:
     assert parsed("streaming_tls_key_file", "") == ""
     assert parsed("streaming_tls_key_file", "/k.pem") == "/k.pem"
     assert refused("streaming_tls_key_file", "k.pem")
+
+
+@pytest.mark.parametrize("raw", ["registry.k8s.io/pause:3.10", "pause", "r.example:5000/a@sha256:" + "ab" * 32])
+def test_the_pause_image_is_a_reference(raw: str) -> None:
+    assert parsed("pod_infra_container_image", raw) == raw
+
+
+@pytest.mark.parametrize("raw", ["", "R.example/Pause", "pause:", "pause 3", "pause@sha256:12", "https://r.example", 1])
+def test_what_is_no_reference(raw: object) -> None:
+    assert refused("pod_infra_container_image", raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "patterns"),
+    [("", ()), ([], ()), ("a/*,b:1", ("a/*", "b:1")), (["[::1]:5000/a", "*"], ("[::1]:5000/a", "*"))],
+)
+def test_patterns_of_images(raw: object, patterns: tuple[str, ...]) -> None:
+    assert parsed("pinned_images", raw) == patterns
+
+
+@pytest.mark.parametrize("raw", ["a,", ",", "a b", "a?", ["a,b"], [""], 1, None])
+def test_what_is_no_pattern_of_images(raw: object) -> None:
+    assert refused("pinned_images", raw)
+
+
+@pytest.mark.parametrize("name", ["image_credential_provider_config", "image_credential_provider_bin_dir"])
+def test_a_path_that_may_be_missing(name: str) -> None:
+    assert parsed(name, "") == ""
+    assert parsed(name, "/etc/a.yaml") == "/etc/a.yaml"
+    assert refused(name, "a.yaml")

@@ -8,7 +8,7 @@ from shim.config.load import Loaded, load
 
 def loaded(tmp_path: Path) -> Loaded:
     file = tmp_path / "c.toml"
-    file.write_text('cni_bin_dir = ["/a", "/b"]\npod_infra_container_image = "pause \\"quoted\\" é"\n')
+    file.write_text('cni_bin_dir = ["/a", "/b"]\nkubelet_root_dir = "/a \\"quoted\\" é"\n')
     return load(flags={"shutdown_grace": "1m30s"}, environ={}, file=file)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
+from shim.errors import InvalidArgument
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
@@ -44,3 +45,12 @@ def test_ids_and_their_beginnings(rt: Runtime) -> None:
     for wanted in ({"id": container}, {"id": container[:16]}, {"pod_sandbox_id": first[:16]}):
         (found,) = list_containers(rt, filter=pb.ContainerFilter(**wanted))
         assert (found.id, found.pod_sandbox_id) == (container, first)
+
+
+def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:
+    sandbox = ready_pod(rt)
+    containers = [created(rt, sandbox, f"c{number}") for number in range(17)]  # two begin with the same digit
+    first = next(c[0] for c in containers if sum(other[0] == c[0] for other in containers) > 1)
+    with pytest.raises(InvalidArgument, match=f"'{first}' is the beginning of"):
+        list_containers(rt, filter=pb.ContainerFilter(id=first))
+    assert list_containers(rt, filter=pb.ContainerFilter(id="no such")) == []

@@ -143,9 +143,9 @@ def test_a_directory_that_cannot_be_made_is_told(serve: Serve, tmp_path: Path) -
         serve(path=tmp_path / "file" / "below" / "cri.sock")
 
 
-def test_messages_of_twenty_mebibytes_pass_both_ways(serve: Serve) -> None:
+def test_messages_of_sixty_mebibytes_pass_both_ways(serve: Serve) -> None:
     at = serve(image=Image())
-    large = "x" * (20 << 20)
+    large = "x" * (60 << 20)
 
     request = pb.ListImagesRequest(filter=pb.ImageFilter(image=pb.ImageSpec(image=large)))
 

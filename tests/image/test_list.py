@@ -1,5 +1,7 @@
 """ListImages: what is on the node, named as the kubelet names it."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -83,3 +85,29 @@ def pinned_by(rt: Runtime, setting: str, *, expected: set[str]) -> None:
     changed = msgspec.structs.replace(rt.config, pod_infra_container_image=setting)
     object.__setattr__(rt, "config", changed)
     assert {image.id for image in listed(rt) if image.pinned} == expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        BUSYBOX,
+        "busybox",
+        "busybox:latest",
+        "docker.io/library/busybox",
+        "docker.io/*",
+        "*/busybox:*",
+        "*busybox@sha256:*",
+        "nothing,busy*",
+    ],
+)
+def test_pinned_by_pattern(rt: Runtime, pattern: str) -> None:
+    config = msgspec.structs.replace(rt.config, pinned_images=tuple(pattern.split(",")))
+    pinned = [image.pinned for image in list_images(replace(rt, config=config), filter=pb.ImageFilter())]
+    assert pinned == [True, True]
+
+
+@pytest.mark.parametrize("pattern", ["box", "busybox:1", "r.example/*", "docker.io", "busyb?x", "docker-io/*"])
+def test_not_pinned_by_pattern(rt: Runtime, pattern: str) -> None:
+    config = msgspec.structs.replace(rt.config, pinned_images=(pattern,))
+    (image,) = list_images(replace(rt, config=config), filter=pb.ImageFilter(image=pb.ImageSpec(image=BUSYBOX)))
+    assert not image.pinned

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,9 +12,10 @@ from structlog.testing import capture_logs
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.credentials.keyring import Keyring
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.engine.interface import PullProgress, RegistryAuth
+from shim.engine.interface import ImageSettings, PullProgress, RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
@@ -93,6 +95,21 @@ def test_again(rt: Runtime) -> None:
     assert pull(rt) == pull(rt)
 
 
+def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
+    before = pull(rt)
+    moved = engine.publish_image(APP, ImageSettings(user="other"))
+    assert pull(rt) == moved != before
+    found = rt.view.image(APP)
+    assert found is not None
+    assert (found.id, found.user) == (moved, "other")
+
+
+def test_what_is_here_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = pull(rt)
+    with engine.held("list_images"):  # the watcher's, for the event of the pull
+        assert pull(rt) == image_id
+
+
 @pytest.mark.parametrize(
     ("written", "asked"),
     [
@@ -158,7 +175,7 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
             RegistryDenied(f"pull image {APP}: denied: requested access to the resource is denied"),
             {},
             RegistryDenied,
-            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given: "
+            f"pull image {APP}: unauthorized: r.example wants credentials, and none were given or found: "
             "denied: requested access to the resource is denied",
             id="denied without credentials",
         ),
@@ -262,6 +279,101 @@ def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatc
     lines = [line for line in logs if line["event"] == "pulling an image"]
     told = [(line["log_level"], line["step"], line["layers"], line["bytes"]) for line in lines]
     assert told[:2] == [("info", "Downloading", "0/1", 5), ("info", "Already exists", "1/2", 5)]
+
+
+# --- credentials of the node ------------------------------------------------------------------------------
+
+
+class AskingEngine(TalkingEngine):
+    """A fake Engine whose registry takes one password, and says something of its own to each other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.publish_image(APP)
+        self.wants = "right"
+        self.refusals: dict[str, ShimError] = {}
+        self.auths: list[RegistryAuth | None] = []
+
+    def pull_image(
+        self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    ) -> None:
+        self.auths.append(auth)
+        password = auth.password if auth is not None else ""
+        if password != self.wants:
+            raise self.refusals.get(password) or RegistryDenied(f"denied for {password!r}")
+        super().pull_image(reference, auth=auth, progress=progress)
+
+
+class TestNode:
+    @pytest.fixture
+    def engine(self) -> AskingEngine:
+        return AskingEngine()
+
+    @pytest.fixture
+    def node(self, rt: Runtime, tmp_path: Path) -> Callable[..., Runtime]:
+        def made(**passwords: str) -> Runtime:
+            """A node that has these passwords, by the path they are for."""
+            file = tmp_path / "config.json"
+            auths = {
+                f"r.example/{path.replace('_', '/')}".rstrip("/"): {"username": "u", "password": password}
+                for path, password in passwords.items()
+            }
+            file.write_bytes(msgspec.json.encode({"auths": auths}))
+            return replace(rt, keyring=Keyring(paths=[file]))
+
+        return made
+
+    def test_are_used_when_the_pull_brings_none(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+        for given in (None, pb.AuthConfig(), pb.AuthConfig(server_address="r.example")):
+            pull_image(node(team="right"), image=pb.ImageSpec(image=APP), auth=given)
+        assert engine.auths == [RegistryAuth(username="u", password="right", serveraddress="r.example")] * 3
+
+    @pytest.mark.parametrize("server", ["", "other.example"])
+    def test_are_not_used_when_it_brings_some(
+        self, node: Callable[..., Runtime], engine: AskingEngine, server: str
+    ) -> None:
+        with pytest.raises(RegistryDenied):
+            pull(node(team="right"), username="u", password="wrong", server_address=server)
+        assert "right" not in {auth.password for auth in engine.auths if auth is not None}
+
+    @pytest.mark.parametrize("kind", [RegistryDenied, NotFound], ids=["denied", "hidden"])
+    def test_several_are_tried_in_turn(
+        self, node: Callable[..., Runtime], engine: AskingEngine, kind: type[ShimError]
+    ) -> None:
+        engine.refusals = {"wr0ng": kind("no such thing for wr0ng")}
+        with capture_logs() as logs:
+            pull(node(team_app="wr0ng", team="right", other="never"))
+        assert [auth.password for auth in engine.auths if auth is not None] == ["wr0ng", "right"]
+        sources = [line["credentials"] for line in logs if line["event"] == "pulled an image"]
+        assert [source.partition(" for ")[2] for source in sources] == ["r.example/team"]
+        assert not [word for word in ("wr0ng", "right") if word in str(logs)]
+
+    def test_all_in_vain(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+        with pytest.raises(
+            RegistryDenied, match=r"does not accept the credentials of \S+ for r.example/team: "
+        ) as caught:
+            pull(node(team_app="wr0ng", team="wr1ng"))
+        assert "wr1ng" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert len(engine.auths) == 2
+
+    def test_a_registry_that_is_down_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+        engine.refusals = {"wr0ng": RegistryUnavailable("connection refused")}
+        with pytest.raises(RegistryUnavailable, match="connection refused"):
+            pull(node(team_app="wr0ng", team="right"))
+        assert len(engine.auths) == 1
+
+    def test_other_failures_keep_their_kind_and_show_no_secret(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
+        engine.refusals = {"wr0ng": ShimError(f"pull image {APP}: teapot said wr0ng")}
+        with pytest.raises(ShimError, match=rf"^pull image {APP}: teapot said \*\*\*$"):
+            pull(node(team="wr0ng"))
+
+    def test_without_any_the_pull_goes_on_without(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+        engine.wants = ""
+        pull(node(other="right"))
+        assert engine.auths == [None]
 
 
 # --- several callers --------------------------------------------------------------------------------------

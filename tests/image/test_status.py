@@ -43,14 +43,32 @@ def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:
 
 
 def test_verbose(rt: Runtime, engine: FakeEngine) -> None:
-    settings = ImageSettings(user="www", labels={"a": "b"}, entrypoint=["/x"], cmd=["-c"], stop_signal="SIGINT")
+    settings = ImageSettings(
+        user="www",
+        labels={"a": "b"},
+        entrypoint=["/x"],
+        cmd=["-c"],
+        stop_signal="SIGINT",
+        env=["A=b"],
+        exposed_ports={"80/tcp": {}},
+        volumes={"/data": {}},
+        working_dir="/srv",
+    )
     image_id = engine.add_image("r.example/app:1", settings)
     rt.view.refresh_images()
     info = msgspec.json.decode(status(rt, "r.example/app:1", verbose=True).info["info"])
     assert info["id"] == image_id
-    config = info["imageSpec"]["config"]
-    expected = {"User": "www", "Labels": {"a": "b"}, "Entrypoint": ["/x"], "Cmd": ["-c"], "StopSignal": "SIGINT"}
-    assert config.items() >= expected.items()
+    assert info["imageSpec"]["config"] == {
+        "User": "www",
+        "Labels": {"a": "b"},
+        "Entrypoint": ["/x"],
+        "Cmd": ["-c"],
+        "StopSignal": "SIGINT",
+        "Env": ["A=b"],
+        "ExposedPorts": {"80/tcp": {}},
+        "Volumes": {"/data": {}},
+        "WorkingDir": "/srv",
+    }
 
 
 def test_removed_while_it_is_described(rt: Runtime, engine: FakeEngine) -> None:

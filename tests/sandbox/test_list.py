@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.errors import InvalidArgument
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
 from tests.fakes.engine import FakeEngine
@@ -47,3 +48,11 @@ def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
     assert dict(row.labels) == {"app": "web"}
     assert dict(row.annotations) == {"note": "about web"}
     assert row.created_at == rt.view.sandbox(sandbox).life.created_at
+
+
+def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:
+    sandboxes = [ready_pod(rt, str(number)) for number in range(17)]  # two of them begin with the same digit
+    first = next(s[0] for s in sandboxes if sum(other[0] == s[0] for other in sandboxes) > 1)
+    with pytest.raises(InvalidArgument, match=f"'{first}' is the beginning of"):
+        list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id=first))
+    assert list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id="no such")) == []

@@ -3,6 +3,7 @@ import pytest
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.labels import TYPE, TYPE_SANDBOX
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
 from tests.fakes.engine import FakeEngine
@@ -80,10 +81,18 @@ def test_known_runtime_handlers(handler: str, rt: Runtime) -> None:
 def test_a_dead_holder_of_the_name_gives_way(rt: Runtime, engine: FakeEngine) -> None:
     name = "k8s_POD_web_default_uid-web_0"
     image = engine.images[0].id
-    holder = engine.create_container(name=name, body={"Image": image})
+    holder = engine.create_container(name=name, body={"Image": image, "Labels": {TYPE: TYPE_SANDBOX}})
     sandbox = ready_pod(rt)
     assert holder not in engine.containers
     assert rt.view.sandbox(sandbox).name == name
+
+
+def test_what_a_person_has_given_that_name_is_left_alone(rt: Runtime, engine: FakeEngine) -> None:
+    name = "k8s_POD_web_default_uid-web_0"
+    holder = engine.create_container(name=name, body={"Image": engine.images[0].id})
+    sandbox = ready_pod(rt)
+    assert holder in engine.containers
+    assert rt.view.sandbox(sandbox).name.startswith(name + "_")
 
 
 def test_a_running_holder_of_the_name_keeps_it(rt: Runtime, engine: FakeEngine) -> None:

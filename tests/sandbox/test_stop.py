@@ -3,7 +3,9 @@ import threading
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import ShimError
+from shim.checkpoint.store import CheckpointStore
+from shim.container.start import start_container
+from shim.errors import FailedPrecondition, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox, sandbox_state
 from shim.sandbox.stop import stop_pod_sandbox
@@ -14,6 +16,41 @@ from tests.pods import created, ready_pod, running
 @pytest.mark.parametrize("sandbox_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b", "no such"])
 def test_an_unknown_sandbox_is_stopped_already(sandbox_id: str, rt: Runtime) -> None:
     stop_pod_sandbox(rt, sandbox_id=sandbox_id)
+
+
+def test_a_container_docker_is_still_starting_does_not_survive(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    container = created(rt, sandbox)
+    errors: list[Exception] = []
+
+    def start() -> None:
+        try:
+            start_container(rt, container_id=container)
+        except FailedPrecondition as error:
+            errors.append(error)
+
+    stopping = threading.Thread(target=stop_pod_sandbox, args=(rt,), kwargs={"sandbox_id": sandbox})
+    starting = threading.Thread(target=start)
+    with engine.held("kill_container", sandbox) as pause_lives:
+        with engine.held("start_container", container) as gate:
+            starting.start()
+            gate.wait_entered()
+            stopping.start()
+            pause_lives.wait_entered()
+        starting.join(10)
+        assert not engine.containers[container].running
+    stopping.join(10)
+    assert "is not ready" in str(errors[0])
+
+
+def test_a_pod_that_is_half_stopped_is_not_ready_after_a_restart(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.fail_next("kill_container", ShimError("docker hangs"))
+    with pytest.raises(ShimError, match="docker hangs"):
+        stop_pod_sandbox(rt, sandbox_id=sandbox)
+    found = CheckpointStore(rt.config.root_directory / "sandboxes").get(sandbox)
+    assert found is not None
+    assert not found.ready
 
 
 def test_everything_in_the_pod_ends(rt: Runtime) -> None:

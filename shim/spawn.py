@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,16 @@ class Outcome:
     """Its last `STDERR_LIMIT` bytes."""
 
 
-def run_bounded(program: Path, *, environment: Mapping[str, str], stdin: bytes, timeout: float, what: str) -> Outcome:
-    """Run `program` without arguments and wait until it ends.
+def run_bounded(
+    program: Path,
+    *,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str],
+    stdin: bytes,
+    timeout: float,
+    what: str,
+) -> Outcome:
+    """Run `program` and wait until it ends.
 
     Bound by `timeout` seconds and by the current scope: DeadlineExceeded, Cancelled. ResourceExhausted when it prints
     more than `STDOUT_LIMIT`. In these cases its whole process group is killed. OSError when it cannot be started.
@@ -46,7 +54,7 @@ def run_bounded(program: Path, *, environment: Mapping[str, str], stdin: bytes, 
     scope.check(what)
     with _readable(stdin) as source, _Waker() as waker, scope.on_cancel(waker.wake):
         child = subprocess.Popen(
-            [program],
+            [program, *arguments],
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,7 +113,7 @@ class _Waker:
 class _Streams:
     """The output of one running child, read until the child itself has ended.
 
-    Its end is taken from a pidfd, not from the end of its output: a daemon that a plugin leaves behind may hold the
+    Its end is taken from a pidfd, not from the end of its output: a daemon that a program leaves behind may hold the
     pipes open for ever.
     """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shim import deadline
-from shim.cni.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, run_bounded
 from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from shim.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, run_bounded
 
 Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""

@@ -1,0 +1,108 @@
+"""Images: pulls through the server beside Docker's own, and the list of a node that has many."""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from integration.bench import figures
+from integration.bench.figures import IMAGE_PAIRS, Images
+from integration.bench.floor import DirectDocker
+from integration.bench.laps import Lap
+from integration.bench.setup import Bed
+from integration.cri import Cri
+from integration.node import images
+from integration.node.box import this_node
+from integration.node.commands import NodeError
+from integration.node.images import File, Image
+from integration.node.registry import Registry
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+PRESENT = 200
+"""Images on the node for the list: more than the kubelet's garbage collection leaves on most."""
+LISTS = 50
+
+_MADE = "bench/made:1"
+_BYTES = 1 << 20
+"""Of the image that is pulled; noise, so that it is as large on its way."""
+_SEEN_SECONDS = 60.0
+
+Pull = Callable[[str], object]
+
+
+def measure_images(bed: Bed, cri: Cri, *, rounds: int) -> Images:
+    """Pull `rounds` times on both sides, then list `PRESENT` images; all images of its own are removed."""
+    node = this_node()
+    if node is None:
+        raise NodeError("the benchmark needs a box around it: make bench")
+    registry = Registry(node.tools.root / "usr/bin/docker-registry", home=bed.home / "registry")
+    registry.start()
+    api = bed.engine.api
+    docker = DirectDocker(bed.engine.socket, version=api.api_version)
+    with closing(docker):
+        try:
+            images.load(api, Image(_MADE, (File("noise", os.urandom(_BYTES)),)))
+            reference = registry.push(api, _MADE, name="bench/app:1")
+            api.remove_image(_MADE)
+            laps = _pulls(docker, cri, reference=reference, rounds=rounds)
+            docker.delete(f"/images/{reference}?force=1")
+        finally:
+            registry.stop()
+        present, lists = _lists(bed, docker, cri)
+    return figures.images(laps, present=present, lists=lists)
+
+
+def _pulls(docker: DirectDocker, cri: Cri, *, reference: str, rounds: int) -> tuple[list[Lap], list[Lap]]:
+    """Pull on both sides in turn, each time first an image that is not here, then the same again."""
+
+    def pull_as_client(image: str) -> None:
+        cri.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=image)))
+
+    sides: list[tuple[Pull, Callable[[str], str], list[Lap]]] = [
+        (docker.pull, lambda case: _name(case, floor=True), []),
+        (pull_as_client, lambda case: _name(case, floor=False), []),
+    ]
+    docker.pull(reference)  # not counted: the first one fills caches
+    for number in range(rounds):
+        for pull, name, laps in sides if number % 2 == 0 else reversed(sides):
+            lap = Lap()
+            docker.delete(f"/images/{reference}?force=1")
+            _wait_seen(cri, reference, present=False)
+            lap.call(name("new image"), lambda pull=pull: pull(reference))  # type: ignore[misc]  # mypy: default of a lambda
+            _wait_seen(cri, reference, present=True)
+            lap.call(name("image present"), lambda pull=pull: pull(reference))  # type: ignore[misc]
+            laps.append(lap)
+    return sides[0][2], sides[1][2]
+
+
+def _name(case: str, *, floor: bool) -> str:
+    (pair,) = (pair for pair in IMAGE_PAIRS if pair.name.endswith(case))
+    return (pair.floor if floor else pair.server)[0]
+
+
+def _wait_seen(cri: Cri, reference: str, *, present: bool) -> None:
+    """Wait until the server knows, so that its work for the change is over before the next time is taken."""
+    request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
+    wait_until(lambda: cri.images.ImageStatus(request).HasField("image") == present, seconds=_SEEN_SECONDS)
+
+
+def _lists(bed: Bed, docker: DirectDocker, cri: Cri) -> tuple[int, list[float]]:
+    api = bed.engine.api
+    made = [f"bench/listed-{number}:1" for number in range(PRESENT - len(api.images()))]
+    template = Image("", (File("content", b"of all"),))
+    try:
+        for number, reference in enumerate(made):
+            images.load(api, replace(template, reference=reference, config={"Labels": {"number": str(number)}}))
+        wait_until(lambda: len(_listed(cri)) == len(api.images()), seconds=_SEEN_SECONDS)
+        lap, present = Lap(), len(_listed(cri))
+        for _ in range(LISTS):
+            lap.call("ListImages", lambda: _listed(cri))
+    finally:
+        for reference in made:
+            docker.delete(f"/images/{reference}?force=1")
+    return present, lap.took["ListImages"]
+
+
+def _listed(cri: Cri) -> list[pb.Image]:
+    return list(cri.images.ListImages(pb.ListImagesRequest()).images)

@@ -1,0 +1,259 @@
+"""Pulls that bring no credentials find those of the node: in files, through stores and through provider plugins."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from integration.conftest import Images, NodeDirs
+from integration.cri import HOST_NETWORK, Cri, connected, pod_config
+from integration.image.conftest import Publish
+from integration.node.engine import Engine
+from integration.node.registry import PASSWORD, USER, Registry
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+from shim.credentials.config_json import search_paths
+from shim.credentials.keyring import Keyring
+from shim.credentials.provider import Provider
+from shim.credentials.provider_config import read_providers
+from shim.engine.errors import RegistryDenied
+from shim.image.ensure import ensure_image
+from shim.image.pull import pull_image
+from shim.image.remove import remove_image
+from shim.runtime import Runtime
+
+AUTH = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+WRONG = "wr0ng pa55word"
+
+
+def pull(rt: Runtime, reference: str, *, keyring: Keyring) -> str:
+    """Pull without credentials, which must not show in the log, and remove the image again."""
+    with capture_logs() as logs:
+        image_id = pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    assert not [secret for secret in (PASSWORD, WRONG, AUTH) if secret in str(logs)]
+    remove_image(rt, image=pb.ImageSpec(image=image_id))
+    return str(next(line["credentials"] for line in logs if line["event"] == "pulled an image"))
+
+
+def file_with(path: Path, **auths: object) -> Path:
+    """Write entries by location in the format that the name of the file stands for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"auths": auths} if path.name == "config.json" else auths))
+    return path
+
+
+def program(path: Path, answer: object) -> Path:
+    """Make an executable that prints `answer`, whatever it is asked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\ncat >{path}.asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+    path.chmod(0o755)
+    return path
+
+
+def provider_config(directory: Path, *, registry: Registry, version: str = "v1", auth: object = None) -> Path:
+    """Write a plugin `login` and the configuration that has it asked about the registry; give the latter."""
+    answer = {
+        "apiVersion": f"credentialprovider.kubelet.k8s.io/{version}",
+        "kind": "CredentialProviderResponse",
+        "cacheKeyType": "Registry",
+        "auth": auth or {registry.address: {"username": USER, "password": PASSWORD}},
+    }
+    program(directory / "bin/login", answer)
+    config = directory / "providers.yaml"
+    config.write_text(
+        f"""
+apiVersion: kubelet.config.k8s.io/{version}
+kind: CredentialProviderConfig
+providers:
+  - name: login
+    matchImages: ["{registry.address}"]
+    defaultCacheDuration: 1m
+    apiVersion: credentialprovider.kubelet.k8s.io/{version}
+"""
+    )
+    return config
+
+
+def providers(config: Path) -> list[Provider]:
+    return [Provider(settings) for settings in read_providers(config, bin_dir=config.parent / "bin")]
+
+
+# --- the verbs on a real engine ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_each_place_in_its_format(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, number: int
+) -> None:
+    reference = publish(f"place-{number}:1", private=True)
+    places = search_paths(
+        kubelet_root=tmp_path / "kubelet", working=tmp_path / "work", home=tmp_path / "home", root=tmp_path / "root"
+    )
+    file_with(places[number], **{f"http://{private_registry.address}/v2/": {"auth": AUTH}})
+    assert pull(rt, reference, keyring=Keyring(paths=places)) == f"{places[number]} for {private_registry.address}"
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["{}", "{}/places", "127.0.*.1:{port}", "*.*.*.*:{port}/places/app"],
+    ids=["host", "path", "pattern", "pattern and path"],
+)
+def test_what_an_entry_is_for(
+    rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, location: str
+) -> None:
+    reference = publish("places/app:1", private=True)
+    address = private_registry.address
+    named = location.format(address, port=address.rpartition(":")[2])
+    file = file_with(tmp_path / "config.json", **{named: {"auth": AUTH}})
+    assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"{file} for {named}"
+
+
+def test_several_are_tried_in_turn(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
+    reference = publish("turns/app:1", private=True)
+    address = private_registry.address
+    wrong = {"username": USER, "password": WRONG}
+    file = file_with(
+        tmp_path / "config.json",
+        **{f"{address}/turns/app": wrong, f"{address}/turns": {"username": "nobody"}, address: {"auth": AUTH}},
+    )
+    assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"{file} for {address}"
+
+
+@pytest.mark.parametrize("key", ["credHelpers", "credsStore"])
+def test_a_store(
+    rt: Runtime,
+    publish: Publish,
+    private_registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+) -> None:
+    reference = publish("stored:1", private=True)
+    address = private_registry.address
+    store = program(tmp_path / "bin/docker-credential-keep", {"Username": USER, "Secret": PASSWORD})
+    monkeypatch.setenv("PATH", f"{store.parent}{os.pathsep}{os.environ['PATH']}")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({key: {address: "keep"} if key == "credHelpers" else "keep"}))
+    assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"docker-credential-keep for {address}"
+    assert Path(f"{store}.asked").read_text() == address
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1"])
+def test_a_provider(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, version: str) -> None:
+    reference = publish("provided:1", private=True)
+    config = provider_config(tmp_path, registry=private_registry, version=version)
+    source = pull(rt, reference, keyring=Keyring(providers=providers(config)))
+    assert source == f"credential provider login for {private_registry.address}"
+    asked = json.loads((tmp_path / "bin/login.asked").read_text())
+    assert asked["image"] == reference.rpartition(":")[0]
+
+
+@pytest.mark.parametrize(
+    "auth", [{}, {"auth": AUTH[:-8]}, {"username": USER, "password": WRONG}], ids=["none", "bad", "wrong"]
+)
+def test_denied(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path, auth: object) -> None:
+    reference = publish("closed:1", private=True)
+    file = file_with(tmp_path / "config.json", **{private_registry.address: auth})
+    with pytest.raises(RegistryDenied, match="unauthorized: ") as caught, capture_logs() as logs:
+        pull(rt, reference, keyring=Keyring(paths=[file]))
+    assert not [secret for secret in (PASSWORD, WRONG, AUTH[:-8]) if secret in f"{caught.value} {logs}"]
+
+
+def test_the_pause_image(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
+    reference = publish("pause:1", private=True)
+    file = file_with(tmp_path / "config.json", **{private_registry.address: {"auth": AUTH}})
+    image_id = ensure_image(replace(rt, keyring=Keyring(paths=[file])), reference=reference)
+    remove_image(rt, image=pb.ImageSpec(image=image_id))
+
+
+def test_a_registry_with_tls(
+    rt: Runtime, engine: Engine, images: Images, tls_registry: Registry, tmp_path: Path
+) -> None:
+    reference = tls_registry.push(engine.api, images.busybox, name="secured:1")
+    file = file_with(tmp_path / "config.json", **{f"https://{tls_registry.address}": {"auth": AUTH}})
+    keyring = Keyring(paths=[file])
+    pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    engine.api.remove_image(reference)
+
+
+# --- a whole server ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Cri]:
+    """Run a server whose log must not show a secret."""
+    values = {
+        "docker-endpoint": engine.url,
+        "root-directory": dirs.state,
+        "netns-directory": dirs.netns,
+        "cni-conf-dir": dirs.cni_conf,
+        "cni-cache-dir": dirs.cni_cache,
+        "log-level": "debug",
+        **{name.replace("_", "-"): value for name, value in settings.items()},
+    }
+    log = dirs.state.with_name("server.log")
+    server = Server(values, socket=dirs.socket, log=log)
+    server.start()
+    try:
+        with connected(dirs.socket) as cri:
+            yield cri
+    finally:
+        server.stop()
+    assert not [secret for secret in (PASSWORD, WRONG, AUTH) if secret in log.read_text()]
+
+
+def pull_as_crictl(cri: Cri, reference: str) -> str:
+    return cri.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=reference))).image_ref
+
+
+def test_a_server_with_a_file(
+    engine: Engine, images: Images, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
+) -> None:
+    pause = private_registry.push(engine.api, images.pause, name="node/pause:1")
+    reference = publish("node/app:1", private=True)
+    file_with(tmp_path / "kubelet/config.json", **{f"{private_registry.address}/node": {"auth": AUTH}})
+    settings = {"kubelet_root_dir": tmp_path / "kubelet", "pod_infra_container_image": pause}
+    with serving(engine, node_dirs, **settings) as cri:
+        assert not engine.api.images(pause)
+        sandbox = cri.run(pod_config("paused", linux=HOST_NETWORK))
+        status = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=pause)))
+        assert status.image.pinned
+        image_id = pull_as_crictl(cri, reference)
+        cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+        cri.stop(sandbox)
+        cri.remove(sandbox)
+        engine.api.remove_image(pause)
+
+
+def test_a_server_with_a_provider(
+    engine: Engine, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
+) -> None:
+    reference = publish("provided-to-server:1", private=True)
+    settings = {
+        "image_credential_provider_config": provider_config(tmp_path, registry=private_registry),
+        "image_credential_provider_bin_dir": tmp_path / "bin",
+        "pinned_images": f"{private_registry.address}/provided-to-*",
+    }
+    with serving(engine, node_dirs, **settings) as cri:
+        image_id = pull_as_crictl(cri, reference)
+        (image,) = cri.images.ListImages(
+            pb.ListImagesRequest(filter=pb.ImageFilter(image=pb.ImageSpec(image=reference)))
+        ).images
+        assert (image.id, image.pinned) == (image_id, True)
+        cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+
+
+def test_a_server_without_credentials(engine: Engine, node_dirs: NodeDirs, publish: Publish, tmp_path: Path) -> None:
+    reference = publish("unprovided:1", private=True)
+    with (
+        serving(engine, node_dirs, kubelet_root_dir=tmp_path / "nothing") as cri,
+        pytest.raises(grpc.RpcError, match="wants credentials, and none were given or found"),
+    ):
+        pull_as_crictl(cri, reference)

@@ -1,0 +1,1 @@
+"""Credentials for pulls that bring none, found where the kubelet finds them."""

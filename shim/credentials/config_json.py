@@ -1,0 +1,141 @@
+"""Files in which `docker login` and the kubelet keep credentials: `config.json`, and `.dockercfg` before it."""
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from shim.credentials.matching import key_from_location
+from shim.credentials.model import Credentials, pair_from_base64
+from shim.errors import ShimError
+
+log = structlog.get_logger(__name__)
+
+CONFIG_JSON = "config.json"
+DOCKERCFG = ".dockercfg"
+
+_MAX_BYTES = 1 << 20
+"""Of one file; the size of a Kubernetes secret, which such files come from, is bound to as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialsFile:
+    """What one file says. Keys are those of `shim.credentials.matching`."""
+
+    path: Path
+    entries: tuple[tuple[str, Credentials], ...] = ()
+    """`auths`: by key, the credentials."""
+    stores: tuple[tuple[str, str], ...] = ()
+    """`credHelpers`: by key, the name of the store that has them."""
+    default_store: str = ""
+    """`credsStore`: the store for all registries; empty for none."""
+
+
+class _ConfigJson(msgspec.Struct):
+    auths: dict[str, msgspec.Raw] | None = None
+    stores: dict[str, str] | None = msgspec.field(default=None, name="credHelpers")
+    default_store: str | None = msgspec.field(default=None, name="credsStore")
+
+
+class _Entry(msgspec.Struct):
+    """One value of `auths`, and of `.dockercfg`."""
+
+    username: str = ""
+    password: str = ""
+    auth: str = ""
+    identitytoken: str = ""
+    registrytoken: str = ""
+
+    def __repr__(self) -> str:
+        return "_Entry(...)"
+
+
+def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: Path = Path("/")) -> tuple[Path, ...]:
+    """Give the places of the kubelet (`pkg/credentialprovider/config.go`) in its order.
+
+    Every `config.json` goes before every `.dockercfg`; only the latter lies in a home itself.
+    """
+    homes = [home] if home is not None else []
+    modern = [kubelet_root, working, *(place / ".docker" for place in homes), root / ".docker"]
+    older = [kubelet_root, working, *homes, root]
+    return (*(place / CONFIG_JSON for place in modern), *(place / DOCKERCFG for place in older))
+
+
+def home_directory(environ: Mapping[str, str]) -> Path | None:
+    """Give `$HOME`, or the home of this user: services of systemd have no `$HOME`, `docker login` as root has one."""
+    if named := environ.get("HOME"):
+        return Path(named)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return None
+
+
+def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
+    """Read the first file that is there and well-formed, as the kubelet does; a bad one is reported and passed over."""
+    for path in paths:
+        try:
+            return _read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as failure:
+            log.warning("a file of credentials cannot be read, the next one is taken", file=path, error=failure)
+        except ShimError as failure:
+            log.warning("a file of credentials is malformed, the next one is taken", file=path, error=failure)
+    return None
+
+
+def _read(path: Path) -> CredentialsFile:
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ShimError(f"more than {_MAX_BYTES} bytes")
+    try:
+        return _config_json(path, content) if path.name == CONFIG_JSON else _dockercfg(path, content)
+    except msgspec.DecodeError as failure:  # says where, and shows no value
+        raise ShimError(str(failure)) from failure
+    except UnicodeDecodeError:
+        raise ShimError("not UTF-8") from None
+
+
+def _config_json(path: Path, content: bytes) -> CredentialsFile:
+    table = msgspec.json.decode(content, type=_ConfigJson)
+    return CredentialsFile(
+        path=path,
+        entries=_entries(path, table.auths or {}),
+        stores=tuple((key_from_location(location), name) for location, name in (table.stores or {}).items()),
+        default_store=table.default_store or "",
+    )
+
+
+def _dockercfg(path: Path, content: bytes) -> CredentialsFile:
+    return CredentialsFile(path=path, entries=_entries(path, msgspec.json.decode(content, type=dict[str, msgspec.Raw])))
+
+
+def _entries(path: Path, table: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, Credentials], ...]:
+    found = []
+    for location, raw in table.items():
+        key = key_from_location(location)
+        try:
+            credentials = _credentials(msgspec.json.decode(raw, type=_Entry | None) or _Entry())
+        except ValueError as failure:  # msgspec's errors are such, too
+            log.warning("an entry of a file of credentials is passed over", file=path, entry=key, error=failure)
+            continue
+        # An empty entry is how Docker notes that a store has the secret.
+        if credentials.is_given:
+            found.append((key, credentials))
+    return tuple(found)
+
+
+def _credentials(entry: _Entry) -> Credentials:
+    username, password = pair_from_base64(entry.auth) if entry.auth else (entry.username, entry.password)
+    return Credentials(
+        username=username,
+        password=password,
+        identity_token=entry.identitytoken,
+        registry_token=entry.registrytoken,
+    )

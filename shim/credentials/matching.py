@@ -1,0 +1,66 @@
+"""Which entry of a keyring is meant for a repository. Pure.
+
+The rules are the kubelet's (Kubernetes documentation, "Interpretation of config.json"): the port must be the same, `*`
+stands for any part of one label of the host, and the path of the entry must be the beginning of the repository's.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeVar
+
+from shim.references import DEFAULT_DOMAIN
+
+T = TypeVar("T")
+
+DEFAULT_REGISTRY = "index.docker.io"
+"""How Docker Hub is called in files of credentials; images call it `docker.io`."""
+
+_API_VERSIONS = ("v1", "v2")
+
+
+def key_from_location(location: str) -> str:
+    """Reduce an entry's name to `host[:port][/path]`: `https://index.docker.io/v1/` is `index.docker.io`.
+
+    Scheme, user part and the version of the registry API at the beginning of the path are not part of the match.
+    """
+    _, scheme, rest = location.partition("://")
+    host, _, path = re.split("[?#]", rest if scheme else location, maxsplit=1)[0].partition("/")
+    first, _, others = path.partition("/")
+    if first in _API_VERSIONS:
+        path = others
+    host = host.rpartition("@")[2].lower()
+    return f"{host}/{path}" if path else host
+
+
+def matches(key: str, repository: str) -> bool:
+    """Whether the entry `key` (see `key_from_location`) is meant for `repository` (`host[:port]/path`)."""
+    pattern, _, prefix = key.partition("/")
+    target, _, path = repository.partition("/")
+    pattern_host, pattern_port = _split_port(pattern.lower())
+    host, port = _split_port(target.lower())
+    return pattern_port == port and path.startswith(prefix) and bool(_host_pattern(pattern_host).fullmatch(host))
+
+
+def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str, T]]:
+    """Choose the entries (key, value) meant for a repository, those to be tried first in front.
+
+    The order is the kubelet's, reverse by key: a longer path before a shorter one, a host before a `*`. Entries of one
+    key stay in the order they have.
+    """
+    ordered = sorted(entries, key=lambda entry: entry[0], reverse=True)
+    found = [entry for entry in ordered if matches(entry[0], repository)]
+    if not found and repository.startswith(f"{DEFAULT_DOMAIN}/"):
+        found = [entry for entry in ordered if entry[0] == DEFAULT_REGISTRY]
+    return found
+
+
+def _split_port(host: str) -> tuple[str, str]:
+    name, colon, port = host.rpartition(":")
+    # The colons of a bare IPv6 address stand inside its brackets.
+    return (name, port) if colon and not port.endswith("]") else (host, "")
+
+
+@lru_cache(maxsize=1024)
+def _host_pattern(host: str) -> re.Pattern[str]:
+    return re.compile("[^.]*".join(re.escape(part) for part in host.split("*")))

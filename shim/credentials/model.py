@@ -1,0 +1,52 @@
+"""What a place of credentials gives, and the one encoding several of them share."""
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What one registry takes as a login. Its repr shows nothing of it."""
+
+    username: str = ""
+    password: str = ""
+    identity_token: str = ""
+    """What the registry's token server takes instead of a password."""
+    registry_token: str = ""
+    """Sent to the registry as it is."""
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is anything to log in with."""
+        return bool(self.username or self.identity_token or self.registry_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Credentials that may fit an image."""
+
+    source: str
+    """Where they are from, for people: file and entry, or program."""
+    credentials: Credentials
+
+
+def pair_from_base64(text: str) -> tuple[str, str]:
+    """Read user and password from base64 of `user:password`, as `auth` has them everywhere.
+
+    Padding may be missing, and some writers fill the password up with NUL bytes. ValueError, which shows nothing of
+    the text.
+    """
+    stripped = text.strip()
+    try:
+        pair = base64.b64decode(stripped + "=" * (-len(stripped) % 4), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        # The cause would show a part of the secret.
+        raise ValueError("not base64 of user:password") from None
+    username, colon, password = pair.partition(":")
+    if not colon:
+        raise ValueError("not base64 of user:password")
+    return username, password.strip("\0")

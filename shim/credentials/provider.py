@@ -1,0 +1,199 @@
+"""One exec credential provider: its plugin is run for images it matches, and its responses are kept as it says.
+
+The protocol is the kubelet's `credentialprovider.kubelet.k8s.io`: a CredentialProviderRequest on standard input, a
+CredentialProviderResponse on standard output, both JSON.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from shim import deadline
+from shim.config.fields import seconds_from
+from shim.credentials.matching import key_from_location, matches
+from shim.credentials.model import Credentials
+from shim.credentials.program import TIMEOUT, ask, failure_of
+from shim.credentials.provider_config import ProviderSettings
+from shim.errors import ShimError
+from shim.flights import Flights
+
+log = structlog.get_logger(__name__)
+
+Entries = tuple[tuple[str, Credentials], ...]
+"""Credentials by key of `shim.credentials.matching`."""
+
+_CACHE_KEYS: dict[str, Callable[[str], str]] = {
+    "Image": lambda repository: f"image {repository}",
+    "Registry": lambda repository: f"registry {repository.partition('/')[0]}",
+    "Global": lambda _repository: "global",
+}
+"""What a response is good for, by its cacheKeyType."""
+
+_FIRST = "first"
+"""The key of runs before it is known what the responses of this plugin are good for."""
+
+
+class _Auth(msgspec.Struct):
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return "_Auth(...)"
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    cache_key_type: str
+    cache_duration: str | None = None
+    auth: dict[str, _Auth] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What one run of the plugin gave."""
+
+    repository: str
+    """The one it was asked for."""
+    key_type: str = ""
+    entries: Entries = ()
+    seconds: float = 0.0
+    """How long the response counts."""
+    failure: ShimError | None = None
+
+    def covers(self, repository: str) -> bool:
+        if self.failure is not None:
+            return repository == self.repository
+        key = _CACHE_KEYS[self.key_type]
+        return key(repository) == key(self.repository)
+
+
+class Provider:
+    """One plugin and the responses it gave. Thread-safe."""
+
+    def __init__(
+        self, settings: ProviderSettings, *, timeout: float = TIMEOUT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`timeout`: seconds one run may take."""
+        self.name = settings.name
+        self._settings = settings
+        self._timeout = timeout
+        self._clock = clock
+        self._flights: Flights[_Run] = Flights()
+        self._lock = threading.Lock()
+        self._key_type = ""
+        self._kept: dict[str, tuple[Entries, float]] = {}
+
+    def find(self, repository: str) -> Entries:
+        """Give what the plugin has for `repository` (`host[:port]/path`): nothing for one it does not match.
+
+        A plugin that fails, hangs or answers something else is reported in the log, and has nothing.
+        """
+        settings = self._settings
+        if settings.needs_service_account or not any(matches(key, repository) for key in settings.match_images):
+            return ()
+        kept = self._kept_for(repository)
+        if kept is not None:
+            return kept
+        run = self._wait_run(repository)
+        if run.failure is not None:
+            log.warning("a credential provider is passed over", provider=self.name, error=run.failure)
+        return run.entries
+
+    def _wait_run(self, repository: str) -> _Run:
+        """Run the plugin, or wait for a run whose response will do.
+
+        What a response will be good for is known from the one before, and of the very first only afterwards: so all
+        wait for that, and who finds that it is not for them asks again.
+        """
+        what = self._what(repository)
+        shared = _CACHE_KEYS[self._key_type](repository) if self._key_type else _FIRST
+        run = self._flights.join(shared, lambda: self._run(repository), what=what)
+        if run.covers(repository):
+            return run
+        return self._flights.join(repository, lambda: self._run(repository), what=what)
+
+    def _run(self, repository: str) -> _Run:
+        kept = self._kept_for(repository)  # by a run that ended just before this one began
+        if kept is not None:
+            return _Run(repository=repository, key_type="Image", entries=kept)
+        try:
+            run = self._response(repository)
+        except ShimError as failure:
+            deadline.current().check(self._what(repository))
+            return _Run(repository=repository, failure=failure)
+        self._keep(run)
+        return run
+
+    def _response(self, repository: str) -> _Run:
+        settings, what = self._settings, self._what(repository)
+        request = {"apiVersion": settings.api_version, "kind": "CredentialProviderRequest", "image": repository}
+        outcome = ask(
+            settings.binary,
+            arguments=settings.arguments,
+            environment={**os.environ, **settings.environment},
+            stdin=msgspec.json.encode(request),
+            timeout=self._timeout,
+            what=what,
+        )
+        if outcome.returncode != 0:
+            raise ShimError(f"{what}: {failure_of(outcome, secrets=settings.environment)}")
+        return self._read(outcome.stdout, repository=repository)
+
+    def _read(self, printed: bytes, *, repository: str) -> _Run:
+        """Check a response. Messages show no more of it than the names of its fields."""
+        what = self._what(repository)
+        try:
+            response = msgspec.json.decode(printed, type=_Response)
+        except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+            where = str(failure) if isinstance(failure, msgspec.ValidationError) else "not JSON"
+            raise ShimError(f"{what}: its response is malformed: {where}") from None
+        if response.kind != "CredentialProviderResponse":
+            raise ShimError(f"{what}: its response is malformed: kind is not CredentialProviderResponse")
+        if response.api_version != self._settings.api_version:
+            raise ShimError(f"{what}: its response is malformed: apiVersion is not {self._settings.api_version}")
+        if response.cache_key_type not in _CACHE_KEYS:
+            raise ShimError(f"{what}: its response is malformed: cacheKeyType is not {' or '.join(_CACHE_KEYS)}")
+        found = [
+            (key_from_location(location), Credentials(username=auth.username, password=auth.password))
+            for location, auth in (response.auth or {}).items()
+        ]
+        return _Run(
+            repository=repository,
+            key_type=response.cache_key_type,
+            entries=tuple(entry for entry in found if entry[1].is_given),
+            seconds=self._seconds(response, what=what),
+        )
+
+    def _seconds(self, response: _Response, *, what: str) -> float:
+        if response.cache_duration is None:
+            return self._settings.default_cache_seconds
+        try:
+            return seconds_from(response.cache_duration)
+        except ValueError:
+            raise ShimError(f"{what}: its response is malformed: cacheDuration is no duration") from None
+
+    def _keep(self, run: _Run) -> None:
+        now = self._clock()
+        with self._lock:
+            self._key_type = run.key_type
+            self._kept = {key: kept for key, kept in self._kept.items() if kept[1] > now}
+            if run.seconds > 0:
+                self._kept[_CACHE_KEYS[run.key_type](run.repository)] = run.entries, now + run.seconds
+
+    def _kept_for(self, repository: str) -> Entries | None:
+        now = self._clock()
+        with self._lock:
+            for key in _CACHE_KEYS.values():
+                entries, expires = self._kept.get(key(repository), ((), 0.0))
+                if expires > now:
+                    return entries
+        return None
+
+    def _what(self, repository: str) -> str:
+        return f"ask credential provider {self.name} about {repository}"

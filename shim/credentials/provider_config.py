@@ -1,0 +1,195 @@
+"""The kubelet's file of exec credential providers, CredentialProviderConfig, read and checked at the start.
+
+Rules and names are those of `kubelet.config.k8s.io` v1alpha1, v1beta1 and v1; an unknown field is an error, as in the
+kubelet, since a misspelt one would change who gets which credentials.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from shim.config.fields import seconds_from
+from shim.errors import InvalidArgument
+
+T = TypeVar("T")
+
+_CONFIG_GROUP = "kubelet.config.k8s.io"
+_PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
+_VERSIONS = ("v1", "v1beta1", "v1alpha1")
+_KIND = "CredentialProviderConfig"
+_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+"""Of the files that count in a directory, as for the kubelet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSettings:
+    """One entry of `providers`."""
+
+    name: str
+    binary: Path
+    match_images: tuple[str, ...]
+    """`host[:port][/path]` with `*` in labels of the host: other images never start the plugin."""
+    api_version: str
+    """`credentialprovider.kubelet.k8s.io/v1` or before: of the request and the response."""
+    default_cache_seconds: float
+    """How long a response counts that does not say so itself."""
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    """Added to the server's own; may hold secrets."""
+    needs_service_account: bool = False
+    """It answers for pods alone, whose token the kubelet has; it has nothing for pulls of the node."""
+
+
+class _Variable(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    value: str = ""
+
+    def __repr__(self) -> str:
+        return f"_Variable({self.name!r}, ...)"
+
+
+class _TokenAttributes(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    service_account_token_audience: str
+    require_service_account: bool
+    cache_type: str = ""
+    required_service_account_annotation_keys: list[str] | None = None
+    optional_service_account_annotation_keys: list[str] | None = None
+
+
+class _Provider(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    name: str
+    match_images: list[str]
+    default_cache_duration: str
+    api_version: str
+    args: list[str] | None = None
+    env: list[_Variable] | None = None
+    token_attributes: _TokenAttributes | None = None
+
+
+class _Config(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    api_version: str
+    kind: str
+    providers: list[dict[str, Any]]
+
+
+def read_providers(config: Path, *, bin_dir: Path) -> tuple[ProviderSettings, ...]:
+    """Read the file, or all in a directory by name, and find every plugin in `bin_dir`.
+
+    InvalidArgument names file, provider and field.
+    """
+    if not bin_dir.is_dir():
+        raise InvalidArgument(f"image_credential_provider_bin_dir {bin_dir} is not a directory")
+    found: dict[str, ProviderSettings] = {}
+    for path in _files(config):
+        for where, raw in _raw_providers(path):
+            settings = _settings(raw, bin_dir=bin_dir, where=where)
+            if settings.name in found:
+                raise InvalidArgument(f"{where}: name {settings.name!r} is taken by an earlier provider")
+            found[settings.name] = settings
+    return tuple(found.values())
+
+
+def _files(config: Path) -> list[Path]:
+    if not config.is_dir():
+        return [config]
+    files = sorted(path for path in config.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    if not files:
+        raise InvalidArgument(f"image_credential_provider_config {config}: no .json, .yaml or .yml file in it")
+    return files
+
+
+def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each provider, as it stands in the file, with the words that say where it is."""
+    where = f"image_credential_provider_config {path}"
+    config = _converted(_parsed(path, where=where), _Config, where=where)
+    if config.api_version not in {f"{_CONFIG_GROUP}/{version}" for version in _VERSIONS}:
+        raise InvalidArgument(f"{where}: apiVersion {config.api_version!r} is not {_one_of(_CONFIG_GROUP)}")
+    if config.kind != _KIND:
+        raise InvalidArgument(f"{where}: kind {config.kind!r} is not {_KIND}")
+    if not config.providers:
+        raise InvalidArgument(f"{where}: providers is empty")
+    for number, raw in enumerate(config.providers):
+        name = raw.get("name")
+        yield f"{where}: provider {name if isinstance(name, str) and name else number}", raw
+
+
+def _parsed(path: Path, *, where: str) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise InvalidArgument(f"{where}: cannot be read: {failure.strerror}") from failure
+    except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or a date that is none
+        # The text quotes the line it stumbled over, which may hold a secret.
+        mark = getattr(failure, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark is not None else ""
+        raise InvalidArgument(f"{where}: is not YAML{place}") from None
+
+
+def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSettings:
+    provider = _converted(raw, _Provider, where=where)
+    _check_name(provider.name, where=where)
+    if provider.api_version not in {f"{_PROTOCOL_GROUP}/{version}" for version in _VERSIONS}:
+        raise InvalidArgument(f"{where}: apiVersion {provider.api_version!r} is not {_one_of(_PROTOCOL_GROUP)}")
+    if not provider.match_images:
+        raise InvalidArgument(f"{where}: matchImages is empty")
+    tokens = provider.token_attributes
+    return ProviderSettings(
+        name=provider.name,
+        binary=_binary(bin_dir / provider.name, where=where),
+        match_images=tuple(_match_image(text, where=where) for text in provider.match_images),
+        api_version=provider.api_version,
+        default_cache_seconds=_duration(provider.default_cache_duration, where=where),
+        arguments=tuple(provider.args or ()),
+        environment={variable.name: variable.value for variable in _variables(provider, where=where)},
+        needs_service_account=tokens is not None and tokens.require_service_account,
+    )
+
+
+def _check_name(name: str, *, where: str) -> None:
+    # It becomes the last part of a path.
+    if not name or name in {".", ".."} or any(sign in name for sign in "/ \0"):
+        raise InvalidArgument(f"{where}: name {name!r} is no file name without a space")
+
+
+def _match_image(text: str, *, where: str) -> str:
+    if "://" in text or not text.partition("/")[0] or any(sign.isspace() for sign in text):
+        raise InvalidArgument(f"{where}: matchImages: {text!r} is no host[:port][/path]")
+    return text
+
+
+def _duration(text: str, *, where: str) -> float:
+    try:
+        return seconds_from(text)
+    except ValueError:
+        message = f"{where}: defaultCacheDuration {text!r} is no duration such as 12h or 1h30m"
+        raise InvalidArgument(message) from None
+
+
+def _variables(provider: _Provider, *, where: str) -> list[_Variable]:
+    variables = provider.env or []
+    for variable in variables:
+        if not variable.name or "=" in variable.name or "\0" in variable.name + variable.value:
+            raise InvalidArgument(f"{where}: env: {variable.name!r} is no variable an environment can have")
+    return variables
+
+
+def _binary(path: Path, *, where: str) -> Path:
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise InvalidArgument(f"{where}: name: {path} is not an executable file")
+    return path
+
+
+def _converted(raw: object, kind: type[T], *, where: str) -> T:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as failure:  # names field and types, never a value
+        raise InvalidArgument(f"{where}: {failure}") from failure
+
+
+def _one_of(group: str) -> str:
+    return " or ".join(f"{group}/{version}" for version in _VERSIONS)

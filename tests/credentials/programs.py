@@ -1,0 +1,50 @@
+"""Executables written by tests: each records what it was asked, then does what the test wrote."""
+
+import json
+import shlex
+from pathlib import Path
+
+RECORD = """#!/bin/sh
+question=$(cat)
+echo "$@|$question" >>{record}
+"""
+
+
+class Programs:
+    """A directory of executables, and what they were asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.bin_dir = directory / "bin"
+        self._record = directory / "asked"
+        self.bin_dir.mkdir(parents=True)
+
+    def write(self, name: str, body: str) -> Path:
+        """Make an executable of a shell script; `$question` is its standard input."""
+        path = self.bin_dir / name
+        path.write_text(RECORD.format(record=shlex.quote(str(self._record))) + body + "\n")
+        path.chmod(0o755)
+        return path
+
+    def write_printing(self, name: str, answer: object, *, code: int = 0) -> Path:
+        """Make an executable that prints `answer` (text as it is, all else as JSON) and ends with `code`."""
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        return self.write(name, f"printf '%s' {shlex.quote(text)}; exit {code}")
+
+    @property
+    def asked(self) -> list[str]:
+        """`arguments|standard input` of every run, in order."""
+        return self._record.read_text().splitlines() if self._record.exists() else []
+
+
+def response(
+    auth: object, *, version: str = "v1", cache: str = "Image", duration: str | None = None
+) -> dict[str, object]:
+    """A CredentialProviderResponse; `auth` maps locations to (user, password)."""
+    pairs = auth if not isinstance(auth, dict) else {at: {"username": u, "password": p} for at, (u, p) in auth.items()}
+    given: dict[str, object] = {
+        "kind": "CredentialProviderResponse",
+        "apiVersion": f"credentialprovider.kubelet.k8s.io/{version}",
+        "cacheKeyType": cache,
+        "auth": pairs,
+    }
+    return given if duration is None else {**given, "cacheDuration": duration}

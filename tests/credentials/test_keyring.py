@@ -1,0 +1,196 @@
+"""The keyring: files before providers, the specific before the general, and nothing asked too early."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from shim import references
+from shim.config.model import Config
+from shim.credentials.keyring import KEPT_SECONDS, Keyring, keyring_of_node
+from shim.credentials.model import Credentials
+from shim.credentials.provider import Provider
+from shim.credentials.provider_config import ProviderSettings
+from shim.errors import InvalidArgument
+from tests.credentials.programs import Programs, response
+
+APP = "r.example/team/app:1"
+
+
+def entry(user: str) -> dict[str, str]:
+    return {"username": user, "password": "p"}
+
+
+def login(user: str) -> Credentials:
+    return Credentials(username=user, password="p")
+
+
+def write(path: Path, **content: object) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def provider(programs: Programs, name: str, auth: dict[str, tuple[str, str]]) -> Provider:
+    binary = programs.write_printing(name, response(auth))
+    settings = ProviderSettings(
+        name=name,
+        binary=binary,
+        match_images=("*.example",),
+        api_version="credentialprovider.kubelet.k8s.io/v1",
+        default_cache_seconds=60,
+    )
+    return Provider(settings)
+
+
+def found(keyring: Keyring, image: str = APP) -> list[tuple[str, str]]:
+    return [(it.source, it.credentials.username) for it in keyring.find(references.parse(image))]
+
+
+def test_an_empty_keyring() -> None:
+    assert found(Keyring()) == []
+
+
+def test_all_that_fits_in_order(tmp_path: Path, programs: Programs) -> None:
+    programs.write_printing("docker-credential-special", {"Username": "special", "Secret": "p"})
+    programs.write_printing("docker-credential-general", {"Username": "general", "Secret": "p"})
+    file = write(
+        tmp_path / "config.json",
+        auths={
+            "*.example": entry("star"),
+            "r.example": entry("host"),
+            "r.example/team": entry("team"),
+            "x.example": {},
+        },
+        credHelpers={"r.example": "special", "x.example": "none"},
+        credsStore="general",
+    )
+    providers = [
+        provider(programs, "first", {"r.example": ("f-host", "p"), "x.example": ("f-other", "p")}),
+        provider(programs, "second", {"r.example": ("s-host", "p"), "r.example/team": ("s-team", "p")}),
+    ]
+    assert found(Keyring(paths=[file], providers=providers)) == [
+        ("docker-credential-special for r.example", "special"),
+        (f"{file} for r.example/team", "team"),
+        (f"{file} for r.example", "host"),
+        (f"{file} for *.example", "star"),
+        ("docker-credential-general for r.example", "general"),
+        ("credential provider second for r.example/team", "s-team"),
+        ("credential provider first for r.example", "f-host"),
+        ("credential provider second for r.example", "s-host"),
+    ]
+
+
+def test_no_program_is_run_before_its_turn(tmp_path: Path, programs: Programs) -> None:
+    programs.write_printing("docker-credential-general", {"Username": "general", "Secret": "p"})
+    file = write(tmp_path / "config.json", auths={"r.example": entry("u")}, credsStore="general")
+    keyring = Keyring(paths=[file], providers=[provider(programs, "one", {"r.example": ("x", "p")})])
+    search = keyring.find(references.parse(APP))
+    assert next(search).credentials == login("u")
+    assert programs.asked == []
+    assert next(search).credentials == login("general")
+    assert programs.asked == ["get|r.example"]
+    assert next(search).credentials == login("x")
+    assert len(programs.asked) == 2
+
+
+def test_nothing_is_given_twice(tmp_path: Path, programs: Programs) -> None:
+    file = write(tmp_path / "config.json", auths={"r.example": entry("u"), "r.example/team": entry("u")})
+    keyring = Keyring(paths=[file], providers=[provider(programs, "one", {"r.example": ("u", "p")})])
+    assert found(keyring) == [(f"{file} for r.example/team", "u")]
+
+
+def test_a_provider_that_fails_does_not_hide_the_next(programs: Programs) -> None:
+    bad = provider(programs, "bad", {})
+    programs.write("bad", "exit 1")
+    assert found(Keyring(providers=[bad, provider(programs, "good", {"r.example": ("u", "p")})])) == [
+        ("credential provider good for r.example", "u")
+    ]
+
+
+def test_a_response_for_other_registries_is_not_used(programs: Programs) -> None:
+    assert found(Keyring(providers=[provider(programs, "one", {"evil.example": ("u", "p")})])) == []
+
+
+@pytest.mark.parametrize("image", ["busybox", "docker.io/library/busybox:1", "index.docker.io/library/busybox"])
+def test_docker_hub(tmp_path: Path, image: str) -> None:
+    file = write(tmp_path / "config.json", auths={"https://index.docker.io/v1/": entry("u")})
+    assert found(Keyring(paths=[file]), image) == [(f"{file} for index.docker.io", "u")]
+
+
+def test_a_file_counts_for_five_minutes(tmp_path: Path) -> None:
+    now = [0.0]
+    file = tmp_path / "config.json"
+    keyring = Keyring(paths=[file], clock=lambda: now[0])
+    assert found(keyring) == []
+    write(file, auths={"r.example": entry("first")})
+    assert found(keyring) == [(f"{file} for r.example", "first")]
+    write(file, auths={"r.example": entry("second")})
+    now[0] += KEPT_SECONDS - 1
+    assert found(keyring) == [(f"{file} for r.example", "first")]
+    now[0] += 1
+    assert found(keyring) == [(f"{file} for r.example", "second")]
+
+
+# --- from the settings ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kubelet_root(tmp_path: Path) -> Path:
+    made = tmp_path / "kubelet"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["kubelet/config.json", "work/config.json", "home/.docker/config.json", "kubelet/.dockercfg"],
+        ["work/config.json", "home/.docker/config.json", "kubelet/.dockercfg", "work/.dockercfg", "home/.dockercfg"],
+        ["home/.docker/config.json", "kubelet/.dockercfg", "work/.dockercfg", "home/.dockercfg"],
+        ["kubelet/.dockercfg", "work/.dockercfg", "home/.dockercfg"],
+        ["work/.dockercfg", "home/.dockercfg"],
+        ["home/.dockercfg"],
+    ],
+    ids=lambda order: order[0],
+)
+def test_places_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Sequence[str]) -> None:
+    for name in order:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = {"r.example": entry(name)}
+        path.write_text(json.dumps({"auths": table} if path.name == "config.json" else table))
+    (tmp_path / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "work")
+    config = Config(kubelet_root_dir=tmp_path / "kubelet")
+    keyring = keyring_of_node(config, environ={"HOME": str(tmp_path / "home")})
+    assert [user for _, user in found(keyring)] == [order[0]]
+
+
+def test_providers_of_the_settings(tmp_path: Path, kubelet_root: Path, programs: Programs) -> None:
+    programs.write_printing("one", response({"r.example": ("u", "p")}, version="v1beta1"))
+    file = tmp_path / "providers.yaml"
+    settings = {
+        "name": "one",
+        "matchImages": ["r.example"],
+        "defaultCacheDuration": "0s",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1beta1",
+    }
+    kind = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "CredentialProviderConfig"}
+    file.write_text(yaml.safe_dump({**kind, "providers": [settings]}))
+    config = Config(
+        kubelet_root_dir=kubelet_root,
+        image_credential_provider_config=str(file),
+        image_credential_provider_bin_dir=str(programs.bin_dir),
+    )
+    keyring = keyring_of_node(config, environ={"HOME": str(tmp_path)})
+    assert found(keyring) == [("credential provider one for r.example", "u")]
+
+
+@pytest.mark.parametrize("given", ["image_credential_provider_config", "image_credential_provider_bin_dir"])
+def test_half_of_the_settings(kubelet_root: Path, given: str) -> None:
+    config = msgspec.structs.replace(Config(kubelet_root_dir=kubelet_root), **{given: "/x"})
+    with pytest.raises(InvalidArgument, match="are given both or not at all"):
+        keyring_of_node(config, environ={})

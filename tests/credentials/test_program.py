@@ -1,0 +1,45 @@
+"""Runs of programs: what they printed stays unsaid."""
+
+import pytest
+
+from shim.credentials.program import ask, failure_of
+from shim.errors import DeadlineExceeded, ShimError
+from shim.spawn import Outcome
+from tests.credentials.programs import Programs
+
+
+def asked(programs: Programs, name: str, *, timeout: float = 30.0) -> Outcome:
+    return ask(
+        programs.bin_dir / name, arguments=["a", "b"], environment={}, stdin=b"question", timeout=timeout, what="try it"
+    )
+
+
+def test_arguments_and_stdin(programs: Programs) -> None:
+    programs.write_printing("one", "answer")
+    assert asked(programs, "one").stdout == b"answer"
+    assert programs.asked == ["a b|question"]
+
+
+def test_one_that_is_not_there(programs: Programs) -> None:
+    with pytest.raises(ShimError, match=r"^try it: /\S+/none cannot be started: No such file"):
+        asked(programs, "none")
+
+
+def test_one_that_hangs(programs: Programs) -> None:
+    programs.write("one", "exec sleep 60")
+    with pytest.raises(DeadlineExceeded, match="try it: not finished within"):
+        asked(programs, "one", timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Outcome(3, b"s3cret", b""), "exit status 3"),
+        (Outcome(-9, b"s3cret", b""), "ended by signal 9"),
+        (Outcome(1, b"", b"Traceback\nno access to r.example\n"), "exit status 1: no access to r.example"),
+        (Outcome(1, b"", b"key v4lue is wrong, not a"), "exit status 1: key *** is wrong, not a"),
+        (Outcome(1, b"", b"\xff"), r"exit status 1: \xff"),
+    ],
+)
+def test_failure_of(outcome: Outcome, words: str) -> None:
+    assert failure_of(outcome, secrets={"KEY": "v4lue", "SHORT": "a"}) == words

@@ -1,0 +1,169 @@
+"""The kubelet's CredentialProviderConfig: what is accepted, and which field is named when it is not."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shim.credentials.provider_config import ProviderSettings, read_providers
+from shim.errors import InvalidArgument
+from tests.credentials.programs import Programs
+
+GOOD: dict[str, Any] = {
+    "apiVersion": "kubelet.config.k8s.io/v1",
+    "kind": "CredentialProviderConfig",
+    "providers": [
+        {
+            "name": "ecr",
+            "matchImages": ["*.dkr.ecr.*.amazonaws.com", "r.example:5000/team"],
+            "defaultCacheDuration": "1h30m",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+            "args": ["get-credentials", "-v"],
+            "env": [{"name": "AWS_PROFILE", "value": "s3cret"}],
+        }
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def plugin(programs: Programs) -> Path:
+    return programs.write("ecr", "")
+
+
+def read(programs: Programs, content: object) -> tuple[ProviderSettings, ...]:
+    file = programs.bin_dir.parent / "providers.yaml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return read_providers(file, bin_dir=programs.bin_dir)
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """GOOD with another value at a path such as `providers.0.name`; None takes the field away."""
+    made = copy.deepcopy(GOOD)
+    *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+    at: Any = made
+    for step in way:
+        at = at[step]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return made
+
+
+@pytest.mark.parametrize("form", [yaml.safe_dump, json.dumps], ids=["YAML", "JSON"])
+def test_read(programs: Programs, form: Any) -> None:
+    assert read(programs, form(GOOD)) == (
+        ProviderSettings(
+            name="ecr",
+            binary=programs.bin_dir / "ecr",
+            match_images=("*.dkr.ecr.*.amazonaws.com", "r.example:5000/team"),
+            api_version="credentialprovider.kubelet.k8s.io/v1",
+            default_cache_seconds=5400.0,
+            arguments=("get-credentials", "-v"),
+            environment={"AWS_PROFILE": "s3cret"},
+        ),
+    )
+
+
+def test_repr_shows_no_environment(programs: Programs) -> None:
+    assert "s3cret" not in repr(read(programs, GOOD))
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1beta1", "v1"])
+def test_versions(programs: Programs, version: str) -> None:
+    config = changed("apiVersion", f"kubelet.config.k8s.io/{version}")
+    config["providers"][0]["apiVersion"] = f"credentialprovider.kubelet.k8s.io/{version}"
+    assert read(programs, config)[0].api_version == f"credentialprovider.kubelet.k8s.io/{version}"
+
+
+@pytest.mark.parametrize("needs", [True, False])
+def test_service_accounts(programs: Programs, *, needs: bool) -> None:
+    tokens = {"serviceAccountTokenAudience": "a", "requireServiceAccount": needs, "cacheType": "Token"}
+    assert read(programs, changed("providers.0.tokenAttributes", tokens))[0].needs_service_account is needs
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("apiVersion", "kubelet.config.k8s.io/v2", "apiVersion 'kubelet.config.k8s.io/v2' is not kubelet"),
+        ("apiVersion", None, "missing required field `apiVersion`"),
+        ("kind", "KubeletConfiguration", "kind 'KubeletConfiguration' is not CredentialProviderConfig"),
+        ("providers", [], "providers is empty"),
+        ("providers", "ecr", r"Expected `array`, got `str` - at `\$.providers`"),
+        ("extra", 1, "unknown field `extra`"),
+        ("providers.0.name", None, "provider 0: .*missing required field `name`"),
+        ("providers.0.name", "", "provider 0: name '' is no file name"),
+        ("providers.0.name", "a/b", "provider a/b: name 'a/b' is no file name"),
+        ("providers.0.name", "..", "name '..' is no file name"),
+        ("providers.0.name", "absent", "provider absent: name: .*/absent is not an executable file"),
+        ("providers.0.matchImages", None, "provider ecr: .*missing required field `matchImages`"),
+        ("providers.0.matchImages", [], "provider ecr: matchImages is empty"),
+        ("providers.0.matchImages", ["https://r.example"], "provider ecr: matchImages: 'https://r.example' is no"),
+        ("providers.0.matchImages", [""], "provider ecr: matchImages: '' is no"),
+        ("providers.0.matchImages", ["a b"], "provider ecr: matchImages: 'a b' is no"),
+        ("providers.0.defaultCacheDuration", None, "provider ecr: .*missing required field `defaultCacheDuration`"),
+        ("providers.0.defaultCacheDuration", "soon", "provider ecr: defaultCacheDuration 'soon' is no duration"),
+        ("providers.0.defaultCacheDuration", "-1s", "provider ecr: defaultCacheDuration '-1s' is no duration"),
+        ("providers.0.apiVersion", "v1", "provider ecr: apiVersion 'v1' is not credentialprovider"),
+        ("providers.0.args", "x", r"provider ecr: Expected `array \| null`, got `str` - at `\$.args`"),
+        ("providers.0.env", [{"name": "A", "value": 5}], r"provider ecr: .* - at `\$.env\[0\].value`"),
+        ("providers.0.env", [{"name": "A=B", "value": "s3cret"}], "provider ecr: env: 'A=B' is no variable"),
+        ("providers.0.matchImage", ["x"], "provider ecr: .*unknown field `matchImage`"),
+        ("providers.0.tokenAttributes", {"x": 1}, r"provider ecr: .*tokenAttributes"),
+    ],
+)
+def test_what_is_wrong_is_named(programs: Programs, path: str, value: object, words: str) -> None:
+    where = rf"^image_credential_provider_config \S+/providers.yaml: .*{words}"
+    with pytest.raises(InvalidArgument, match=where) as caught:
+        read(programs, changed(path, value))
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: [s3cret", "\ta: s3cret", "- s3cret\n- 2020-13-45"], ids=["open", "tab", "date"])
+def test_what_is_no_yaml(programs: Programs, text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not YAML") as caught:
+        read(programs, text)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_an_empty_file(programs: Programs) -> None:
+    with pytest.raises(InvalidArgument, match="Expected `object`, got `null`"):
+        read(programs, "")
+
+
+def test_a_file_that_is_not_there(programs: Programs) -> None:
+    with pytest.raises(InvalidArgument, match=r"/none\.yaml: cannot be read: No such file"):
+        read_providers(programs.bin_dir / "none.yaml", bin_dir=programs.bin_dir)
+
+
+def test_a_plugin_that_cannot_be_run(programs: Programs, plugin: Path) -> None:
+    plugin.chmod(0o644)
+    with pytest.raises(InvalidArgument, match=r"provider ecr: name: .*/ecr is not an executable file"):
+        read(programs, GOOD)
+
+
+def test_a_directory_of_plugins_that_is_not_there(programs: Programs, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"image_credential_provider_bin_dir .*/none is not a directory"):
+        read_providers(tmp_path / "providers.yaml", bin_dir=tmp_path / "none")
+
+
+def test_a_name_that_is_taken(programs: Programs) -> None:
+    with pytest.raises(InvalidArgument, match="provider ecr: name 'ecr' is taken by an earlier provider"):
+        read(programs, changed("providers", GOOD["providers"] * 2))
+
+
+def test_a_directory_of_files(programs: Programs, tmp_path: Path) -> None:
+    directory = tmp_path / "providers"
+    directory.mkdir()
+    with pytest.raises(InvalidArgument, match=r"no \.json, \.yaml or \.yml file in it"):
+        read_providers(directory, bin_dir=programs.bin_dir)
+    for name in ("b", "a", "c"):
+        programs.write(name, "")
+        file = directory / f"{name}.{'json' if name == 'b' else 'yaml'}"
+        file.write_text(json.dumps(changed("providers.0.name", name)))
+    (directory / "README").write_text("not a provider")
+    assert [settings.name for settings in read_providers(directory, bin_dir=programs.bin_dir)] == ["a", "b", "c"]

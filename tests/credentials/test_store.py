@@ -1,0 +1,106 @@
+"""Stores of credentials, by real executables that speak their protocol."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from structlog.testing import capture_logs
+
+from shim import deadline
+from shim.credentials.model import Credentials
+from shim.credentials.store import CredentialStores
+from shim.deadline import Scope
+from shim.errors import Cancelled
+from tests.credentials.programs import Programs
+
+NAME = "docker-credential-one"
+
+
+@pytest.mark.parametrize(
+    ("answer", "credentials"),
+    [
+        ({"ServerURL": "r.example", "Username": "u", "Secret": "p"}, Credentials(username="u", password="p")),
+        ({"Username": "<token>", "Secret": "t"}, Credentials(identity_token="t")),
+        ({"Username": "", "Secret": ""}, None),
+    ],
+    ids=["user", "token", "nothing"],
+)
+def test_answers(programs: Programs, answer: object, credentials: Credentials | None) -> None:
+    programs.write_printing(NAME, answer)
+    with capture_logs() as logs:
+        assert CredentialStores().find("one", domain="r.example:5000") == credentials
+    assert programs.asked == ["get|r.example:5000"]
+    assert logs == []
+
+
+def test_docker_hub_is_asked_by_its_address(programs: Programs) -> None:
+    programs.write_printing(NAME, {"Username": "u", "Secret": "p"})
+    CredentialStores().find("one", domain="docker.io")
+    assert programs.asked == ["get|https://index.docker.io/v1/"]
+
+
+def test_one_that_has_nothing(programs: Programs) -> None:
+    programs.write_printing(NAME, "credentials not found in native keychain\n", code=1)
+    with capture_logs() as logs:
+        assert CredentialStores().find("one", domain="r.example") is None
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("echo s3cret; echo no keychain >&2; exit 1", "exit status 1: no keychain"),
+        ("echo s3cret", "its answer is no object"),
+        ('echo \'{"Username": "u", "Secret": 5}\'', "its answer is no object"),
+        ("printf '\\377'", "its answer is no object"),
+        ("exec sleep 60", "not finished within 0.3 s"),
+        ("yes s3cret", "printed more than"),
+        ("kill -9 $$", "ended by signal 9"),
+    ],
+    ids=["fails", "garbage", "wrong type", "not UTF-8", "hangs", "prints without end", "killed"],
+)
+def test_one_that_does_not_work_is_reported(programs: Programs, body: str, words: str) -> None:
+    programs.write(NAME, body)
+    with capture_logs() as logs:
+        assert CredentialStores(timeout=0.3 if "sleep" in body else 30).find("one", domain="r.example") is None
+    assert [line["event"] for line in logs] == ["a store of credentials is passed over"]
+    assert words in str(logs[0]["error"])
+    assert "ask docker-credential-one for credentials of r.example" in str(logs[0]["error"])
+    assert "s3cret" not in str(logs)
+
+
+@pytest.mark.parametrize("name", ["none", "../bin/docker-credential-one", "x/../one"])
+def test_only_what_is_on_path_is_run(programs: Programs, name: str) -> None:
+    programs.write_printing(NAME, {"Username": "u", "Secret": "p"})
+    with capture_logs() as logs:
+        assert CredentialStores().find(name, domain="r.example") is None
+    assert "is not on PATH" in str(logs[0]["error"])
+    assert programs.asked == []
+
+
+def test_two_questions_at_once_are_one(programs: Programs) -> None:
+    programs.write(NAME, 'read line <"$0.gate"; echo \'{"Username": "u", "Secret": "p"}\'')
+    gate = programs.bin_dir / f"{NAME}.gate"
+    os.mkfifo(gate)
+    stores = CredentialStores()
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(stores.find, "one", domain="r.example") for _ in range(3)]
+        opened = gate.open("w")  # the program reads
+        with pytest.raises(TimeoutError):
+            futures[2].result(0.2)
+        opened.write("go\n")
+        opened.close()
+        assert [future.result(10) for future in futures] == [Credentials(username="u", password="p")] * 3
+    assert len(programs.asked) == 1
+
+
+def test_cancellation_is_not_a_failure_of_the_store(programs: Programs) -> None:
+    programs.write(NAME, "exec sleep 60")
+    scope = Scope()
+    timer = threading.Timer(0.2, scope.cancel)
+    timer.start()
+    with capture_logs() as logs, deadline.entered(scope), pytest.raises(Cancelled):
+        CredentialStores().find("one", domain="r.example")
+    timer.join()
+    assert logs == []

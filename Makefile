@@ -9,7 +9,8 @@ HOST   := $(PY) -m integration.node host
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test demo run bench bench-reads bench-streaming clean clean-packages
+.PHONY: help venv lint types contracts unit integration test demo run
+.PHONY: bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -57,6 +58,12 @@ bench-streaming: venv ## speed and memory of exec and port-forward beside what w
 
 bench-reads: venv ## times of reads on a full node, and what being asked all the time costs (root)
 	$(BOX) --disk $(PY) -m integration.bench.reads $(ARGS)
+
+bench-logs: venv ## throughput, delay and memory of the log process (root)
+	$(BOX) --disk $(PY) -m integration.bench.logs $(ARGS)
+
+bench-stats: venv ## times and cost of stats and metrics with many pods (root)
+	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

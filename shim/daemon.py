@@ -26,11 +26,16 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.engine.client import DockerEngine
+from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
+from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
+from shim.logs.supervisor import LogSupervisor
 from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
+from shim.stats.disk import LayerMeter
+from shim.stats.sampler import Sampler
 from shim.stream_runtime import serve_session
 from shim.streaming.listener import Listener, listen
 from shim.streaming.server import StreamServer
@@ -68,7 +73,9 @@ def serve(config: Config) -> bool:
         _alone(config.root_directory),
         _listening(config) as listener,
         _node(config, Sessions(base_url=listener.base_url)) as rt,
+        _counting(rt),
         _recovering(rt),
+        _measuring(rt),
         _streaming(rt, listener),
     ):
         server = CriServer(
@@ -124,6 +131,11 @@ def _take(lock: int, root: Path) -> None:
         raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
 
 
+def _engine(config: Config) -> Engine:
+    engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
+    return counted(engine) if config.metrics_bind_addr else engine
+
+
 @contextlib.contextmanager
 def _listening(config: Config) -> Iterator[Listener]:
     """Bind the streaming address, which the URLs that RPCs answer with must tell."""
@@ -154,12 +166,15 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
     """Put the collaborators together; the view and the CNI directory are followed inside the block."""
     keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
-        engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
+        engine = _engine(config)
         ending.callback(engine.close)
         networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
         networks.start()
         ending.callback(networks.stop)
-        view = NodeView(engine)
+        logs = LogSupervisor(level=config.log_level, style=config.log_format)
+        view = NodeView(engine, logs=logs)
+        logs.start(on_drained=view.show_end)
+        ending.callback(logs.stop)
         watcher = Watcher(engine, view)
         watcher.start()
         ending.callback(watcher.stop)
@@ -168,6 +183,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             engine=engine,
             facts=EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj),
             view=view,
+            logs=logs,
             checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
             pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
             networks=networks,
@@ -180,6 +196,32 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             sessions=sessions,
             keyring=keyring,
         )
+
+
+@contextlib.contextmanager
+def _counting(rt: Runtime) -> Iterator[None]:
+    """Serve the server's own metrics inside the block, where that is asked for."""
+    if not rt.config.metrics_bind_addr:
+        yield
+        return
+    # Loaded on demand: it takes two MiB, which most nodes need not spend.
+    from shim.telemetry import telemetry  # noqa: PLC0415
+
+    with telemetry(rt.config.metrics_bind_addr, view=rt.view):
+        yield
+
+
+@contextlib.contextmanager
+def _measuring(rt: Runtime) -> Iterator[None]:
+    """Follow what containers use inside the block."""
+    sampler, layers = Sampler(rt), LayerMeter(rt)
+    sampler.start()
+    layers.start()
+    try:
+        yield
+    finally:
+        layers.stop()
+        sampler.stop()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from pathlib import Path
 from shim import names
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.config.model import Config
+from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -62,6 +64,21 @@ def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
     """Docker's form of the kubelet's cgroup parent; with systemd a slice's own name, which implies its path."""
     path = config.linux.cgroup_parent
     return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
+
+
+def docker_log(config: Config) -> JsonObject:
+    """LogConfig of every container: a file of JSON lines, from which the CRI log is copied, and of bounded size.
+
+    All of it is said, since Docker fills in what is not from its own configuration: compressed files would have to be
+    unpacked to be copied, and in non-blocking mode Docker drops output.
+    """
+    options = {
+        "max-size": config.docker_log_max_size,
+        "max-file": str(config.docker_log_max_file),
+        "compress": "false",
+        "mode": "blocking",
+    }
+    return {"Type": "json-file", "Config": options}
 
 
 def docker_runtime(rt: Runtime, *, handler: str) -> str:

@@ -15,7 +15,9 @@ from shim.engine.interface import Engine
 from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
+from shim.logs.interface import ContainerLogs
 from shim.refreshed import Refreshed
+from shim.samples import Samples
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
@@ -28,6 +30,8 @@ class Runtime:
     engine: Engine
     facts: EngineFacts
     view: NodeView
+    logs: ContainerLogs
+    """Copies what containers write into the CRI's log files."""
     checkpoints: CheckpointStore
     pod_cidr: PodCidr
     networks: ConfDirectory
@@ -45,3 +49,5 @@ class Runtime:
     """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
+    samples: Samples = field(default_factory=Samples)
+    """What was measured of containers and pods before."""

@@ -19,6 +19,7 @@ from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
 from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
 
 BUSYBOX = "docker.io/library/busybox:latest"
 
@@ -55,10 +56,17 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def rt(engine: FakeEngine, config: Config) -> Iterator[Runtime]:
+def logs() -> FakeLogs:
+    """Logging that writes everything at once."""
+    return FakeLogs()
+
+
+@pytest.fixture
+def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
     """The collaborators, with a view that follows the engine."""
     config.root_directory.mkdir()
-    view = NodeView(engine)
+    view = NodeView(engine, logs=logs)
+    logs.on_drained = view.show_end
     watcher = Watcher(engine, view, ended=lambda _: False)  # the fake's containers have no processes
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
@@ -68,6 +76,7 @@ def rt(engine: FakeEngine, config: Config) -> Iterator[Runtime]:
         engine=engine,
         facts=EngineFacts(engine, restrict_oom_score_adj="false"),
         view=view,
+        logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
         pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
         networks=networks,

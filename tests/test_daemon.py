@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -197,3 +198,17 @@ def test_a_credential_provider_that_cannot_work_keeps_it_from_starting(tmp_path:
         said = server.process.stderr.read()
     assert f"image_credential_provider_config {file}: provider one: " in said
     assert "missing required field `matchImages`" in said
+
+
+def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with running(tmp_path, f"--metrics-bind-addr={port}") as server:
+        server.line("serving")
+        with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+            api.RuntimeServiceStub(channel).Status(pb.StatusRequest(), timeout=SECONDS)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SECONDS) as answer:
+            text = answer.read().decode()
+
+    assert 'pydockershim_rpc_seconds_count{code="OK",method="Status"} 1.0' in text
+    assert "pydockershim_view_up 0.0" in text

@@ -21,11 +21,13 @@ from integration.bench.setup import Bed
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.capabilities import capability_args, cni_args
+from shim.config.model import Config
 from shim.container import spec as container_spec
 from shim.container.resources import update_fields
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.ids import SandboxId
+from shim.pod import docker_log
 from shim.sandbox import spec as sandbox_spec
 
 _CALL_SECONDS = 120.0
@@ -100,6 +102,7 @@ class Floor:
             cgroup_parent="",
             runtime="",
             oom_score_adj=self._oom_score_adj,
+            docker_log=docker_log(Config()),
         )
         return sandbox_spec.pause_body(config, around)
 
@@ -117,6 +120,7 @@ class Floor:
             runtime="",
             oom_score_adj=0,
             recursive_read_only=False,
+            docker_log=docker_log(Config()),
             target_id="",
         )
         return container_spec.container_body(config, around)

@@ -79,8 +79,11 @@ def prepared(engine_name: str) -> Iterator[Bed]:
 
 
 @contextmanager
-def serving(bed: Bed) -> Iterator[tuple[Server, Cri]]:
-    """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it."""
+def serving(bed: Bed, **flags: object) -> Iterator[tuple[Server, Cri]]:
+    """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it.
+
+    `flags` are further settings, `_` for `-`.
+    """
     server = Server(
         {
             "docker-endpoint": bed.engine.url,
@@ -89,6 +92,7 @@ def serving(bed: Bed) -> Iterator[tuple[Server, Cri]]:
             "cni-conf-dir": bed.home / "cni-conf",
             "cni-bin-dir": bed.cni_bin,
             "cni-cache-dir": bed.home / "cni-cache",
+            **{name.replace("_", "-"): value for name, value in flags.items()},
         },
         socket=bed.home / "cri.sock",
         log=bed.home / "server.log",

@@ -23,6 +23,7 @@ from shim.locks import KeyedLocks
 from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
+from tests.fakes.logs import FakeLogs
 
 Publish = Callable[..., str]
 """`publish(name, size=, private=, config=)` gives the reference under which a new image can be pulled."""
@@ -45,6 +46,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         engine=client,
         facts=EngineFacts(client, restrict_oom_score_adj="auto"),
         view=view,
+        logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),
         pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
         networks=ConfDirectory(tmp_path, bin_dirs=[]),

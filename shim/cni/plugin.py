@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from shim.errors import FailedPrecondition, ResourceExhausted, ShimError
+from shim.meter import Kind, timed
 from shim.spawn import STDOUT_LIMIT, Outcome, run_bounded
 
 JsonObject = dict[str, Any]
@@ -99,6 +100,11 @@ def run_plugin(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     PluginError when it fails; FailedPrecondition when it cannot be started; DeadlineExceeded after `timeout` seconds or
     with the current scope, Cancelled with the client. What is killed is killed with its children.
     """
+    with timed(Kind.CNI, call.binary.name, call.verb):
+        return _run(call, config=config, timeout=timeout)
+
+
+def _run(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     try:
         outcome = run_bounded(
             call.binary,

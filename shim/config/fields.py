@@ -182,6 +182,33 @@ def _image_patterns(raw: object) -> tuple[str, ...]:
     return patterns
 
 
+def _http_address(raw: object) -> str:
+    """Read `host:port`, `:port` or a port; empty stays empty. Without a host it is loopback."""
+    if raw == "":
+        return ""
+    text = str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else _text(raw)
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(raw)
+    if host:
+        # A name could be any address of the machine, or of another one.
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]") if host.startswith("[") else host)
+    return f"{host or '127.0.0.1'}:{int(port)}"
+
+
+def _size(raw: object) -> str:
+    if not isinstance(raw, str) or not re.fullmatch(r"[1-9]\d*[kmg]", raw):
+        raise ValueError(raw)
+    return raw
+
+
+def _file_count(raw: object) -> int:
+    # With a single file Docker empties it in place, and what was not copied by then is lost.
+    if isinstance(raw, bool) or not isinstance(raw, int | str) or not 2 <= int(raw) <= 100:
+        raise ValueError(raw)
+    return int(raw)
+
+
 def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
@@ -208,6 +235,11 @@ _BY_NAME = {
     ),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
+    "metrics_bind_addr": _Kind(
+        _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or nothing"
+    ),
+    "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
+    "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
 }
 

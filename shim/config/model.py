@@ -90,8 +90,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Whether OOM scores below what Docker may set are raised to it instead of failing; auto finds out."""
 
+    docker_log_max_size: str = "16m"
+    """Size at which Docker rotates its own copy of a container's output, which `docker logs` shows."""
+
+    docker_log_max_file: int = 2
+    """How many files Docker keeps of that copy. What the CRI log does not hold yet is copied from them."""
+
     shutdown_grace: float = 240.0
     """Seconds that RPCs under way, such as a CNI ADD, may take to finish after SIGTERM."""
+
+    metrics_bind_addr: str = ""
+    """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not."""
 
     log_level: LogLevel = "info"
     """Least severity that is logged."""

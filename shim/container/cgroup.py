@@ -4,9 +4,9 @@ There is a window of some milliseconds between start and write; Docker offers no
 """
 
 import re
-from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import cgroup_directory
 from shim.container.resources import SMALLEST_MEMORY
 from shim.errors import FailedPrecondition, InvalidArgument
 
@@ -52,27 +52,3 @@ def apply_writes(writes: Writes, *, pid: int, container_id: str) -> None:
             raise FailedPrecondition(
                 f"set {name}={value} for container {container_id}: {path}: {error.strerror}"
             ) from error
-
-
-def cgroup_directory(pid: int, *, controller: str) -> Path:
-    """Directory of the cgroup that limits `pid` for a controller, in a v1, v2 or hybrid tree."""
-    unified = Path()
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return _mount_point(controller) / path.lstrip("/")
-        if not controllers:
-            unified = Path(path.lstrip("/"))
-    return _mount_point("") / unified
-
-
-def _mount_point(controller: str) -> Path:
-    """Where a v1 controller, or with an empty name cgroup v2, is mounted."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        if (kind == "cgroup" and controller and controller in options.split(",")) or (
-            kind == "cgroup2" and not controller
-        ):
-            return Path(before.split(" ")[4])
-    raise FailedPrecondition(f"no cgroup tree is mounted for {controller or 'cgroup v2'}")

@@ -44,7 +44,8 @@ def _surroundings(
     field = "config.linux.resources"
     extra_writes(resources, field=field, version=rt.facts.info().cgroup_version)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
-    log_path = posixpath.join(log_directory, config.log_path) if config.log_path else ""
+    # A pod without a log directory has no logs, as with the other runtimes.
+    log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
     return Surroundings(
         sandbox_id=sandbox.id,
         sandbox_privileged=sandbox.config.linux.security_context.privileged,
@@ -57,6 +58,7 @@ def _surroundings(
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),
+        docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
     )
 

@@ -18,11 +18,11 @@ log = structlog.get_logger(__name__)
 
 
 def ensure_killed(rt: Runtime, container_id: str) -> None:
-    """Kill a container and wait for its end. One that is gone or does not run is fine."""
+    """Kill a container and wait for its end and its last output. One that is gone or does not run is fine."""
     with suppress(NotFound, FailedPrecondition):
         # Docker answers to SIGKILL once the container has ended.
         rt.engine.kill_container(container_id, signal="SIGKILL")
-    rt.view.refresh_container(container_id)
+    rt.view.refresh_ended(container_id)
 
 
 def ensure_removed(rt: Runtime, container_id: str) -> None:

@@ -1,6 +1,6 @@
 """RemoveContainer."""
 
-from shim.container.removal import ensure_removed
+from shim.container.removal import ensure_killed, ensure_removed
 from shim.errors import NotFound
 from shim.runtime import Runtime
 
@@ -8,10 +8,12 @@ from shim.runtime import Runtime
 def remove_container(rt: Runtime, *, container_id: str) -> None:
     """Remove a container, running or not, with its anonymous volumes. An unknown id is fine.
 
-    Its log stays: the kubelet removes logs.
+    Its CRI log stays: the kubelet removes logs.
     """
     try:
         record = rt.view.container(container_id)
     except NotFound:
         return
+    if record.life.may_run:
+        ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it
     ensure_removed(rt, record.id)

@@ -17,9 +17,6 @@ from shim.errors import InvalidArgument, Unsupported
 from shim.ids import ImageId, SandboxId
 from shim.pod import RESOLV_CONF
 
-DOCKER_LOG = {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "2"}}
-"""Docker's own copy of a container's output, for `docker logs`: bounded whatever the daemon's default is."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -39,6 +36,8 @@ class Surroundings:
     oom_score_adj: int
     recursive_read_only: bool
     """Whether the OCI runtime can make read-only mounts recursive."""
+    docker_log: JsonObject
+    """LogConfig."""
     target_id: str
     """Full id of the container whose pid namespace is joined, empty for none."""
 
@@ -106,7 +105,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         # Docker fills in its defaults for null, not for an empty list.
         "MaskedPaths": list(context.masked_paths),
         "ReadonlyPaths": list(context.readonly_paths),
-        "LogConfig": DOCKER_LOG,
+        "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
         # A daemon-wide `init: true` must not put a process of Docker's in front.
         "Init": False,

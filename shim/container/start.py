@@ -1,13 +1,16 @@
 """StartContainer."""
 
+import posixpath
+
 import structlog
 
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import apply_writes, extra_writes
 from shim.container.removal import ensure_killed
-from shim.errors import FailedPrecondition, ShimError
+from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
+from shim.view.ends import log_of
 from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
@@ -26,6 +29,7 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+    _follow_log(rt, record)
     try:
         rt.engine.start_container(record.id)
     finally:
@@ -33,17 +37,29 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     try:
         # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
         pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-    except FailedPrecondition:
+    except (FailedPrecondition, NotFound):
         _end(rt, record)
         raise
+    rt.samples.started.set()
     _set_limits_docker_cannot(rt, rt.view.container(record.id))
+
+
+def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
+    """Make the log before there is anything to write. That it cannot be made, on a full disk, keeps nobody from it."""
+    if not record.log_path or record.foreign:
+        return
+    directory = posixpath.join(rt.facts.info().docker_root_dir, "containers", record.id)
+    # Docker tells the path of its file only once the container has been started.
+    problem = rt.logs.follow_now(log_of(record, docker=posixpath.join(directory, f"{record.id}-json.log")))
+    if problem:
+        log.warning("container starts without a log", container=record.id, path=record.log_path, problem=problem)
 
 
 def _set_limits_docker_cannot(rt: Runtime, record: ContainerRecord) -> None:
     """Write them to the cgroup; a container that would run with weaker limits than asked for is ended instead."""
     version = rt.facts.info().cgroup_version
     writes = extra_writes(record.config.linux.resources, field="config.linux.resources", version=version)
-    if not writes or not record.life.running:
+    if not writes or not record.life.pid:
         return
     try:
         apply_writes(writes, pid=record.life.pid, container_id=record.id)

@@ -27,4 +27,4 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         return
     with suppress(NotFound):  # removed by somebody while we waited is as stopped as it gets
         rt.engine.stop_container(record.id, grace=min(timeout, LONGEST_GRACE))
-    rt.view.refresh_container(record.id)
+    rt.view.refresh_ended(record.id)

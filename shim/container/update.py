@@ -16,7 +16,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
     writes = extra_writes(linux, field="linux", version=rt.facts.info().cgroup_version)
-    if writes and not record.life.running:
+    if writes and not record.life.pid:
         raise FailedPrecondition(
             f"container {record.id} does not run yet: {', '.join(name for _, name in writes)} can be set once it does"
         )

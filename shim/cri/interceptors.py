@@ -17,7 +17,7 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from shim import deadline
+from shim import deadline, meter
 from shim.cri.context import MUTATIONS, new_request_id, scope_of, subjects_of
 from shim.cri.status import code_of, details_of
 from shim.errors import Unsupported
@@ -150,6 +150,7 @@ class _Call:
     def done(self, answer: Message | None = None) -> None:
         """Log that it went well."""
         level = "info" if self._rpc in MUTATIONS else "debug"
+        self._report(grpc.StatusCode.OK)
         self._log(level, "answered", **({} if answer is None else subjects_of(answer)))
 
     def fail(self, failure: Exception) -> NoReturn:
@@ -157,6 +158,7 @@ class _Call:
         if isinstance(failure, NotImplementedError) and self._is_unbuilt():
             failure = Unsupported(f"{self._rpc} is not implemented")
         code = code_of(failure)
+        self._report(code)
         if code is grpc.StatusCode.INTERNAL:
             self._log("error", "failed", code=code.name, exc_info=failure)
         elif self._rpc not in MUTATIONS and code in _EXPECTED_OF_READS:
@@ -164,6 +166,9 @@ class _Call:
         else:
             self._log("error", "failed", code=code.name, error=failure)
         self._grpc.abort(code, details_of(failure))
+
+    def _report(self, code: grpc.StatusCode) -> None:
+        meter.report(meter.Kind.RPC, self._rpc, code.name, seconds=time.monotonic() - self._began)
 
     def _is_unbuilt(self) -> bool:
         # Only the generated base class, which stands in for an RPC nobody has built, sets a code by itself.

@@ -16,6 +16,7 @@ from shim.container.exec import exec_url
 from shim.container.exec_sync import exec_sync
 from shim.container.list import list_containers
 from shim.container.remove import remove_container
+from shim.container.reopen_log import reopen_container_log
 from shim.container.start import start_container
 from shim.container.status import container_status
 from shim.container.stop import stop_container
@@ -35,6 +36,9 @@ from shim.sandbox.run import run_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.sandbox.update import update_pod_sandbox_resources
+from shim.stats.containers import container_stats, list_container_stats
+from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
+from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 
 
 class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
@@ -170,6 +174,14 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         validate.container_id(request)
         return container_status(self._rt, container_id=request.container_id, verbose=request.verbose)
 
+    def ReopenContainerLog(
+        self, request: pb.ReopenContainerLogRequest, _context: ServicerContext
+    ) -> pb.ReopenContainerLogResponse:
+        """Go on in a new log file."""
+        validate.container_id(request)
+        reopen_container_log(self._rt, container_id=request.container_id)
+        return pb.ReopenContainerLogResponse()
+
     def UpdateContainerResources(
         self, request: pb.UpdateContainerResourcesRequest, _context: ServicerContext
     ) -> pb.UpdateContainerResourcesResponse:
@@ -197,3 +209,64 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         """Give a URL at which a client can reach ports of a pod sandbox."""
         validate.port_forward(request)
         return pb.PortForwardResponse(url=port_forward_url(self._rt, request=request))
+
+    def ContainerStats(self, request: pb.ContainerStatsRequest, _context: ServicerContext) -> pb.ContainerStatsResponse:
+        """Tell what a container uses."""
+        validate.container_id(request)
+        return pb.ContainerStatsResponse(stats=container_stats(self._rt, container_id=request.container_id))
+
+    def ListContainerStats(
+        self, request: pb.ListContainerStatsRequest, _context: ServicerContext
+    ) -> pb.ListContainerStatsResponse:
+        """Tell what the running containers use."""
+        validate.well_formed(request)
+        return pb.ListContainerStatsResponse(stats=list_container_stats(self._rt, filter=request.filter))
+
+    def StreamContainerStats(
+        self, request: pb.StreamContainerStatsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamContainerStatsResponse]:
+        """Tell what the running containers use, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_container_stats(self._rt, filter=request.filter)):
+            yield pb.StreamContainerStatsResponse(container_stats=some)
+
+    def PodSandboxStats(
+        self, request: pb.PodSandboxStatsRequest, _context: ServicerContext
+    ) -> pb.PodSandboxStatsResponse:
+        """Tell what a pod uses."""
+        validate.pod_sandbox_id(request)
+        return pb.PodSandboxStatsResponse(stats=pod_sandbox_stats(self._rt, sandbox_id=request.pod_sandbox_id))
+
+    def ListPodSandboxStats(
+        self, request: pb.ListPodSandboxStatsRequest, _context: ServicerContext
+    ) -> pb.ListPodSandboxStatsResponse:
+        """Tell what the ready pods use."""
+        validate.well_formed(request)
+        return pb.ListPodSandboxStatsResponse(stats=list_pod_sandbox_stats(self._rt, filter=request.filter))
+
+    def StreamPodSandboxStats(
+        self, request: pb.StreamPodSandboxStatsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamPodSandboxStatsResponse]:
+        """Tell what the ready pods use, some at a time."""
+        validate.well_formed(request)
+        for some in chunks(list_pod_sandbox_stats(self._rt, filter=request.filter)):
+            yield pb.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
+
+    def ListMetricDescriptors(
+        self, _request: pb.ListMetricDescriptorsRequest, _context: ServicerContext
+    ) -> pb.ListMetricDescriptorsResponse:
+        """Describe the metrics of containers and pods."""
+        return pb.ListMetricDescriptorsResponse(descriptors=list_metric_descriptors())
+
+    def ListPodSandboxMetrics(
+        self, _request: pb.ListPodSandboxMetricsRequest, _context: ServicerContext
+    ) -> pb.ListPodSandboxMetricsResponse:
+        """Give the metrics of the ready pods."""
+        return pb.ListPodSandboxMetricsResponse(pod_metrics=list_pod_sandbox_metrics(self._rt))
+
+    def StreamPodSandboxMetrics(
+        self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
+    ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
+        """Give the metrics of the ready pods, some at a time."""
+        for some in chunks(list_pod_sandbox_metrics(self._rt)):
+            yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

@@ -22,8 +22,20 @@ def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
     """
     usage = rt.image_usage.get(lambda: _measured(rt), patience=_PATIENCE) or _estimated(rt)
     # Docker keeps images and writable layers in one place. Both are told all the same: a kubelet that gets no
-    # container file system stops its garbage collection (KubeletSeparateDiskGC).
-    return pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
+    # container file system stops its garbage collection (KubeletSeparateDiskGC), and by the same mount point it sees
+    # that there is one file system.
+    return pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[_written(rt, usage.fs_id)])
+
+
+def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
+    """Add up what the running containers have written to their layers, as measured in the background."""
+    layers = list(rt.samples.layers.values())
+    return pb.FilesystemUsage(
+        timestamp=max((layer.at for layer in layers), default=time.time_ns()),
+        fs_id=fs_id,
+        used_bytes=pb.UInt64Value(value=sum(layer.used_bytes for layer in layers)),
+        inodes_used=pb.UInt64Value(value=sum(layer.inodes for layer in layers)),
+    )
 
 
 def _measured(rt: Runtime) -> pb.FilesystemUsage:

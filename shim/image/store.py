@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shim.engine.interface import EngineInfo
+from shim.overlay import upper_directory
 
 _KIND = "driver-type"
 """Key in DriverStatus; a graph driver has no such row."""
@@ -23,31 +24,12 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
         return Path(info.docker_root_dir)
     plugin = f"{_SNAPSHOTTER}.{info.driver}"
     for pid in pids:
-        directory = _part_until(_upper_directory(proc / str(pid)), plugin)
+        directory = _part_until(upper_directory(proc / str(pid)), plugin)
         if directory is not None:
             return directory
     containerds = (Path(info.docker_root_dir, "containerd/daemon"), _SYSTEM_CONTAINERD)
     found = [root / plugin for root in containerds if (root / plugin).is_dir()]
     return found[0] if found else Path(info.docker_root_dir)
-
-
-def _upper_directory(process: Path) -> Path:
-    """Give the writable layer of the container a process runs in, an empty path when it has none or is gone."""
-    try:
-        mounts = (process / "mountinfo").read_text().splitlines()
-    except OSError:  # it ended meanwhile
-        return Path()
-    return root_upper_directory(mounts)
-
-
-def root_upper_directory(mounts: Iterable[str]) -> Path:
-    """Read `upperdir=` of the overlay mounted at `/` from lines of mountinfo (proc(5)); empty when there is none."""
-    for line in mounts:
-        fields = line.split()
-        if fields[4] == "/":
-            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            return Path(options.get("upperdir", ""))
-    return Path()
 
 
 def _part_until(path: Path, name: str) -> Path | None:

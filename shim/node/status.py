@@ -64,5 +64,6 @@ def _verbose(rt: Runtime) -> dict[str, Any]:
         "version": shim.__version__,
         "config": msgspec.to_builtins(rt.config, enc_hook=str),
         "view": rt.view.stats(),
+        "logs": rt.logs.stats(),
         "corruptCheckpoints": [str(corrupt) for corrupt in rt.checkpoints.corrupt()],
     }

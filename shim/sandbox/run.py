@@ -75,6 +75,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         cgroup_parent=pod.docker_cgroup_parent(rt, config),
         runtime=pod.docker_runtime(rt, handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
+        docker_log=pod.docker_log(rt.config),
     )
     body = pause_body(config, around)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts, security
-from shim.container.spec import DOCKER_LOG
 from shim.container.users import docker_groups, docker_user
 from shim.engine.interface import JsonObject
 from shim.ids import ImageId
@@ -32,6 +31,8 @@ class Surroundings:
     """In Docker's form."""
     runtime: str
     oom_score_adj: int
+    docker_log: JsonObject
+    """LogConfig."""
 
 
 def pause_body(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
@@ -63,7 +64,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         "ReadonlyRootfs": context.readonly_rootfs,
         "GroupAdd": docker_groups(context.supplemental_groups),
         "SecurityOpt": _security_options(context),
-        "LogConfig": DOCKER_LOG,
+        "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
         "Init": False,
     }

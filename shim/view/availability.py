@@ -33,9 +33,13 @@ class Availability:
         self._rebuilding = True
         return self._epoch
 
+    def stale(self, epoch: int) -> bool:
+        """Whether Docker was lost again since the rebuild of this epoch began."""
+        return epoch != self._epoch
+
     def complete(self, epoch: int) -> bool:
         """Let questions be answered, unless Docker was lost again since that rebuild began."""
-        if epoch != self._epoch:
+        if self.stale(epoch):
             return False
         self._rebuilding = False
         self._outage = None

@@ -11,13 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from shim import deadline
 from shim.broadcast import Subscription
 from shim.engine.interface import ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import SandboxId
+from shim.logs.interface import Drains
 from shim.view import changes, translate
 from shim.view.announce import Announcer
 from shim.view.availability import Availability
+from shim.view.ends import Unlogged, as_shown
 from shim.view.images import ImageDetails, ImageIndex
 from shim.view.lists import Lists, lists_from_records
 from shim.view.looks import Look, Looks
@@ -63,14 +66,21 @@ class NodeView:
     """
 
     def __init__(
-        self, engine: Engine, *, patience: float = PATIENCE, subscriber_capacity: int = SUBSCRIBER_CAPACITY
+        self,
+        engine: Engine,
+        *,
+        logs: Drains | None = None,
+        patience: float = PATIENCE,
+        subscriber_capacity: int = SUBSCRIBER_CAPACITY,
     ) -> None:
         """`patience` is how many seconds a question waits for a rebuild that is under way."""
         self._engine = engine
+        self._logs = logs or Unlogged()
         self._changed = threading.Condition()
         self._availability = Availability(self._changed, patience=patience)
         self._looks = Looks()
         self._records: dict[str, Record] = {}
+        self._held_back: dict[str, Record] = {}
         self._lists: Lists | None = None
         self._images = ImageIndex(())
         self._image_details = ImageDetails()
@@ -162,16 +172,34 @@ class NodeView:
                     return None
                 except ShimError as error:
                     if fallback is not None and not isinstance(error, (Unavailable, Cancelled)):
-                        self._published(container_id, fallback(self._records.get(container_id)), look=look)
+                        self._published(container_id, fallback(self._truth(container_id)), look=look)
                     raise
-                record = translate.record_from_inspect(seen, previous=self._records.get(container_id))
+                record = translate.record_from_inspect(seen, previous=self._truth(container_id))
                 if self._published(container_id, record, look=look):
                     return record
+
+    def refresh_ended(self, container_id: str) -> None:
+        """Inspect a container that has just ended, and wait until its end may be shown."""
+        self.refresh_container(container_id)
+        scope = deadline.current()
+        with scope.on_cancel(self._notify), self._changed:
+            while container_id in self._held_back:
+                scope.check(f"wait for the last output of container {container_id}")
+                self._changed.wait(scope.remaining())
+
+    def show_end(self, container_id: str) -> None:
+        """Show the end of a container that was held back until its output was written."""
+        with self._changed:
+            ended = self._held_back.pop(container_id, None)
+            if ended is not None:
+                self._show(container_id, ended)
+                self._changed.notify_all()
 
     def forget(self, container_id: str) -> None:
         """Say that a container is gone. Idempotent; Docker gives no id twice."""
         with self._changed:
             self._put(container_id, None)
+        self._logs.forget(container_id)
 
     @contextmanager
     def making(self, name: str) -> Iterator[None]:
@@ -208,9 +236,17 @@ class NodeView:
         with self._changed:
             return self._availability.begin_rebuild()
 
-    def complete_rebuild(self, epoch: int) -> bool:
-        """Let questions be answered, unless Docker was lost again since that rebuild began."""
+    def complete_rebuild(self, epoch: int, *, patience: float = 0.0) -> bool:
+        """Let questions be answered, unless Docker was lost again since that rebuild began.
+
+        The first one waits up to `patience` seconds for the output of containers that have ended, and then shows all
+        their ends: clients may have seen them before this server was started.
+        """
         with self._changed:
+            if not self._availability.completed:
+                self._changed.wait_for(lambda: not self._held_back or self._availability.stale(epoch), patience)
+                for container_id in list(self._held_back):
+                    self.show_end(container_id)
             return self._availability.complete(epoch)
 
     def lose(self, reason: str) -> None:
@@ -291,14 +327,27 @@ class NodeView:
     def _published(self, container_id: str, record: Record | None, *, look: Look) -> bool:
         with self._changed:
             # The same answer as the one that overtook it is as good: both are the truth of one moment.
-            if look.overtaken and record != self._records.get(container_id):
+            if look.overtaken and record != self._truth(container_id):
                 return False
             self._put(container_id, record)
             return True
 
+    def _truth(self, container_id: str) -> Record | None:
+        return self._held_back.get(container_id, self._records.get(container_id))
+
     def _put(self, container_id: str, record: Record | None) -> None:
-        """Make `record` the truth, and tell subscribers. The lock is held, so that they hear it in order."""
+        """Make `record` the truth, and as much of it public as may be shown. The lock is held."""
         self._looks.overtake(container_id)
+        shown = as_shown(record, self._logs)
+        if record is None or shown is record:
+            if self._held_back.pop(container_id, None) is not None:
+                self._changed.notify_all()
+        else:
+            self._held_back[container_id] = record
+        self._show(container_id, shown)
+
+    def _show(self, container_id: str, record: Record | None) -> None:
+        """Make `record` public, and tell subscribers. The lock is held, so that they hear it in order."""
         old = self._records.get(container_id)
         if record == old:
             return
@@ -308,3 +357,7 @@ class NodeView:
             self._records[container_id] = record
         self._lists = None
         self._announcer.tell(old, record)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

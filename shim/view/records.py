@@ -18,7 +18,7 @@ class Life:
 
     state: pb.ContainerState
     pid: int
-    """Of the first process, 0 unless running."""
+    """Of the first process, 0 unless running, and while the end of a container is held back for its output."""
     exit_code: int
     reason: str
     """`Completed`, `Error`, `OOMKilled` or `StartError` once EXITED, else empty."""
@@ -88,6 +88,8 @@ class ContainerRecord:
     """The resources as Docker applies them now."""
     life: Life
     foreign: bool = False
+    docker_log_path: str = ""
+    """Docker's own log of it; empty until it has been started, and for logging drivers without a file."""
     listed: pb.Container = field(init=False, compare=False, repr=False)
     """As ListContainers tells it."""
 

@@ -20,9 +20,9 @@ from shim.engine.interface import (
 )
 from shim.errors import InvalidArgument
 from shim.ids import ContainerId, ImageId, SandboxId
+from shim.times import NEVER, ns_from_rfc3339
 from shim.view.foreign import container_config, foreign_name, sandbox_config
 from shim.view.records import ContainerRecord, ImageRecord, Life, Record, SandboxRecord
-from shim.view.times import NEVER, ns_from_rfc3339
 
 COMPLETED, ERROR, OOM_KILLED, START_ERROR = "Completed", "Error", "OOMKilled", "StartError"
 EXIT_START_ERROR = 128
@@ -73,6 +73,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         stop_signal=seen.config.stop_signal,
         host=seen.host_config,
         life=life,
+        docker_log_path=seen.log_path,
     )
 
 

@@ -171,7 +171,7 @@ class Watcher:
         ]
         gather([self._list_images, *looks])
         self._view.note_compare()
-        if not self._view.complete_rebuild(epoch):
+        if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):
             return False
         self._complaint = ""
         log.info("docker is watched", containers=len(listed))

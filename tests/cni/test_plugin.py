@@ -5,6 +5,7 @@ import pytest
 
 from shim.cni.plugin import Call, PluginError, Verb, find_plugin, run_add, run_plugin
 from shim.errors import DeadlineExceeded, FailedPrecondition
+from shim.meter import Done, Kind, heard_by
 from tests.cni.fake_plugins import FakePlugins
 
 ADDRESS = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
@@ -164,3 +165,13 @@ def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> N
     run_plugin(call_of(binary, verb="DEL"), config=json.loads(json.dumps(config)), timeout=30)
 
     assert fakes.calls[0].config == config
+
+
+def test_each_run_is_reported_with_its_result(fakes: FakePlugins) -> None:
+    heard: list[Done] = []
+    with heard_by(heard.append):
+        add(fakes.write_answering("bridge", ADDRESS))
+        failure(fakes.write("portmap", "exit 3"))
+
+    assert [done.kind for done in heard] == [Kind.CNI, Kind.CNI]
+    assert [done.labels for done in heard] == [("bridge", "ADD", "ok"), ("portmap", "ADD", "PluginError")]

@@ -189,3 +189,38 @@ def test_a_path_that_may_be_missing(name: str) -> None:
     assert parsed(name, "") == ""
     assert parsed(name, "/etc/a.yaml") == "/etc/a.yaml"
     assert refused(name, "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("", ""),
+        ("9180", "127.0.0.1:9180"),
+        (9180, "127.0.0.1:9180"),
+        (":9180", "127.0.0.1:9180"),
+        ("0.0.0.0:9180", "0.0.0.0:9180"),
+        ("[::1]:9180", "[::1]:9180"),
+    ],
+)
+def test_metrics_are_on_loopback_unless_told(raw: object, expected: str) -> None:
+    assert parsed("metrics_bind_addr", raw) == expected
+
+
+@pytest.mark.parametrize("raw", ["0", "70000", "example.com:80", "127.0.0.1", "127.0.0.1:", "[::1", ":x", True, -1])
+def test_what_is_no_address_of_a_port(raw: object) -> None:
+    assert refused("metrics_bind_addr", raw)
+
+
+@pytest.mark.parametrize("raw", ["512k", "16m", "1g"])
+def test_sizes_are_left_in_dockers_form(raw: str) -> None:
+    assert parsed("docker_log_max_size", raw) == raw
+
+
+@pytest.mark.parametrize("raw", ["16", "0m", "16M", "m", "-1m", "1.5m", "16mb", 16, ""])
+def test_what_is_no_size(raw: object) -> None:
+    assert refused("docker_log_max_size", raw)
+
+
+def test_docker_keeps_at_least_two_files() -> None:
+    assert [parsed("docker_log_max_file", raw) for raw in (2, "5", 100)] == [2, 5, 100]
+    assert all(refused("docker_log_max_file", raw) for raw in (1, "0", 101, "many", True, 2.5, None))

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import apply_writes, cgroup_directory, extra_writes
+from shim.container.cgroup import apply_writes, extra_writes
 from shim.errors import FailedPrecondition, InvalidArgument
 
 Resources = pb.LinuxContainerResources
@@ -48,8 +48,3 @@ def test_a_file_the_kernel_does_not_have_is_named() -> None:
         FailedPrecondition, match=r"set memory\.no_such=1 for container c1: /.*/memory\.no_such: No such"
     ):
         apply_writes({("memory", "memory.no_such"): "1"}, pid=os.getpid(), container_id="c1")
-
-
-def test_the_directory_of_a_process_is_the_one_that_lists_it() -> None:
-    directory = cgroup_directory(os.getpid(), controller="memory")
-    assert str(os.getpid()) in (directory / "cgroup.procs").read_text().split()

@@ -95,3 +95,16 @@ def test_unified_keys_on_cgroup_v1_fail_at_create(rt: Runtime) -> None:
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(unified={"memory.oom.group": "1"}))
     with pytest.raises(InvalidArgument, match=r"config\.linux\.resources\.unified"):
         created(rt, ready_pod(rt), linux=linux)
+
+
+def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, engine: FakeEngine) -> None:
+    """Whatever the daemon's defaults are: it adds those that are not said here."""
+    log_config = engine.containers[created(rt, ready_pod(rt))].body["HostConfig"]["LogConfig"]
+    assert log_config == {
+        "Type": "json-file",
+        "Config": {"max-size": "16m", "max-file": "2", "compress": "false", "mode": "blocking"},
+    }
+
+
+def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
+    assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""

@@ -23,6 +23,7 @@ def around(**changes: Any) -> Surroundings:
         "runtime": "",
         "oom_score_adj": 0,
         "recursive_read_only": False,
+        "docker_log": {"Type": "json-file"},
         "target_id": "",
     }
     return Surroundings(**(values | changes))
@@ -142,7 +143,7 @@ def test_the_pods_resolv_conf_is_mounted_unless_the_container_brings_one() -> No
 
 def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
     host = host_config(config())
-    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "2"}}
+    assert host["LogConfig"] == {"Type": "json-file"}
     assert host["RestartPolicy"] == {"Name": "no"}
     assert host["Init"] is False
 

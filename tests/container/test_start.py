@@ -5,6 +5,7 @@ from shim.container.start import start_container
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
 
 
@@ -40,3 +41,29 @@ def test_a_runtime_that_cannot_start_it_is_quoted(rt: Runtime, engine: FakeEngin
     engine.fail_next("start_container", ShimError('exec: "nope": executable file not found'))
     with pytest.raises(ShimError, match="executable file not found"):
         start_container(rt, container_id=container)
+
+
+def test_its_log_is_followed_before_it_starts(rt: Runtime, engine: FakeEngine, logs: FakeLogs) -> None:
+    """Docker tells where its own file is only afterwards, and then says the same."""
+    container = created(rt, ready_pod(rt))
+    engine.fail_next("start_container", ShimError("no"))
+    with pytest.raises(ShimError, match="no"):
+        start_container(rt, container_id=container)
+    before = logs.followed[container]
+    assert (before.docker, before.cri) == (
+        f"/var/lib/docker/containers/{container}/{container}-json.log",
+        "/var/log/pods/web/app.log",
+    )
+    start_container(rt, container_id=container)
+    assert logs.followed[container] == before
+
+
+def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> None:
+    running(rt, ready_pod(rt), log_path="")
+    running(rt, ready_pod(rt, "silent", log_directory=""))
+    assert logs.followed == {}
+
+
+def test_a_log_that_cannot_be_written_keeps_no_container_from_starting(rt: Runtime, logs: FakeLogs) -> None:
+    logs.problem = "no space left on device"
+    assert rt.view.container(running(rt, ready_pod(rt))).life.running

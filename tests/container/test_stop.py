@@ -7,7 +7,9 @@ from shim.container.stop import stop_container
 from shim.errors import ShimError
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
+from tests.view.waits import wait_until
 
 
 @pytest.mark.parametrize("container_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b"])
@@ -73,3 +75,19 @@ def test_a_grace_period_of_centuries_does_not_overflow_to_none(rt: Runtime, engi
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=2**62)
     assert rt.view.container(container).life.exit_code == 143
+
+
+@pytest.mark.parametrize("timeout", [0, 5])
+def test_stop_returns_when_the_last_output_is_written(rt: Runtime, logs: FakeLogs, timeout: int) -> None:
+    container = running(rt, ready_pod(rt))
+    logs.holding = True
+    stopping = threading.Thread(
+        target=stop_container, args=(rt,), kwargs={"container_id": container, "timeout": timeout}
+    )
+    stopping.start()
+    wait_until(lambda: container in logs.held)
+    assert rt.view.container(container).life.running
+    assert stopping.is_alive()
+    logs.release(container)
+    stopping.join()
+    assert not rt.view.container(container).life.running

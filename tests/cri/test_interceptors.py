@@ -1,6 +1,7 @@
 # ruff: noqa: N802 - gRPC names the methods
 import io
 import json
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from shim import deadline, errors, log
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.interceptors import Calls
+from shim.meter import Done, heard_by
 from tests.cri.conftest import SECONDS, Serve, client
 
 
@@ -267,3 +269,25 @@ def test_calls_are_counted_while_they_run() -> None:
         assert not calls.wait_idle(0)
 
     assert calls.wait_idle(0)
+
+
+def test_each_rpc_is_reported_with_its_code(serve: Serve) -> None:
+    heard: queue.SimpleQueue[Done] = queue.SimpleQueue()
+    failures: list[BaseException] = [errors.NotFound("no such pod"), errors.Unavailable("no docker")]
+    at = serve(Runtime(lambda: raising(failures.pop())() if failures else None))
+
+    with heard_by(heard.put):
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError):
+                at.runtime.Version(pb.VersionRequest())
+        list(at.runtime.StreamContainers(pb.StreamContainersRequest()))
+        with pytest.raises(grpc.RpcError):
+            at.runtime.Status(pb.StatusRequest())
+        reported = [heard.get(timeout=SECONDS).labels for _ in range(4)]
+
+    assert reported == [
+        ("Version", "UNAVAILABLE"),
+        ("Version", "NOT_FOUND"),
+        ("StreamContainers", "OK"),
+        ("Status", "UNIMPLEMENTED"),
+    ]

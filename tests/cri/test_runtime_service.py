@@ -7,10 +7,12 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cri import chunks
 from shim.cri.runtime_service import RuntimeService
 from shim.runtime import Runtime
+from tests.cgroup.trees import group_v2
 from tests.cri.conftest import Serve, Served
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import container_config, pod_config
+from tests.stats.kernel import pod_with_container
 
 
 @pytest.fixture
@@ -133,6 +135,37 @@ def test_streamed_lists_come_in_parts(at: Served, monkeypatch: pytest.MonkeyPatc
     assert sorted(pod.id for part in pods for pod in part.pod_sandboxes) == sorted(pod.id for pod in listed)
 
 
+def test_stats_and_metrics(at: Served, rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 1)
+    first, second = pod_with_container(rt, group_v2(), name="a"), pod_with_container(rt, group_v2(), name="b")
+    of_first = pb.ContainerStatsFilter(pod_sandbox_id=first.sandbox)
+
+    one = at.runtime.ContainerStats(pb.ContainerStatsRequest(container_id=first.container)).stats
+    listed = at.runtime.ListContainerStats(pb.ListContainerStatsRequest(filter=of_first)).stats
+    streamed = list(at.runtime.StreamContainerStats(pb.StreamContainerStatsRequest()))
+    assert one.memory.working_set_bytes.value > 0
+    assert [stats.attributes.id for stats in listed] == [first.container]
+    assert [[stats.attributes.id for stats in part.container_stats] for part in streamed] == [
+        [first.container],
+        [second.container],
+    ]
+
+    pod = at.runtime.PodSandboxStats(pb.PodSandboxStatsRequest(pod_sandbox_id=second.sandbox)).stats
+    of_second = pb.PodSandboxStatsFilter(id=second.sandbox)
+    pods = at.runtime.ListPodSandboxStats(pb.ListPodSandboxStatsRequest(filter=of_second)).stats
+    parts = list(at.runtime.StreamPodSandboxStats(pb.StreamPodSandboxStatsRequest()))
+    assert [stats.attributes.id for stats in pod.linux.containers] == [second.container]
+    assert [stats.attributes.id for stats in pods] == [second.sandbox]
+    assert [len(part.pod_sandbox_stats) for part in parts] == [1, 1]
+
+    described = at.runtime.ListMetricDescriptors(pb.ListMetricDescriptorsRequest()).descriptors
+    metrics = at.runtime.ListPodSandboxMetrics(pb.ListPodSandboxMetricsRequest()).pod_metrics
+    metric_parts = list(at.runtime.StreamPodSandboxMetrics(pb.StreamPodSandboxMetricsRequest()))
+    assert len(described) == 56
+    assert [each.pod_sandbox_id for each in metrics] == [first.sandbox, second.sandbox]
+    assert [len(part.pod_sandbox_metrics) for part in metric_parts] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("rpc", "request_"),
     [
@@ -151,6 +184,8 @@ def test_streamed_lists_come_in_parts(at: Served, monkeypatch: pytest.MonkeyPatc
         ("Exec", pb.ExecRequest()),
         ("Attach", pb.AttachRequest()),
         ("PortForward", pb.PortForwardRequest()),
+        ("ContainerStats", pb.ContainerStatsRequest()),
+        ("PodSandboxStats", pb.PodSandboxStatsRequest()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

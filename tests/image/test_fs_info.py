@@ -15,6 +15,7 @@ from shim.image import fs_info
 from shim.image.fs_info import image_fs_info
 from shim.refreshed import Refreshed
 from shim.runtime import Runtime
+from shim.samples import LayerUsage
 from tests.fakes.engine import FakeEngine
 
 
@@ -41,9 +42,22 @@ def engine(tmp_path: Path) -> MeasuredEngine:
 
 def usage(rt: Runtime) -> pb.FilesystemUsage:
     info = image_fs_info(rt)
-    assert list(info.image_filesystems) == list(info.container_filesystems)
     (told,) = info.image_filesystems
+    (containers,) = info.container_filesystems
+    assert containers.fs_id == told.fs_id
     return told
+
+
+def test_what_containers_have_written_is_told_apart(rt: Runtime) -> None:
+    (empty,) = image_fs_info(rt).container_filesystems
+    for number, written in enumerate((4096, 8192)):
+        layer = LayerUsage(at=7 + number, used_bytes=written, inodes=3, store="/var/lib/docker")
+        rt.samples.layers[str(number)] = layer
+
+    (found,) = image_fs_info(rt).container_filesystems
+
+    assert (empty.used_bytes.value, empty.inodes_used.value) == (0, 0)
+    assert (found.used_bytes.value, found.inodes_used.value, found.timestamp) == (12_288, 6, 8)
 
 
 @pytest.mark.parametrize(

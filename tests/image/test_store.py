@@ -6,7 +6,7 @@ import pytest
 
 from shim.engine.interface import EngineInfo
 from shim.image import store
-from shim.image.store import root_upper_directory, store_root
+from shim.image.store import store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"
@@ -15,7 +15,6 @@ ROOT_MOUNT = (
     "upperdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/12/fs,workdir=/w,xino=off"
 )
 OTHER_MOUNT = "1084 1083 0:155 / /proc rw,nosuid - proc proc rw"
-BOUND_OVERLAY = "1085 1083 0:160 / /mnt rw - overlay overlay rw,lowerdir=/x,upperdir=/elsewhere,workdir=/w"
 
 
 def containerd_info(root: Path) -> EngineInfo:
@@ -27,23 +26,6 @@ def containerd_info(root: Path) -> EngineInfo:
 def test_a_graph_driver_keeps_images_in_the_data_root() -> None:
     info = EngineInfo(docker_root_dir="/var/lib/docker", driver="overlay2", driver_status=[["Supports d_type", "true"]])
     assert store_root(info, pids=[]) == Path("/var/lib/docker")
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        pytest.param(
-            [OTHER_MOUNT, BOUND_OVERLAY, ROOT_MOUNT],
-            "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/12/fs",
-            id="overlay",
-        ),
-        pytest.param([OTHER_MOUNT, BOUND_OVERLAY], "", id="no root mount"),
-        pytest.param(["29 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,discard"], "", id="no overlay"),
-        pytest.param([], "", id="no mounts"),
-    ],
-)
-def test_root_upper_directory(lines: list[str], expected: str) -> None:
-    assert root_upper_directory(lines) == Path(expected)
 
 
 def test_a_running_container_tells_the_snapshotter(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ AROUND = Surroundings(
     cgroup_parent="pod1.slice",
     runtime="runsc",
     oom_score_adj=-998,
+    docker_log={"Type": "json-file"},
 )
 
 

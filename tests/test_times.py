@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shim.view.times import ns_from_rfc3339
+from shim.times import ns_from_rfc3339
 
 
 @pytest.mark.parametrize(

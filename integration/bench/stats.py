@@ -1,0 +1,182 @@
+"""What stats and metrics take with many pods: time of an answer, calls to Docker, CPU of the server and of dockerd.
+
+`python -m integration.bench.stats` inside a box. The exit status says whether it could be measured, not how fast it is.
+"""
+
+import argparse
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from integration.bench.figures import ranked
+from integration.bench.machine import footprint
+from integration.bench.pods import COMMAND
+from integration.bench.setup import ENGINES, Bed, prepared, serving
+from integration.cri import Cri, container_config, pod_config
+from integration.node.box import this_node
+from integration.node.commands import NodeError, step
+from integration.node.images import BUSYBOX
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+from shim.samples import METRICS_INTERVAL, WANTED
+
+AT_ONCE = 8
+"""Pods made or removed at the same time."""
+CONTAINERS = 2
+"""Of each pod."""
+METRICS_PORT = 9180
+POLL_SECONDS = 10.0
+"""Between two polls of everything, as the kubelet's."""
+ASKED = 15
+"""Answers of each kind that are timed, at all times of the background passes."""
+LIMITS_MS = {"ListContainerStats": 20.0, "ListPodSandboxStats": 30.0, "ListPodSandboxMetrics": 80.0}
+"""With 100 pods."""
+LIMIT_SHARE = 0.02
+"""Of one core, for polling all three."""
+
+_OF_THE_VIEW = ("list_containers", "list_images", "inspect_image", "events")
+"""What the node view asks once a minute, whoever asks the server what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Answers of one RPC, in milliseconds."""
+
+    median: float
+    worst: float
+    """Of 20."""
+
+
+def main() -> int:
+    """Measure, and print the figures."""
+    arguments = _parser().parse_args()
+    try:
+        with prepared(arguments.engine) as bed, serving(bed, metrics_bind_addr=METRICS_PORT) as (server, cri):
+            _measure(bed, server, cri, pods=arguments.pods, polls=arguments.polls)
+    except NodeError as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _measure(bed: Bed, server: Server, cri: Cri, *, pods: int, polls: int) -> None:
+    with step(f"{pods // 2} pods up"):
+        _up(bed, cri, first=0, last=pods // 2)
+    half = _times(cri)
+    with step(f"{pods} pods up"):
+        _up(bed, cri, first=pods // 2, last=pods)
+    asked_before = _docker_calls()
+    whole = _times(cri)
+    asked = {name: count - asked_before.get(name, 0) for name, count in _docker_calls().items()}
+    with step("nobody asks"):
+        time.sleep(WANTED)
+        idle = _cpu_shares(bed, server, seconds=POLL_SECONDS * 2, poll=lambda: None)
+    with step(f"{polls} polls"):
+        polled = _cpu_shares(bed, server, seconds=POLL_SECONDS * polls, poll=lambda: _poll(cri))
+    print(f"\n{pods} pods of {CONTAINERS} containers\n")
+    print(f"{'':24}{'half':>10}{'all':>10}{'p95':>10}{'bar':>10}   ms")
+    for name, limit in LIMITS_MS.items():
+        times, verdict = whole[name], "met" if whole[name].median <= limit else "MISSED"
+        print(f"{name:24}{half[name].median:10.1f}{times.median:10.1f}{times.worst:10.1f}{limit:10.1f}   {verdict}")
+    print(f"\ncalls to Docker meanwhile: {sum(n for name, n in asked.items() if name not in _OF_THE_VIEW):.0f}")
+    verdict = "met" if polled[0] <= LIMIT_SHARE else "MISSED"
+    print(f"{'':24}{'nobody':>10}{'polled':>10}{'bar':>10}   % of a core")
+    print(f"{'server':24}{idle[0] * 100:10.2f}{polled[0] * 100:10.2f}{LIMIT_SHARE * 100:10.2f}   {verdict}")
+    print(f"{'dockerd':24}{idle[1] * 100:10.2f}{polled[1] * 100:10.2f}")
+
+
+def _up(bed: Bed, cri: Cri, *, first: int, last: int) -> None:
+    node = this_node()
+    parent = node.cgroup_parent.rstrip("/") if node else ""
+
+    def up(number: int) -> None:
+        linux = pb.LinuxPodSandboxConfig(cgroup_parent=f"{parent}/stats-{number}")
+        config = pod_config(f"stats-{number}", log_directory=f"{bed.logs}/stats-{number}", linux=linux)
+        sandbox = cri.run(config)
+        for container in range(CONTAINERS):
+            name = f"c{container}"
+            made = container_config(name, image=BUSYBOX, command=COMMAND, log_path=f"{name}/0.log")
+            cri.start(cri.create(sandbox, made, pod=config))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(up, range(first, last)))
+
+
+def _asks(cri: Cri) -> dict[str, Callable[[], object]]:
+    runtime = cri.runtime
+    return {
+        "ListContainerStats": lambda: runtime.ListContainerStats(pb.ListContainerStatsRequest()),
+        "ListPodSandboxStats": lambda: runtime.ListPodSandboxStats(pb.ListPodSandboxStatsRequest()),
+        "ListPodSandboxMetrics": lambda: runtime.ListPodSandboxMetrics(pb.ListPodSandboxMetricsRequest()),
+    }
+
+
+def _poll(cri: Cri) -> None:
+    for ask in _asks(cri).values():
+        ask()
+
+
+def _times(cri: Cri) -> dict[str, Times]:
+    _poll(cri)
+    # From here on answers are made ahead; the first ones are there after the next pass.
+    time.sleep(METRICS_INTERVAL)
+    took: dict[str, list[float]] = {name: [] for name in LIMITS_MS}
+    for _ in range(ASKED):
+        for name, ask in _asks(cri).items():
+            began = time.perf_counter()
+            ask()
+            took[name].append((time.perf_counter() - began) * 1000)
+        time.sleep(METRICS_INTERVAL / ASKED)
+    return {name: Times(sorted(times)[len(times) // 2], ranked(times, 0.95)) for name, times in took.items()}
+
+
+def _cpu_shares(bed: Bed, server: Server, *, seconds: float, poll: Callable[[], None]) -> tuple[float, float]:
+    """Give the CPU time of server and dockerd as a share of the time that passed."""
+
+    def used() -> tuple[float, float]:
+        return footprint(server, when="").cpu_seconds, _cpu_seconds(bed.engine.daemon.pid)
+
+    before, began = used(), time.monotonic()
+    while time.monotonic() - began < seconds:
+        poll()
+        time.sleep(POLL_SECONDS)
+    after, passed = used(), time.monotonic() - began
+    return (after[0] - before[0]) / passed, (after[1] - before[1]) / passed
+
+
+def _cpu_seconds(pid: int) -> float:
+    # schedstat has nanoseconds, where stat has hundredths of a second.
+    return (
+        sum(int((task / "schedstat").read_text().split()[0]) for task in Path("/proc", str(pid), "task").iterdir())
+        / 1e9
+    )
+
+
+def _docker_calls() -> dict[str, float]:
+    """Calls to Docker so far, by operation, as the server itself counts them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    found: dict[str, float] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name == "pydockershim_docker_call_seconds_count":
+            operation = sample.labels["operation"]
+            found[operation] = found.get(operation, 0) + sample.value
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.stats", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--pods", type=int, default=100, help="how many pods there are (%(default)s)")
+    parser.add_argument("--polls", type=int, default=6, help="polls for the CPU time, ten seconds apart (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

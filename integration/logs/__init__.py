@@ -1,0 +1,1 @@
+"""Container logs on real engines."""

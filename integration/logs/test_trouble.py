@@ -1,0 +1,56 @@
+"""Logs that cannot be written: nobody waits for them, everybody is told, and in the end they are complete."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.logs.conftest import Logged
+from integration.logs.crilog import numbers, read
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+
+@pytest.fixture
+def small_disk(logged: Logged) -> Iterator[Path]:
+    """Have 64 KiB for the logs of the pod."""
+    directory = logged.directory
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)
+    yield directory
+    subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def blocked(logged: Logged, container_id: str) -> str:
+    figures = logged.stats()["figures"]
+    found = [entry["error"] for entry in (figures or {}).get("blocked", []) if entry["id"] == container_id]
+    return str(found[0]) if found else ""
+
+
+def test_a_full_disk(logged: Logged, small_disk: Path) -> None:
+    container_id, path = logged.run("seq 0 5000")
+    other, _ = logged.run("sleep 600", labels={"beside": "it"})
+    assert "no space left" in wait_until(lambda: blocked(logged, container_id))
+    cri = logged.served.cri
+
+    # It has ended, but what it wrote cannot be read yet. Others are served as ever.
+    assert cri.container_status(container_id).state == pb.CONTAINER_RUNNING
+    assert cri.container_status(other).state == pb.CONTAINER_RUNNING
+    assert 0 < len(read(path)) < 5001
+
+    subprocess.run(["mount", "-o", "remount,size=10m", small_disk], check=True)
+    logged.wait_exited(container_id)
+    assert numbers(read(path)) == list(range(5001))
+    assert not blocked(logged, container_id)
+
+
+def test_a_directory_that_cannot_be_made(logged: Logged) -> None:
+    logged.directory.write_text("a file is in the way")
+    container_id, path = logged.run("seq 0 100; sleep 600")
+
+    assert logged.served.cri.container_status(container_id).state == pb.CONTAINER_RUNNING
+    assert "not a directory" in wait_until(lambda: blocked(logged, container_id))
+    logged.directory.unlink()
+    wait_until(lambda: path.exists() and len(read(path)) == 101)
+    assert numbers(read(path)) == list(range(101))

@@ -1,0 +1,1 @@
+"""What containers and pods use, against what they are known to use."""

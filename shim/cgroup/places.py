@@ -1,0 +1,169 @@
+"""Where the control groups of a process are, on machines with version 1, version 2 or both (hybrid)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.v1 import GroupV1
+from shim.cgroup.v2 import GroupV2
+from shim.errors import FailedPrecondition, NotFound
+
+UNIFIED = ""
+"""Key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""
+
+
+class Group(Protocol):
+    """One control group. Every answer is read anew; None, or an empty list, once the group has gone."""
+
+    def cpu(self) -> Cpu | None:
+        """CPU time and pressure."""
+        ...
+
+    def cpu_times(self) -> CpuTimes:
+        """User and system time, and throttling."""
+        ...
+
+    def memory(self) -> Memory | None:
+        """Memory and swap now."""
+        ...
+
+    def memory_history(self) -> MemoryHistory:
+        """Peak, failures and what the kernel holds."""
+        ...
+
+    def pids(self) -> Pids | None:
+        """Tasks and their limit."""
+        ...
+
+    def io_psi(self) -> Psi | None:
+        """Pressure of block I/O."""
+        ...
+
+    def io(self) -> list[Io]:
+        """Block I/O by device."""
+        ...
+
+    def huge_pages(self) -> list[HugePages]:
+        """Huge pages by size; empty where the controller is off."""
+        ...
+
+    def process_ids(self) -> list[int]:
+        """Processes of this group, those of groups below it not included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted tree: `root` is the group (proc(5): mountinfo, field 4) that is seen at `point`."""
+
+    point: str
+    root: str
+
+    def directory(self, group: str) -> str:
+        """The directory of a group as /proc/<pid>/cgroup names it."""
+        inside = group.removeprefix(self.root) if self.root != "/" and group.startswith(self.root) else group
+        return f"{self.point}/{inside.strip('/')}".rstrip("/")
+
+
+Mounts = Mapping[str, Mount]
+"""Trees by controller of version 1; that of version 2 under UNIFIED."""
+
+
+def mounts_from_mountinfo(text: str) -> Mounts:
+    """Read which trees are mounted; of a tree that is mounted twice, the first place counts."""
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, rest = after.partition(" ")
+        if kind not in {"cgroup", "cgroup2"}:
+            continue
+        fields = before.split()
+        mount = Mount(point=fields[4], root=fields[3])
+        controllers = rest.split()[-1].split(",") if kind == "cgroup" else [UNIFIED]
+        for controller in controllers:
+            found.setdefault(controller, mount)
+    return found
+
+
+def groups_from_proc(text: str) -> dict[str, str]:
+    """Read /proc/<pid>/cgroup: the group of the process by controller, that of version 2 under UNIFIED."""
+    found = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def group_at(groups: Mapping[str, str], mounts: Mounts) -> Group:
+    """Give the group with these paths, of the version that counts memory on this machine.
+
+    NotFound when memory is not counted for it in any mounted tree.
+    """
+    if "memory" in mounts and "memory" in groups:
+        return _group_v1(groups, mounts)
+    if UNIFIED in mounts and UNIFIED in groups:
+        return GroupV2(mounts[UNIFIED].directory(groups[UNIFIED]))
+    raise NotFound("no cgroup tree that counts memory is mounted")
+
+
+def belonging_to(groups: Mapping[str, str], name: str) -> dict[str, str]:
+    """Cut paths behind the part that holds `name`; those without it stay.
+
+    A container's first process may have moved into a group of its own below, as systemd in a container does.
+    """
+    cut = {}
+    for controller, path in groups.items():
+        parts = path.split("/")
+        ends = [number for number, part in enumerate(parts, 1) if name in part]
+        cut[controller] = "/".join(parts[: ends[0]]) if ends else path
+    return cut
+
+
+def above(groups: Mapping[str, str]) -> dict[str, str]:
+    """Give the paths of the groups around these: of a container's, the pod's."""
+    return {controller: path.rstrip("/").rpartition("/")[0] or "/" for controller, path in groups.items()}
+
+
+def this_machines_mounts() -> Mounts:
+    """Read which trees this process sees."""
+    return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+
+
+def groups_of_process(pid: int) -> dict[str, str]:
+    """Read the groups of a process. NotFound when it has ended."""
+    try:
+        # A process that may make groups names them as it likes, also with bytes that are no text.
+        return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
+    except OSError as error:
+        raise NotFound(f"read the control groups of process {pid}: {error.strerror}") from error
+
+
+def cgroup_directory(pid: int, *, controller: str) -> Path:
+    """Directory of the cgroup that limits `pid` for a controller, in a v1, v2 or hybrid tree."""
+    groups, mounts = groups_of_process(pid), this_machines_mounts()
+    key = controller if controller in groups and controller in mounts else UNIFIED
+    if key not in groups or key not in mounts:
+        raise FailedPrecondition(f"no cgroup tree is mounted for {controller or 'cgroup v2'}")
+    return Path(mounts[key].directory(groups[key]))
+
+
+def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
+    def directory(controller: str) -> str:
+        known = controller in groups and controller in mounts
+        return mounts[controller].directory(groups[controller]) if known else ""
+
+    # The unified tree of a hybrid machine counts only where somebody made a group of the same name in it; else the
+    # process is in its root, whose pressure is that of the whole machine.
+    own = groups.get(UNIFIED, "/").rpartition("/")[2] == groups["memory"].rpartition("/")[2] != ""
+    return GroupV1(
+        cpu_directory=directory("cpu"),
+        cpuacct=directory("cpuacct"),
+        memory_directory=directory("memory"),
+        pids_directory=directory("pids"),
+        blkio=directory("blkio"),
+        hugetlb=directory("hugetlb"),
+        unified=directory(UNIFIED) if own else "",
+    )

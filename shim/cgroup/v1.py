@@ -1,0 +1,111 @@
+"""A group of version 1: one directory for each controller (Documentation/admin-guide/cgroup-v1 of the kernel)."""
+
+from dataclasses import dataclass
+
+from shim.cgroup import parse
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.files import names, read
+from shim.cgroup.parse import number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupV1:
+    """See `shim.cgroup.places.Group`. Directories of the controllers, empty for one that is not mounted."""
+
+    cpu_directory: str
+    cpuacct: str
+    memory_directory: str
+    pids_directory: str
+    blkio: str
+    hugetlb: str
+    unified: str = ""
+    """Directory in the version 2 tree of a hybrid machine, where pressure is told; empty without one of its own."""
+
+    def cpu(self) -> Cpu | None:
+        """See `Group`."""
+        usage = number(read(f"{self.cpuacct}/cpuacct.usage"))
+        return None if usage is None else Cpu(usage, self._psi("cpu"))
+
+    def cpu_times(self) -> CpuTimes:
+        """See `Group`."""
+        stat = parse.flat(read(f"{self.cpu_directory}/cpu.stat"))
+        return CpuTimes(
+            user=number(read(f"{self.cpuacct}/cpuacct.usage_user")),
+            system=number(read(f"{self.cpuacct}/cpuacct.usage_sys")),
+            periods=number(stat.get(b"nr_periods")),
+            throttled_periods=number(stat.get(b"nr_throttled")),
+            throttled=number(stat.get(b"throttled_time")),
+        )
+
+    def memory(self) -> Memory | None:
+        """See `Group`. Two files: memory.stat tells limits and swap too, as those above have narrowed them."""
+        usage = number(read(f"{self.memory_directory}/memory.usage_in_bytes"))
+        if usage is None:
+            return None
+        stat = parse.flat(read(f"{self.memory_directory}/memory.stat"))
+        inactive_file = number(stat.get(b"total_inactive_file"))
+        limit = parse.limit(stat.get(b"hierarchical_memory_limit"))
+        both = parse.limit(stat.get(b"hierarchical_memsw_limit"))
+        return Memory(
+            usage=usage,
+            working_set=max(0, usage - (inactive_file or 0)),
+            limit=limit,
+            rss=number(stat.get(b"total_rss")),
+            cache=number(stat.get(b"total_cache")),
+            mapped_file=number(stat.get(b"total_mapped_file")),
+            active_file=number(stat.get(b"total_active_file")),
+            inactive_file=inactive_file,
+            page_faults=number(stat.get(b"total_pgfault")),
+            major_page_faults=number(stat.get(b"total_pgmajfault")),
+            swap_usage=number(stat.get(b"total_swap")),
+            swap_limit=None if both is None or limit is None else max(0, both - limit),
+            psi=self._psi("memory"),
+        )
+
+    def memory_history(self) -> MemoryHistory:
+        """See `Group`."""
+        directory = self.memory_directory
+        control = parse.flat(read(f"{directory}/memory.oom_control"))
+        return MemoryHistory(
+            peak=number(read(f"{directory}/memory.max_usage_in_bytes")),
+            limit_hits=number(read(f"{directory}/memory.failcnt")),
+            oom_kills=number(control.get(b"oom_kill")),
+            kernel=number(read(f"{directory}/memory.kmem.usage_in_bytes")),
+            reservation=parse.limit(read(f"{directory}/memory.soft_limit_in_bytes")),
+        )
+
+    def pids(self) -> Pids | None:
+        """See `Group`."""
+        current = number(read(f"{self.pids_directory}/pids.current"))
+        return None if current is None else Pids(current, number(read(f"{self.pids_directory}/pids.max")))
+
+    def io_psi(self) -> Psi | None:
+        """See `Group`."""
+        return self._psi("io")
+
+    def io(self) -> list[Io]:
+        """See `Group`."""
+        return parse.blkio(
+            byte_lines=read(f"{self.blkio}/blkio.throttle.io_service_bytes_recursive"),
+            operation_lines=read(f"{self.blkio}/blkio.throttle.io_serviced_recursive"),
+        )
+
+    def huge_pages(self) -> list[HugePages]:
+        """See `Group`."""
+        found = []
+        for name in names(self.hugetlb) if self.hugetlb else ():
+            size = name.removeprefix("hugetlb.").removesuffix(".usage_in_bytes")
+            if f"hugetlb.{size}.usage_in_bytes" != name or "." in size:
+                continue
+            usage = number(read(f"{self.hugetlb}/{name}"))
+            if usage is not None:
+                peak = number(read(f"{self.hugetlb}/hugetlb.{size}.max_usage_in_bytes"))
+                found.append(HugePages(size=size, usage=usage, peak=peak))
+        return found
+
+    def process_ids(self) -> list[int]:
+        """See `Group`."""
+        return parse.process_ids(read(f"{self.memory_directory}/cgroup.procs"))
+
+    def _psi(self, what: str) -> Psi | None:
+        return parse.psi(read(f"{self.unified}/{what}.pressure")) if self.unified else None

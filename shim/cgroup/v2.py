@@ -1,0 +1,104 @@
+"""A group of version 2: one directory (Documentation/admin-guide/cgroup-v2.rst of the kernel)."""
+
+from dataclasses import dataclass
+
+from shim.cgroup import parse
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.files import names, read
+from shim.cgroup.parse import number
+
+
+@dataclass(frozen=True, slots=True)
+class GroupV2:
+    """See `shim.cgroup.places.Group`."""
+
+    directory: str
+
+    def cpu(self) -> Cpu | None:
+        """See `Group`."""
+        usage = parse.microseconds(parse.flat(read(f"{self.directory}/cpu.stat")).get(b"usage_usec"))
+        return None if usage is None else Cpu(usage, self._psi("cpu"))
+
+    def cpu_times(self) -> CpuTimes:
+        """See `Group`."""
+        stat = parse.flat(read(f"{self.directory}/cpu.stat"))
+        return CpuTimes(
+            user=parse.microseconds(stat.get(b"user_usec")),
+            system=parse.microseconds(stat.get(b"system_usec")),
+            periods=number(stat.get(b"nr_periods")),
+            throttled_periods=number(stat.get(b"nr_throttled")),
+            throttled=parse.microseconds(stat.get(b"throttled_usec")),
+        )
+
+    def memory(self) -> Memory | None:
+        """See `Group`."""
+        usage = number(read(f"{self.directory}/memory.current"))
+        if usage is None:
+            return None
+        stat = parse.flat(read(f"{self.directory}/memory.stat"))
+        inactive_file = number(stat.get(b"inactive_file"))
+        return Memory(
+            usage=usage,
+            working_set=max(0, usage - (inactive_file or 0)),
+            limit=parse.limit(read(f"{self.directory}/memory.max")),
+            rss=number(stat.get(b"anon")),
+            cache=number(stat.get(b"file")),
+            mapped_file=number(stat.get(b"file_mapped")),
+            active_file=number(stat.get(b"active_file")),
+            inactive_file=inactive_file,
+            page_faults=number(stat.get(b"pgfault")),
+            major_page_faults=number(stat.get(b"pgmajfault")),
+            swap_usage=number(read(f"{self.directory}/memory.swap.current")),
+            swap_limit=parse.limit(read(f"{self.directory}/memory.swap.max")),
+            psi=self._psi("memory"),
+        )
+
+    def memory_history(self) -> MemoryHistory:
+        """See `Group`."""
+        events = parse.flat(read(f"{self.directory}/memory.events"))
+        stat = parse.flat(read(f"{self.directory}/memory.stat"))
+        return MemoryHistory(
+            peak=number(read(f"{self.directory}/memory.peak")),
+            limit_hits=number(events.get(b"max")),
+            oom_kills=number(events.get(b"oom_kill")),
+            kernel=number(stat.get(b"kernel")) or _kernel_before_5_18(stat),
+            reservation=number(read(f"{self.directory}/memory.low")) or None,
+        )
+
+    def pids(self) -> Pids | None:
+        """See `Group`."""
+        current = number(read(f"{self.directory}/pids.current"))
+        return None if current is None else Pids(current, number(read(f"{self.directory}/pids.max")))
+
+    def io_psi(self) -> Psi | None:
+        """See `Group`."""
+        return self._psi("io")
+
+    def io(self) -> list[Io]:
+        """See `Group`."""
+        return parse.io_stat(read(f"{self.directory}/io.stat"))
+
+    def huge_pages(self) -> list[HugePages]:
+        """See `Group`; this version does not tell the most that was used."""
+        found = []
+        for name in names(self.directory):
+            size = name.removeprefix("hugetlb.").removesuffix(".current")
+            if f"hugetlb.{size}.current" != name or "." in size:
+                continue
+            usage = number(read(f"{self.directory}/{name}"))
+            if usage is not None:
+                found.append(HugePages(size=size, usage=usage, peak=None))
+        return found
+
+    def process_ids(self) -> list[int]:
+        """See `Group`."""
+        return parse.process_ids(read(f"{self.directory}/cgroup.procs"))
+
+    def _psi(self, what: str) -> Psi | None:
+        return parse.psi(read(f"{self.directory}/{what}.pressure"))
+
+
+def _kernel_before_5_18(stat: dict[bytes, bytes]) -> int | None:
+    parts = [number(stat.get(key)) for key in (b"kernel_stack", b"slab", b"percpu", b"pagetables")]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

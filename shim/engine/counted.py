@@ -1,0 +1,58 @@
+"""An Engine whose calls are reported to `shim.meter`, by operation and result."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+
+from shim.engine.interface import Engine
+from shim.meter import Kind, timed
+
+_QUIET = frozenset({"close", "daemon_pid"})
+"""What asks the Engine nothing."""
+
+
+class _Counted:
+    """Passes everything on. Wrapping by name keeps it from being one more list of every operation."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if not callable(found) or name in _QUIET:
+            return found
+        wrapped = _reporting(name, found)
+        # Looked up once: __getattr__ is not asked for what is there.
+        setattr(self, name, wrapped)
+        return wrapped
+
+
+def counted(engine: Engine) -> Engine:
+    """Give the same Engine, with its calls reported."""
+    return cast("Engine", _Counted(engine))
+
+
+def _reporting(operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def reporting(*args: Any, **options: Any) -> Any:
+        with timed(Kind.DOCKER, operation) as timing:
+            answer = call(*args, **options)
+            if isinstance(answer, AbstractContextManager):
+                timing.drop()
+                return _entered(operation, answer)
+            return answer
+
+    return reporting
+
+
+@contextmanager
+def _entered(operation: str, stream: AbstractContextManager[Any]) -> Iterator[Any]:
+    """Report a stream when it has begun, or could not: it is under way for the length of a block."""
+    with timed(Kind.DOCKER, operation):
+        value = stream.__enter__()
+    try:
+        yield value
+    except BaseException as error:
+        if not stream.__exit__(type(error), error, error.__traceback__):
+            raise
+    else:
+        stream.__exit__(None, None, None)

@@ -1,0 +1,123 @@
+"""The log of one container: from Docker's files into the CRI log, a piece at a time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from shim.logs.decode import decode
+from shim.logs.encode import encode
+from shim.logs.protocol import Follow
+from shim.logs.resume import find_position, written_tail
+from shim.logs.sink import Sink, rotated_logs
+from shim.logs.source import Source, close_all, generations
+from shim.times import ns_from_rfc3339
+
+log = structlog.get_logger(__name__)
+
+NANOSECONDS = 1e9
+
+
+@dataclass(slots=True)
+class Counts:
+    """What went through, for people."""
+
+    lines: int = 0
+    unreadable: int = 0
+
+
+class Follower:
+    """Copies the output of one container. Raises OSError, after which `open` is to be called again."""
+
+    def __init__(self, order: Follow, counts: Counts) -> None:
+        self.order = order
+        self._counts = counts
+        self._source = Source(Path(order.docker))
+        self._sink = Sink(Path(order.cri))
+        self._last = ""
+
+    def open(self) -> None:
+        """Open the CRI log and go on after the last line in it.
+
+        The log of a container that has ended, and of which nothing is left, was removed by somebody: it is not made
+        again.
+        """
+        if self.order.ended and not self._sink.path.exists() and not rotated_logs(self._sink.path):
+            return
+        self._sink.open()
+        files = generations(self._source.path)
+        try:
+            which = self._resume(files)
+        except BaseException:
+            close_all(files)
+            raise
+        close_all(fd for number, fd in enumerate(files) if number != which)
+
+    def step(self) -> bool:
+        """Copy one piece; whether there may be more at once."""
+        if self._sink.fd < 0:
+            return False
+        lines = self._source.read()
+        if not lines:
+            return False
+        if self._sink.replaced():
+            self.open()
+            return True
+        self._copy(lines)
+        return True
+
+    def reopen(self) -> None:
+        """Go on in a new CRI log; what came before is in the old one, which is never written again."""
+        if self._sink.fd < 0:
+            self.open()
+        else:
+            self._sink.open()
+
+    def behind(self) -> int:
+        """Bytes of Docker's file that are still to be copied."""
+        return self._source.behind()
+
+    def close(self) -> None:
+        """Let go of all files. Idempotent."""
+        self._source.close()
+        self._sink.close()
+
+    def _resume(self, files: list[int]) -> int:
+        """Go to the right place, and give the number of the file that is kept open; -1 while there is none."""
+        self._source.close()
+        if not files:
+            return -1
+        tail = written_tail(self._sink.fd, self._sink.path)
+        position = find_position(files, tail, since=self.order.since)
+        if position.missing is not None:
+            self._tell_missing(*position.missing)
+        self._last = tail.last.time if tail else ""
+        self._source.seek(files[position.which], position.offset)
+        return position.which
+
+    def _copy(self, lines: bytes) -> None:
+        decoded = decode(lines)
+        if decoded.records:
+            self._tell_dropped(decoded.records[0].time)
+            self._sink.write(encode(decoded.records))
+            self._last = decoded.records[-1].time
+        self._source.advance(len(lines))
+        self._counts.lines += len(decoded.records)
+        if decoded.unreadable:
+            self._counts.unreadable += decoded.unreadable
+            log.warning("docker's log has unreadable lines", container=self.order.id, lines=decoded.unreadable)
+
+    def _tell_dropped(self, first: str) -> None:
+        if self._source.dropped and self._last:
+            self._tell_missing(self._last, first)
+        self._source.dropped = False
+
+    def _tell_missing(self, last: str, first: str) -> None:
+        seconds = (ns_from_rfc3339(first) - ns_from_rfc3339(last)) / NANOSECONDS
+        log.warning(
+            "docker has dropped output that was not copied yet",
+            container=self.order.id,
+            missing_seconds=round(seconds, 3),
+            after=last,
+            before=first,
+        )

@@ -1,0 +1,150 @@
+"""The log process from outside: started, fed with orders, and started again when it dies."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from shim.logs.mailbox import Mailbox
+from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
+
+RESTART_LEAST = 0.05
+"""Seconds from the death of the process to its successor; doubled each time it dies at once."""
+RESTART_MOST = 5.0
+STABLE_SECONDS = 2.0
+"""A process that lived so long did not die at once."""
+STOP_SECONDS = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class LogProcess:
+    """Sees to it that there is always one."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        *,
+        words: Sequence[str],
+        beginning: Callable[[], list[Order]],
+        tick: Callable[[], float | None],
+    ) -> None:
+        """`words` are arguments of the program.
+
+        `beginning` gives the orders a new process gets first. `tick` is called before each wait, and gives the seconds
+        until it wants to be called again; both by the thread of this object.
+        """
+        self.restarts = 0
+        self._mailbox = mailbox
+        self._words = tuple(words)
+        self._beginning = beginning
+        self._tick = tick
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the process, 0 while there is none."""
+        child = self._child
+        return child.pid if child else 0
+
+    def start(self) -> None:
+        """Start the process."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the process; the mailbox must have been closed."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = RESTART_LEAST
+        while not self._mailbox.closed.is_set():
+            began = time.monotonic()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with ours, theirs:
+                try:
+                    self._live(ours, theirs)
+                except Exception:  # ends are held back until a log process answers: there must be a next one
+                    log.exception("the log process is lost")
+            if self._mailbox.closed.is_set():
+                return
+            self.restarts += 1
+            pause = RESTART_LEAST if time.monotonic() - began > STABLE_SECONDS else min(pause * 2, RESTART_MOST)
+            self._mailbox.closed.wait(pause)
+
+    def _live(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """See one process from its start to its end."""
+        try:
+            child = self._child = self._spawned(theirs)
+        except OSError as error:
+            log.error("the log process cannot be started", error=error)
+            return
+        try:
+            theirs.close()
+            self._mailbox.repeat(self._beginning())
+            self._serve(ours)
+        finally:
+            ours.close()
+            self._child = None
+            _reap(child)
+        if not self._mailbox.closed.is_set():
+            log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
+
+    def _spawned(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
+            [sys.executable, "-P", "-m", "shim.logs.worker", "--orders", str(theirs.fileno()), *self._words],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+
+    def _serve(self, ours: socket.socket) -> None:
+        """Pass orders and answers until the process, or the server, comes to its end."""
+        poll = select.poll()
+        poll.register(self._mailbox.wake, select.POLLIN)
+        while not self._mailbox.closed.is_set():
+            poll.register(ours, select.POLLIN | (select.POLLOUT if self._mailbox.first_unsent() else 0))
+            left = self._tick()
+            found = dict(poll.poll(None if left is None else left * 1000 + 1))
+            if self._mailbox.wake in found:
+                os.eventfd_read(self._mailbox.wake)
+            try:
+                if found.get(ours.fileno(), 0) & ~select.POLLOUT and not self._receive(ours):
+                    return
+                self._send(ours)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+    def _receive(self, ours: socket.socket) -> bool:
+        packet = ours.recv(MAX_PACKET)
+        if packet:
+            self._mailbox.take_answer(msgspec.json.decode(packet, type=Answer))
+        return bool(packet)
+
+    def _send(self, ours: socket.socket) -> None:
+        """Send as much as the process takes; it may be busy, and nobody waits for it here."""
+        while (first := self._mailbox.first_unsent()) is not None:
+            try:
+                ours.send(msgspec.json.encode(Envelope(first.ticket, first.order)), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            self._mailbox.sent()
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_SECONDS)

@@ -1,0 +1,90 @@
+"""What the server and the log process say to each other: one JSON message in each packet of a socket pair.
+
+Each order has a ticket and is answered once under it; of a Drain that may be long after. Orders may be repeated: a
+process that takes over from one that died gets those again that had no answer.
+"""
+
+import msgspec
+
+MAX_PACKET = 1 << 17
+"""Bytes; two paths of the kernel's length and the rest fit in."""
+
+
+class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Copy a container's output; answered once the CRI log is there."""
+
+    id: str
+    docker: str
+    """Docker's json-file; need not exist yet, but its directory must."""
+    cri: str
+    since: int = 0
+    """When the container was created, ns since the epoch."""
+    ended: bool = False
+    """It has ended before anybody followed it."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The container has ended: answered once all its output is written; it is then followed no more."""
+
+    id: str
+
+
+class Reopen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Go on in a new file under the same name; answered once that is there."""
+
+    id: str
+
+
+class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The container is gone: copy what can still be read, and follow it no more."""
+
+    id: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Tell how it goes."""
+
+
+Order = Follow | Drain | Reopen | Forget | Report
+
+
+class Blocked(msgspec.Struct, frozen=True, kw_only=True):
+    """A log that cannot be written now; it is tried again."""
+
+    id: str
+    path: str
+    error: str
+    seconds: float
+    """Since when."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """How the log process does."""
+
+    followed: int
+    lines: int
+    """Written since its start."""
+    unreadable: int
+    """Lines of Docker's that could not be read."""
+    behind_bytes: int
+    """Left in the files of Docker's that are being read."""
+    blocked: list[Blocked]
+    """At most BLOCKED_SHOWN."""
+
+
+BLOCKED_SHOWN = 50
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """An order on its way."""
+
+    ticket: int
+    order: Order
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an order; `error` is empty when it was carried out."""
+
+    ticket: int
+    error: str = ""
+    figures: Figures | None = None

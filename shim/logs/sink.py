@@ -1,0 +1,109 @@
+"""The CRI log of one container: made, appended to in whole lines, and made anew when the kubelet has moved it."""
+
+import errno
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from shim.logs.lines import BLOCK, end_of_lines
+
+MODE = 0o640
+"""Of a new file. Agents read it by their group."""
+DIRECTORY_MODE = 0o755
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NOFOLLOW: who may write to the log directory must not have us append to, or cut, a file elsewhere."""
+
+
+class Sink:
+    """One CRI log. Raises OSError; after an error the position in Docker's files must be found again (`resume`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    @property
+    def fd(self) -> int:
+        """The open file."""
+        return self._fd
+
+    def open(self) -> None:
+        """Open the file of this name, made where it is missing, and cut off a torn line at its end.
+
+        One that was open under another name is never written again. On an error it is kept.
+        """
+        fd = open_log(self.path)
+        try:
+            if self._fd >= 0 and os.path.sameopenfile(fd, self._fd):
+                os.close(fd)
+                return
+            lock(fd, self.path)
+            cut_torn_line(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.close()
+        self._fd = fd
+
+    def write(self, lines: bytes) -> None:
+        """Append whole lines in one write, so that a reader never finds half of one."""
+        written = os.write(self._fd, lines)
+        if written != len(lines):
+            cut_torn_line(self._fd)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def replaced(self) -> bool:
+        """Whether the open file has no name any more, and another has taken it: what is written is read by nobody.
+
+        A kubelet that got no answer to a reopen puts the old file back under its name.
+        """
+        return os.fstat(self._fd).st_nlink == 0 and self.path.is_file()
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def open_log(path: Path) -> int:
+    """Open a CRI log for reading and appending, made with its directories where it is missing."""
+    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, MODE)
+        os.fchmod(fd, MODE)  # whatever the umask
+        return fd
+    fd = os.open(path, _FLAGS)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
+
+
+def lock(fd: int, path: Path) -> None:
+    """Keep others like us away: a server that was replaced, or a second one on the same Docker, would repeat lines."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(errno.EBUSY, "another process writes to it", str(path)) from error
+
+
+def cut_torn_line(fd: int) -> None:
+    """Cut off what a crash or a full disk left of a line at the end of the file; OSError for what is no log of ours."""
+    end, size = end_of_lines(fd), os.fstat(fd).st_size
+    if size - end > BLOCK:
+        raise OSError(errno.EINVAL, "it ends in what is no line of a container log")
+    if end != size:
+        os.ftruncate(fd, end)
+
+
+def rotated_logs(path: Path) -> list[Path]:
+    """What the kubelet, or whoever rotates, has renamed the log to, newest first; compressed ones left out."""
+    found = []
+    with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(f"{path.name}.") and not entry.name.endswith((".gz", ".tmp")):
+                with suppress(FileNotFoundError):
+                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, Path(entry.path)))
+    return [found_path for _, found_path in sorted(found, reverse=True)]

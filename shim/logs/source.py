@@ -1,0 +1,146 @@
+"""Docker's json-file log of one container, read once from a position to its end, through Docker's rotation.
+
+Docker writes `<id>-json.log`; when that is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest
+removed, and then a new one is made. A file is known by its inode: as long as we hold it open the kernel gives that
+inode to no other.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from shim.logs.decode import MAX_LINE
+
+CHUNK = MAX_LINE
+"""Bytes of one read: holds at least one whole line, and is what one container gets before the next has its turn."""
+
+_TRIES = 8
+
+Identity = tuple[int, int]
+"""Device and inode of a file."""
+
+
+class Source:
+    """Where the reader stands in Docker's files. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dropped = False
+        """Docker removed files that had not been read; whoever has told of it sets this back."""
+        self._fd = -1
+        self._offset = 0
+
+    def seek(self, fd: int, offset: int) -> None:
+        """Go on from `offset` of an open file of this log, which is then closed here."""
+        self.close()
+        self._fd, self._offset = fd, offset
+
+    def read(self) -> bytes:
+        """Give whole lines from the position on, at most CHUNK bytes; nothing at the end of all there is now."""
+        while True:
+            if self._fd < 0 and not self._open_oldest():
+                return b""
+            lines = self._whole_lines()
+            if lines or not self._rotated():
+                return lines
+            # Docker closes a file before the next one is there, so what is in it now is all there will be.
+            lines = self._whole_lines()
+            if lines or not self._open_successor():
+                return lines
+
+    def advance(self, count: int) -> None:
+        """Say that `count` bytes of what `read` gave are done with."""
+        self._offset += count
+
+    def behind(self) -> int:
+        """Bytes that are left in the file that is being read."""
+        return max(0, os.fstat(self._fd).st_size - self._offset) if self._fd >= 0 else 0
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _whole_lines(self) -> bytes:
+        data = os.pread(self._fd, CHUNK, self._offset)
+        whole = data.rfind(b"\n") + 1
+        if not data and os.fstat(self._fd).st_size < self._offset:
+            # Somebody emptied the file in place (`> x-json.log`); Docker appends, so it begins anew.
+            self._offset = 0
+        if not whole and len(data) == CHUNK:
+            # No line is so long: what a full disk or a crash left. Its end is where the next line is read from.
+            self._offset += len(data)
+            return self._whole_lines()
+        return data[:whole]
+
+    def _rotated(self) -> bool:
+        try:
+            return _identity(self.path.stat()) != _identity(os.fstat(self._fd))
+        except FileNotFoundError:
+            return False  # between Docker's rename and its new file, or removed with the container
+
+    def _open_oldest(self) -> bool:
+        found = generations(self.path)
+        if not found:
+            return False
+        self._take(found, 0)
+        return True
+
+    def _open_successor(self) -> bool:
+        held = _identity(os.fstat(self._fd))
+        found = generations(self.path)
+        known = [_identity(os.fstat(fd)) for fd in found]
+        follows = known.index(held) + 1 if held in known else 0
+        if follows >= len(found):
+            close_all(found)
+            return False
+        self.dropped = self.dropped or follows == 0
+        self._take(found, follows)
+        return True
+
+    def _take(self, found: list[int], which: int) -> None:
+        self.seek(found[which], 0)
+        close_all(fd for position, fd in enumerate(found) if position != which)
+
+
+def generations(path: Path) -> list[int]:
+    """Open all files of a log, oldest first. Raises OSError; empty when there is none."""
+    for _ in range(_TRIES):
+        opened = _opened(path)
+        # They move while we look; what is the same before and after is right.
+        if [_identity(os.fstat(fd)) for fd in opened] == [identity for _, identity in _listed(path)]:
+            return opened
+        close_all(opened)
+    return _opened(path)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _opened(path: Path) -> list[int]:
+    opened = []
+    for name, _ in _listed(path):
+        with suppress(FileNotFoundError):
+            opened.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+    return opened
+
+
+def _listed(path: Path) -> list[tuple[str, Identity]]:
+    """The files of a log that are there, oldest first."""
+    numbered = []
+    with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            suffix = entry.name.removeprefix(path.name)
+            if entry.name == path.name or (suffix != entry.name and suffix[1:].isdecimal()):
+                with suppress(FileNotFoundError):
+                    numbered.append((int(suffix[1:] or 0), entry.path, _identity(entry.stat())))
+    return [(name, identity) for _, name, identity in sorted(numbered, reverse=True)]
+
+
+def _identity(of: os.stat_result) -> Identity:
+    return of.st_dev, of.st_ino

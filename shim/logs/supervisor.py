@@ -1,0 +1,174 @@
+"""Logging as the rest of the server sees it: what is followed, and which ends are held back.
+
+What is followed is kept here, so that a log process that replaces another is told all of it; where to go on it finds
+for itself. Nothing here waits for a disk.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from shim.errors import FailedPrecondition, ShimError, Unavailable
+from shim.logs.interface import ContainerLog, LogStats
+from shim.logs.mailbox import Mailbox, Pending
+from shim.logs.process import LogProcess
+from shim.logs.protocol import Answer, Drain, Follow, Forget, Order, Reopen, Report
+
+DRAIN_SECONDS = 10.0
+"""How long the end of a container may be held back for its last output: a disk may be full."""
+OPEN_SECONDS = 10.0
+"""Bound on waiting for the CRI log of a container that is about to start."""
+REOPEN_SECONDS = 60.0
+REPORT_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    log: ContainerLog
+    ended: bool = False
+    """It had ended when it was first heard of."""
+    run: int | None = None
+    """The run whose end has been told, by the time of its start; None while it runs."""
+    done: bool = False
+    """Everything is written; the process follows it no more."""
+    shown: bool = False
+    """Its end is not held back: it is done, or was given up."""
+    given_up_at: float = 0.0
+
+    @property
+    def held_back(self) -> bool:
+        return self.run is not None and not self.shown
+
+    @property
+    def order(self) -> Follow:
+        of = self.log
+        return Follow(id=of.id, docker=of.docker, cri=of.cri, since=of.created_at, ended=self.ended)
+
+
+class LogSupervisor:
+    """See `shim.logs.interface.ContainerLogs`. Thread-safe."""
+
+    def __init__(self, *, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """`level` and `style` are those of the server's own log, in which the process writes."""
+        self._drain_seconds = drain_seconds
+        self._lock = threading.Lock()
+        self._followed: dict[str, _Followed] = {}
+        self._on_drained: Callable[[str], None] = lambda _: None
+        self._mailbox = Mailbox()
+        self._process = LogProcess(
+            self._mailbox,
+            words=("--log-level", level, "--log-format", style),
+            beginning=self._beginning,
+            tick=self._give_up,
+        )
+
+    def start(self, *, on_drained: Callable[[str], None]) -> None:
+        """Start the log process. `on_drained` is told each container whose end need not be held back any longer."""
+        self._on_drained = on_drained
+        self._process.start()
+
+    def stop(self) -> None:
+        """End the log process. What containers write from now on, the next one copies."""
+        self._mailbox.close()
+        self._process.stop()
+
+    def follow(self, of: ContainerLog) -> None:
+        """See `shim.logs.interface.Drains`."""
+        with self._lock:
+            self._ensure_followed(of)
+
+    def follow_now(self, of: ContainerLog) -> str:
+        """See `shim.logs.interface.ContainerLogs`."""
+        with self._lock:
+            pending = self._ensure_followed(of) or self._mailbox.put(self._followed[of.id].order)
+        try:
+            what = f"open the log of container {of.id}"
+            return self._mailbox.wait_answer(pending, seconds=OPEN_SECONDS, what=what).error
+        except Unavailable as error:
+            return str(error)
+
+    def drained(self, of: ContainerLog, *, run: int) -> bool:
+        """See `shim.logs.interface.Drains`."""
+        with self._lock:
+            followed = self._followed.get(of.id)
+            if followed is None and not of.docker:
+                return True
+            if followed is None or (followed.done and followed.run != run):
+                followed = self._followed[of.id] = _Followed(of, ended=True)
+                self._mailbox.put(followed.order)
+            if followed.run != run:
+                followed.run, followed.shown = run, False
+                followed.given_up_at = time.monotonic() + self._drain_seconds
+                self._mailbox.put(Drain(id=of.id), then=lambda answer: self._take_drained(of.id, run, answer=answer))
+            return followed.shown
+
+    def reopen(self, container_id: str) -> None:
+        """See `shim.logs.interface.ContainerLogs`. ShimError with the reason when the new file cannot be made."""
+        what = f"reopen the log of container {container_id}"
+        with self._lock:
+            followed = self._followed.get(container_id)
+            if followed is None or followed.done:
+                raise FailedPrecondition(f"{what}: its output is not followed")
+            pending = self._mailbox.put(Reopen(id=container_id))
+        answer = self._mailbox.wait_answer(pending, seconds=REOPEN_SECONDS, what=what)
+        if answer.error:
+            raise ShimError(f"{what}: {answer.error}")
+
+    def forget(self, container_id: str) -> None:
+        """See `shim.logs.interface.Drains`."""
+        with self._lock:
+            if self._followed.pop(container_id, None) is not None:
+                self._mailbox.put(Forget(id=container_id))
+
+    def stats(self) -> LogStats:
+        """See `shim.logs.interface.ContainerLogs`."""
+        pending = self._mailbox.put(Report())
+        try:
+            answer = self._mailbox.wait_answer(pending, seconds=REPORT_SECONDS, what="ask the log process")
+            figures = answer.figures
+        except Unavailable:
+            figures = None
+        with self._lock:
+            held_back = sum(followed.held_back for followed in self._followed.values())
+        return LogStats(pid=self._process.pid, restarts=self._process.restarts, held_back=held_back, figures=figures)
+
+    def _ensure_followed(self, of: ContainerLog) -> Pending | None:
+        """Order it unless it has been; gives the new order. The lock is held."""
+        followed = self._followed.get(of.id)
+        if not of.docker or (followed is not None and followed.run is None and followed.log == of):
+            return None
+        followed = self._followed[of.id] = _Followed(of)
+        return self._mailbox.put(followed.order)
+
+    def _beginning(self) -> list[Order]:
+        with self._lock:
+            return [followed.order for followed in self._followed.values() if not followed.done]
+
+    def _take_drained(self, container_id: str, run: int, *, answer: Answer) -> None:
+        with self._lock:
+            followed = self._followed.get(container_id)
+            if followed is None or followed.run != run:
+                return
+            followed.done, shown, followed.shown = True, followed.shown, True
+        if answer.error:
+            log.warning("a container's last output could not be written", container=container_id, error=answer.error)
+        if not shown:
+            self._on_drained(container_id)
+
+    def _give_up(self) -> float | None:
+        """Let the ends be shown that were held back for long enough; gives seconds until the next."""
+        now = time.monotonic()
+        with self._lock:
+            held = {container_id: one for container_id, one in self._followed.items() if one.held_back}
+            late = [container_id for container_id, one in held.items() if one.given_up_at <= now]
+            for container_id in late:
+                held[container_id].shown = True
+        for container_id in late:
+            log.warning("the end of a container is shown before its last output is written", container=container_id)
+            self._on_drained(container_id)
+        return min((one.given_up_at - now for one in held.values() if one.held_back), default=None)

@@ -1,0 +1,30 @@
+"""Where a container's writable layer is on disk: from the mounts of its first process, alike for both image stores."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_MOUNT_POINT = 4
+"""Field of mountinfo."""
+
+
+def upper_directory(process: Path) -> Path:
+    """Give the writable layer of the container a process (`/proc/<pid>`) runs in.
+
+    An empty path when it has none that can be seen, or the process is gone.
+    """
+    try:
+        # The container's processes name mounts as they like: bytes that are no text, and characters that end lines.
+        mounts = (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
+    except OSError:  # it ended meanwhile
+        return Path()
+    return root_upper_directory(mounts)
+
+
+def root_upper_directory(mounts: Iterable[str]) -> Path:
+    """Read `upperdir=` of the overlay mounted at `/` from lines of mountinfo (proc(5)); empty when there is none."""
+    for line in mounts:
+        fields = line.split(" ")
+        if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == "/":
+            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
+            return Path(options.get("upperdir", ""))
+    return Path()

@@ -1,0 +1,85 @@
+"""ContainerStats, ListContainerStats and StreamContainerStats."""
+
+import time
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import Cpu
+from shim.runtime import Runtime
+from shim.stats import messages
+from shim.stats.readings import container_processor, place_of, running_containers
+from shim.view.records import ContainerRecord
+
+
+def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
+    """Tell what a container uses. NotFound for an unknown id.
+
+    One that does not run uses nothing but its last known CPU time and its layer.
+    """
+    record = rt.view.container(container_id)
+    return running_stats(rt, record) or _stopped_stats(rt, record)
+
+
+def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
+    """Tell what all running containers use that fit every part of the filter; ids in it may be prefixes.
+
+    One that ends meanwhile is left out, and so is one whose control group cannot be read.
+    """
+    shelf = rt.samples.container_stats
+    shelf.ask()
+    fitting = (record for record in running_containers(rt) if _fits(record, filter))
+    return [stats for record in fitting if (stats := shelf.get(record.id) or running_stats(rt, record)) is not None]
+
+
+def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
+    """Tell what a running container uses, also for the stats of its pod; None when it has ended."""
+    place = place_of(rt, record)
+    processor = container_processor(rt, record)
+    memory = None if place is None else place.group.memory()
+    if place is None or processor is None or memory is None:
+        return None
+    at = time.time_ns()
+    return pb.ContainerStats(
+        attributes=_attributes(rt, record),
+        cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate),
+        memory=messages.memory_usage(memory, at=at),
+        swap=messages.swap_usage(memory, at=at),
+        io=messages.io_usage(place.group.io_psi(), at=at),
+        writable_layer=writable_layer(rt, record),
+    )
+
+
+def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage | None:
+    """Give the last measurement of a container's layer; None before the first."""
+    layer = rt.samples.layers.get(record.id)
+    return None if layer is None else messages.filesystem_usage(layer)
+
+
+def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
+    now = time.time_ns()
+    last = rt.samples.cpu.last(record.id)
+    nothing = messages.value(0)
+    return pb.ContainerStats(
+        attributes=_attributes(rt, record),
+        cpu=messages.cpu_usage(Cpu(last.usage if last else 0), at=now, rate=0),
+        memory=pb.MemoryUsage(timestamp=now, working_set_bytes=nothing, usage_bytes=nothing, rss_bytes=nothing),
+        writable_layer=writable_layer(rt, record),
+    )
+
+
+def _fits(record: ContainerRecord, wanted: pb.ContainerStatsFilter) -> bool:
+    return (
+        record.id.startswith(wanted.id)
+        and record.sandbox_id.startswith(wanted.pod_sandbox_id)
+        and wanted.label_selector.items() <= record.config.labels.items()
+    )
+
+
+def _attributes(rt: Runtime, record: ContainerRecord) -> pb.ContainerAttributes:
+    config = record.config
+    made_from, attributes = rt.samples.attributes.get(record.id, (None, None))
+    if attributes is None or made_from is not config:
+        attributes = pb.ContainerAttributes(
+            id=record.id, metadata=config.metadata, labels=config.labels, annotations=config.annotations
+        )
+        rt.samples.attributes[record.id] = (config, attributes)
+    return attributes

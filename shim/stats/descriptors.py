@@ -1,0 +1,277 @@
+"""The metrics of containers and pods that the kubelet passes on: names, help, labels, and where each value is from.
+
+The names and their meaning are cAdvisor's, since dashboards and alerts ask for them. Values are whole numbers, as the
+CRI has no others: seconds are cut off.
+"""
+
+from collections.abc import Callable, Iterator
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import Io, Psi
+from shim.samples import SECOND
+from shim.stats.metric import ContainerMetric, Figures, PodMetric, Values
+
+BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
+"""Labels of every metric; some have more behind them."""
+
+DEFAULT_SHARES, DEFAULT_PERIOD = 1024, 100_000
+"""What the kernel takes when nothing is set."""
+
+
+def descriptor(metric: ContainerMetric | PodMetric) -> pb.MetricDescriptor:
+    """Describe a metric in the CRI's words."""
+    return pb.MetricDescriptor(name=metric.name, help=metric.help, label_keys=[*BASE_LABELS, *metric.labels])
+
+
+def _one(value: Callable[[Figures], int | None]) -> Callable[[Figures], Values]:
+    return lambda figures: [((), value(figures))]
+
+
+def _seconds(nanoseconds: int | None) -> int | None:
+    return None if nanoseconds is None else nanoseconds // SECOND
+
+
+def _counter(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric:  # noqa: A002 - Prometheus's word
+    return ContainerMetric(name, help, pb.COUNTER, _one(value))
+
+
+def _gauge(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric:  # noqa: A002 - Prometheus's word
+    return ContainerMetric(name, help, pb.GAUGE, _one(value))
+
+
+def _some(psi: Psi | None) -> int | None:
+    return None if psi is None else psi.some.total // SECOND
+
+
+def _full(psi: Psi | None) -> int | None:
+    return None if psi is None or psi.full is None else psi.full.total // SECOND
+
+
+def _by_device(value: Callable[[Io], int]) -> Callable[[Figures], Values]:
+    return lambda figures: [((figures.device_name(io.major, io.minor),), value(io)) for io in figures.io]
+
+
+def _device_usage(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
+    for io in figures.io:
+        device = (figures.device_name(io.major, io.minor), str(io.major), str(io.minor))
+        yield (*device, "read"), io.read_bytes
+        yield (*device, "write"), io.write_bytes
+
+
+def _failures(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
+    memory = figures.memory
+    for kind, value in (("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)):
+        # A container's group has none below it that would not be the container's own.
+        yield (kind, "container"), value
+        yield (kind, "hierarchy"), value
+
+
+CPU = (
+    _counter("container_cpu_user_seconds_total", "User CPU time, in seconds.", lambda f: _seconds(f.cpu_times.user)),
+    _counter(
+        "container_cpu_system_seconds_total", "System CPU time, in seconds.", lambda f: _seconds(f.cpu_times.system)
+    ),
+    ContainerMetric(
+        "container_cpu_usage_seconds_total",
+        "CPU time, in seconds.",
+        pb.COUNTER,
+        lambda f: [(("total",), f.cpu.usage // SECOND)],
+        ("cpu",),
+    ),
+    _counter("container_cpu_cfs_periods_total", "Periods of the CPU quota so far.", lambda f: f.cpu_times.periods),
+    _counter(
+        "container_cpu_cfs_throttled_periods_total",
+        "Periods in which the CPU quota was used up.",
+        lambda f: f.cpu_times.throttled_periods,
+    ),
+    _counter(
+        "container_cpu_cfs_throttled_seconds_total",
+        "Time for which the CPU quota was used up, in seconds.",
+        lambda f: _seconds(f.cpu_times.throttled),
+    ),
+)
+
+MEMORY = (
+    _gauge("container_memory_cache", "Page cache, in bytes.", lambda f: f.memory.cache),
+    _gauge("container_memory_rss", "Anonymous memory, in bytes.", lambda f: f.memory.rss),
+    _gauge(
+        "container_memory_kernel_usage",
+        "Memory the kernel uses for the container, in bytes.",
+        lambda f: f.memory_history.kernel,
+    ),
+    _gauge("container_memory_mapped_file", "Mapped files in memory, in bytes.", lambda f: f.memory.mapped_file),
+    # Without swap nothing is swapped out: that is known, not guessed.
+    _gauge("container_memory_swap", "Swap in use, in bytes.", lambda f: f.memory.swap_usage or 0),
+    _counter("container_memory_failcnt", "Times the memory limit was reached.", lambda f: f.memory_history.limit_hits),
+    _gauge("container_memory_usage_bytes", "Memory in use, page cache included, in bytes.", lambda f: f.memory.usage),
+    _gauge(
+        "container_memory_max_usage_bytes",
+        "Most memory that was in use, in bytes; before Linux 5.19 what is in use now.",
+        lambda f: f.memory.usage if f.memory_history.peak is None else f.memory_history.peak,
+    ),
+    _gauge(
+        "container_memory_working_set_bytes",
+        "Memory that cannot easily be given back, in bytes.",
+        lambda f: f.memory.working_set,
+    ),
+    ContainerMetric(
+        "container_memory_failures_total", "Page faults.", pb.COUNTER, _failures, ("failure_type", "scope")
+    ),
+    _counter(
+        "container_oom_events_total", "Processes killed for want of memory.", lambda f: f.memory_history.oom_kills
+    ),
+)
+
+HUGE_PAGES = (
+    ContainerMetric(
+        "container_hugetlb_usage_bytes",
+        "Huge pages in use, in bytes.",
+        pb.GAUGE,
+        lambda f: [((pages.size,), pages.usage) for pages in f.huge_pages],
+        ("pagesize",),
+    ),
+    ContainerMetric(
+        "container_hugetlb_max_usage_bytes",
+        "Most huge pages that were in use, in bytes.",
+        pb.GAUGE,
+        lambda f: [((pages.size,), pages.peak) for pages in f.huge_pages],
+        ("pagesize",),
+    ),
+)
+
+DISK = (
+    _gauge(
+        "container_fs_inodes_free",
+        "Free inodes of the file system with the container's layer.",
+        lambda f: f.file_system.inodes_free if f.file_system else None,
+    ),
+    _gauge(
+        "container_fs_inodes_total",
+        "Inodes of the file system with the container's layer.",
+        lambda f: f.file_system.inodes if f.file_system else None,
+    ),
+    _gauge(
+        "container_fs_limit_bytes",
+        "Size of the file system with the container's layer, in bytes.",
+        lambda f: f.file_system.size if f.file_system else None,
+    ),
+    _gauge(
+        "container_fs_usage_bytes",
+        "What the container has written to its layer, in bytes.",
+        lambda f: f.layer.used_bytes if f.layer else None,
+    ),
+    ContainerMetric(
+        "container_fs_reads_bytes_total", "Bytes read.", pb.COUNTER, _by_device(lambda io: io.read_bytes), ("device",)
+    ),
+    ContainerMetric("container_fs_reads_total", "Reads.", pb.COUNTER, _by_device(lambda io: io.reads), ("device",)),
+    ContainerMetric(
+        "container_fs_writes_bytes_total",
+        "Bytes written.",
+        pb.COUNTER,
+        _by_device(lambda io: io.write_bytes),
+        ("device",),
+    ),
+    ContainerMetric("container_fs_writes_total", "Writes.", pb.COUNTER, _by_device(lambda io: io.writes), ("device",)),
+    ContainerMetric(
+        "container_blkio_device_usage_total",
+        "Bytes read from and written to block devices.",
+        pb.COUNTER,
+        _device_usage,
+        ("device", "major", "minor", "operation"),
+    ),
+)
+
+PROCESSES = (
+    _gauge("container_file_descriptors", "Open file descriptors.", lambda f: f.processes.descriptors),
+    _gauge("container_processes", "Processes.", lambda f: f.processes.count),
+    _gauge("container_sockets", "Open sockets.", lambda f: f.processes.sockets),
+    _gauge("container_threads", "Threads.", lambda f: f.processes.threads),
+    _gauge(
+        "container_threads_max",
+        "Threads the container may have, 0 for any number.",
+        lambda f: (f.pids.limit if f.pids else None) or 0,
+    ),
+    ContainerMetric(
+        "container_ulimits_soft",
+        "Soft limits of the container's first process.",
+        pb.GAUGE,
+        lambda f: [((name,), limit) for name, limit in f.soft_limits.items()],
+        ("ulimit",),
+    ),
+)
+
+SPECIFICATION = (
+    _gauge("container_spec_cpu_period", "CPU period, in microseconds.", lambda f: f.host.cpu_period or DEFAULT_PERIOD),
+    _gauge("container_spec_cpu_shares", "CPU shares.", lambda f: f.host.cpu_shares or DEFAULT_SHARES),
+    _gauge(
+        "container_spec_cpu_quota",
+        "CPU time the container may use in each period, in microseconds.",
+        # Dashboards divide by it: without a quota there must be none.
+        lambda f: f.host.cpu_quota if f.host.cpu_quota > 0 else None,
+    ),
+    _gauge("container_spec_memory_limit_bytes", "Memory limit, in bytes; 0 for none.", lambda f: f.memory.limit or 0),
+    _gauge(
+        "container_spec_memory_reservation_limit_bytes",
+        "Memory that is protected from reclaim, in bytes.",
+        lambda f: f.memory_history.reservation or 0,
+    ),
+    _gauge(
+        "container_spec_memory_swap_limit_bytes",
+        "Limit of memory and swap together, in bytes; 0 for none.",
+        lambda f: max(0, f.host.memory_swap),
+    ),
+    _gauge(
+        "container_start_time_seconds",
+        "Start of the container, seconds since the epoch.",
+        lambda f: _seconds(f.started_at),
+    ),
+    _gauge("container_last_seen", "When these figures were read, seconds since the epoch.", lambda f: _seconds(f.at)),
+)
+
+PRESSURE = (
+    _counter(
+        "container_pressure_cpu_stalled_seconds_total",
+        "Time in which no task could run for want of CPU, in seconds.",
+        lambda f: _full(f.cpu.psi),
+    ),
+    _counter(
+        "container_pressure_cpu_waiting_seconds_total",
+        "Time in which some task waited for CPU, in seconds.",
+        lambda f: _some(f.cpu.psi),
+    ),
+    _counter(
+        "container_pressure_memory_stalled_seconds_total",
+        "Time in which no task could run for want of memory, in seconds.",
+        lambda f: _full(f.memory.psi),
+    ),
+    _counter(
+        "container_pressure_memory_waiting_seconds_total",
+        "Time in which some task waited for memory, in seconds.",
+        lambda f: _some(f.memory.psi),
+    ),
+    _counter(
+        "container_pressure_io_stalled_seconds_total",
+        "Time in which no task could run for want of block I/O, in seconds.",
+        lambda f: _full(f.io_psi),
+    ),
+    _counter(
+        "container_pressure_io_waiting_seconds_total",
+        "Time in which some task waited for block I/O, in seconds.",
+        lambda f: _some(f.io_psi),
+    ),
+)
+
+CONTAINER = (*CPU, *MEMORY, *HUGE_PAGES, *DISK, *PROCESSES, *SPECIFICATION, *PRESSURE)
+
+NETWORK = (
+    PodMetric("container_network_receive_bytes_total", "Bytes received.", lambda i: i.rx_bytes),
+    PodMetric("container_network_receive_packets_total", "Packets received.", lambda i: i.rx_packets),
+    PodMetric("container_network_receive_packets_dropped_total", "Packets dropped on receipt.", lambda i: i.rx_dropped),
+    PodMetric("container_network_receive_errors_total", "Errors on receipt.", lambda i: i.rx_errors),
+    PodMetric("container_network_transmit_bytes_total", "Bytes sent.", lambda i: i.tx_bytes),
+    PodMetric("container_network_transmit_packets_total", "Packets sent.", lambda i: i.tx_packets),
+    PodMetric(
+        "container_network_transmit_packets_dropped_total", "Packets dropped before sending.", lambda i: i.tx_dropped
+    ),
+    PodMetric("container_network_transmit_errors_total", "Errors when sending.", lambda i: i.tx_errors),
+)

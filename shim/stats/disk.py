@@ -1,0 +1,237 @@
+"""What containers have written to their layers: measured by one thread, slowly, and never when somebody asks.
+
+Docker's own way (`inspect?size=1`) walks in the daemon as fast as it can, which nodes have felt for years.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from shim import deadline
+from shim.errors import ShimError
+from shim.overlay import upper_directory
+from shim.runtime import Runtime
+from shim.samples import LayerUsage
+from shim.stats.readings import running_containers
+from shim.view.records import ContainerRecord
+
+SHARE = 0.03
+"""Of one core, over any longer time."""
+_BURST = 0.1
+"""Seconds of CPU time that may be used at once after a rest: the layers of new containers are small."""
+PERIOD = 30.0
+"""Seconds between two measurements of one layer, when they are cheap."""
+_REST = 300
+"""A layer rests for this many times what its measurement took of CPU time."""
+
+_BLOCK = 512
+"""Bytes of a block of stat(2), whatever the file system has."""
+_SLICE = 256
+"""Entries between two looks at the budget."""
+_TURN = 20
+"""Slices after which a walk that is not done lets the others pass."""
+
+_PROC = Path("/proc")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What is below a directory, itself included."""
+
+    used_bytes: int
+    inodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A whole file system; sizes in bytes."""
+
+    size: int
+    inodes: int
+    inodes_free: int
+
+
+def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
+    """Give the directory of a container's layer, found while it ran; None where it cannot be seen.
+
+    Looked up once: what a process of the container makes of its own root later is not followed.
+    """
+    known = rt.samples.uppers.get(record.id)
+    if known is None and record.life.pid:
+        known = upper_directory(_PROC / str(record.life.pid))
+        rt.samples.uppers[record.id] = known
+    return known if known is not None and known.is_absolute() else None
+
+
+def file_system_of(rt: Runtime, record: ContainerRecord) -> FileSystem | None:
+    """Describe the file system of a container's layer; None where the layer cannot be seen."""
+    upper = upper_of(rt, record)
+    if upper is None:
+        return None
+    try:
+        found = os.statvfs(upper)
+    except OSError:  # removed meanwhile
+        return None
+    return FileSystem(size=found.f_blocks * found.f_frsize, inodes=found.f_files, inodes_free=found.f_ffree)
+
+
+def walk(top: Path) -> Generator[None, None, Sum]:
+    """Add up what is below `top`, and yield after each few hundred entries.
+
+    As `du` counts: blocks on disk, a file with several names once, no other file system. What vanishes meanwhile is
+    left out; so is everything when `top` itself cannot be read, with an OSError.
+    """
+    first = top.stat()
+    found = [first.st_blocks * _BLOCK, 1]
+    linked: set[int] = set()
+    waiting = [str(top)]
+    seen = 0
+    while waiting:
+        for entry in _entries(waiting.pop()):
+            seen += 1
+            if seen % _SLICE == 0:
+                yield
+            status = _status(entry)
+            if status is None or status.st_dev != first.st_dev or status.st_ino in linked:
+                continue
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if is_directory:
+                waiting.append(entry.path)
+            elif status.st_nlink > 1:
+                linked.add(status.st_ino)
+            found[0] += status.st_blocks * _BLOCK
+            found[1] += 1
+    return Sum(*found)
+
+
+def _entries(directory: str) -> Generator[os.DirEntry[str], None, None]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except OSError:  # vanished, or its path is longer than the kernel takes
+        return
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+
+
+class Budget:
+    """CPU time that may be used: `share` of what passes, and at most `burst` seconds of it saved up."""
+
+    def __init__(self, *, share: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._share = share
+        self._burst = burst
+        self._clock = clock
+        self._left = burst
+        self._at = clock()
+
+    def spend(self, seconds: float) -> float:
+        """Take what was used; gives how many seconds to wait before anything more is."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
+        self._at = now
+        return max(0.0, -self._left / self._share)
+
+
+@dataclass(slots=True)
+class _Walk:
+    container_id: str
+    store: str
+    under_way: Generator[None, None, Sum]
+    cost: float = 0.0
+    """Seconds of CPU time so far."""
+
+
+class LayerMeter:
+    """Measures the layers of running containers, one after the other, from `start` to `stop`.
+
+    A walk that takes long lets the others pass every few thousand entries, so that a container with a million files
+    delays no other one's figure.
+    """
+
+    def __init__(self, rt: Runtime, *, budget: Budget | None = None, look: float = 1.0) -> None:
+        """`look` is how many seconds may pass before new containers are looked for."""
+        self._rt = rt
+        self._budget = budget or Budget(share=SHARE, burst=_BURST)
+        self._look = look
+        self._walks: deque[_Walk] = deque()
+        self._due: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._scope = deadline.Scope()
+        self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a walk under way is given up."""
+        self._stopping.set()
+        self._scope.cancel()
+        self._rt.samples.started.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with deadline.entered(self._scope):
+                    self._begin_due()
+            except ShimError as error:
+                log.debug("no layer is measured", error=error)
+            until = time.monotonic() + self._look
+            while self._walks and time.monotonic() < until and not self._stopping.is_set():
+                self._advance(self._walks.popleft())
+            if self._rt.samples.started.wait(max(0.0, until - time.monotonic())):
+                self._rt.samples.started.clear()
+
+    def _begin_due(self) -> None:
+        now = time.monotonic()
+        records = {str(record.id): record for record in running_containers(self._rt)}
+        self._due = {key: due for key, due in self._due.items() if key in records}
+        under_way = {walk.container_id for walk in self._walks}
+        for key in records.keys() - under_way:
+            upper = upper_of(self._rt, records[key]) if self._due.get(key, now) <= now else None
+            if upper is None:
+                continue
+            begun = _Walk(key, str(upper.parents[2]), walk(upper))
+            # What has no figure at all goes first.
+            (self._walks.append if key in self._due else self._walks.appendleft)(begun)
+
+    def _advance(self, turn: _Walk) -> None:
+        """Go on with one walk for its turn; one that is not done is put behind the others."""
+        for _ in range(_TURN):
+            began = time.thread_time()
+            try:
+                next(turn.under_way)
+            except StopIteration as end:
+                self._finish(turn, end.value)
+                return
+            except OSError as error:
+                log.debug("a layer cannot be measured", container=turn.container_id, error=error)
+                self._due[turn.container_id] = time.monotonic() + PERIOD
+                return
+            finally:
+                used = time.thread_time() - began
+                turn.cost += used
+                pause = self._budget.spend(used)
+            if pause and self._stopping.wait(pause):
+                return
+        self._walks.append(turn)
+
+    def _finish(self, turn: _Walk, total: Sum) -> None:
+        self._rt.samples.layers[turn.container_id] = LayerUsage(
+            at=time.time_ns(), used_bytes=total.used_bytes, inodes=total.inodes, store=turn.store
+        )
+        self._due[turn.container_id] = time.monotonic() + max(PERIOD, _REST * turn.cost)

@@ -1,0 +1,100 @@
+"""Figures as messages of the CRI. A figure the kernel does not tell is a field that is not set."""
+
+from collections.abc import Sequence
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
+from shim.samples import LayerUsage
+from shim.stats.network import Interface
+
+LARGEST = (1 << 64) - 1
+"""What a field can hold."""
+DEFAULT_INTERFACE = "eth0"
+"""The interface that CNI makes for a pod; see `shim.sandbox.network`."""
+
+
+def value(number: int | None) -> pb.UInt64Value | None:
+    """Wrap a number. A sum of counters near 2^64 is told as the largest there is."""
+    return None if number is None else pb.UInt64Value(value=min(number, LARGEST))
+
+
+def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
+    """`at` in ns since the epoch, `rate` in nanoseconds per second."""
+    return pb.CpuUsage(
+        timestamp=at,
+        usage_core_nano_seconds=value(cpu.usage),
+        usage_nano_cores=value(rate),
+        psi=psi_stats(cpu.psi),
+    )
+
+
+def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
+    """`at` in ns since the epoch."""
+    return pb.MemoryUsage(
+        timestamp=at,
+        working_set_bytes=value(memory.working_set),
+        usage_bytes=value(memory.usage),
+        available_bytes=value(memory.available),
+        rss_bytes=value(memory.rss),
+        page_faults=value(memory.page_faults),
+        major_page_faults=value(memory.major_page_faults),
+        psi=psi_stats(memory.psi),
+    )
+
+
+def swap_usage(memory: Memory, *, at: int) -> pb.SwapUsage | None:
+    """None where the kernel does not count swap."""
+    if memory.swap_usage is None:
+        return None
+    return pb.SwapUsage(
+        timestamp=at,
+        swap_usage_bytes=value(memory.swap_usage),
+        swap_available_bytes=value(memory.swap_available),
+    )
+
+
+def io_usage(psi: Psi | None, *, at: int) -> pb.IoUsage | None:
+    """None where the kernel does not tell pressure."""
+    return None if psi is None else pb.IoUsage(timestamp=at, psi=psi_stats(psi))
+
+
+def psi_stats(psi: Psi | None) -> pb.PsiStats | None:
+    """None where the kernel does not tell pressure."""
+    if psi is None:
+        return None
+    return pb.PsiStats(Some=_psi_data(psi.some), Full=_psi_data(psi.full) if psi.full else None)
+
+
+def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
+    """What a container has written, and to which file system."""
+    return pb.FilesystemUsage(
+        timestamp=layer.at,
+        fs_id=pb.FilesystemIdentifier(mountpoint=layer.store),
+        used_bytes=value(layer.used_bytes),
+        inodes_used=value(layer.inodes),
+    )
+
+
+def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage:
+    """All interfaces; the default one is that of CNI, else the first."""
+    all_of_them = [_interface_usage(interface) for interface in interfaces]
+    default = next((usage for usage in all_of_them if usage.name == DEFAULT_INTERFACE), None)
+    return pb.NetworkUsage(
+        timestamp=at,
+        default_interface=default or next(iter(all_of_them), None),
+        interfaces=all_of_them,
+    )
+
+
+def _interface_usage(interface: Interface) -> pb.NetworkInterfaceUsage:
+    return pb.NetworkInterfaceUsage(
+        name=interface.name,
+        rx_bytes=value(interface.rx_bytes),
+        rx_errors=value(interface.rx_errors),
+        tx_bytes=value(interface.tx_bytes),
+        tx_errors=value(interface.tx_errors),
+    )
+
+
+def _psi_data(pressure: Pressure) -> pb.PsiData:
+    return pb.PsiData(Total=pressure.total, Avg10=pressure.avg10, Avg60=pressure.avg60, Avg300=pressure.avg300)

@@ -1,0 +1,60 @@
+"""What a metric is made of: the figures of one container, and how a value is taken from them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.engine.interface import HostSettings
+from shim.samples import LayerUsage
+from shim.stats.disk import FileSystem
+from shim.stats.network import Interface
+from shim.stats.processes import Processes
+
+Values = Iterable[tuple[tuple[str, ...], int | None]]
+"""Further label values, and the number; None is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Everything known of one container at one moment."""
+
+    cpu: Cpu
+    cpu_times: CpuTimes
+    memory: Memory
+    memory_history: MemoryHistory
+    pids: Pids | None
+    io_psi: Psi | None
+    io: list[Io]
+    huge_pages: list[HugePages]
+    processes: Processes
+    soft_limits: dict[str, int]
+    layer: LayerUsage | None
+    file_system: FileSystem | None
+    host: HostSettings
+    started_at: int
+    at: int
+    device_name: Callable[[int, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMetric:
+    """One metric of containers."""
+
+    name: str
+    help: str
+    kind: pb.MetricType
+    values: Callable[[Figures], Values]
+    labels: tuple[str, ...] = ()
+    """Behind BASE_LABELS."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMetric:
+    """One metric of the network of a pod."""
+
+    name: str
+    help: str
+    value: Callable[[Interface], int]
+    kind: pb.MetricType = pb.COUNTER
+    labels: tuple[str, ...] = ("interface",)

@@ -1,0 +1,136 @@
+"""ListMetricDescriptors, ListPodSandboxMetrics and StreamPodSandboxMetrics."""
+
+import functools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from shim import pod
+from shim.api.v1 import api_pb2 as pb
+from shim.ids import ImageId
+from shim.runtime import Runtime
+from shim.samples import Place
+from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
+from shim.stats.disk import file_system_of
+from shim.stats.metric import Figures
+from shim.stats.network import interfaces_of
+from shim.stats.processes import processes, soft_limits
+from shim.stats.readings import place_of, running_containers, running_sandboxes, runs_exactly
+from shim.view.records import ContainerRecord, SandboxRecord
+
+POD = "POD"
+"""Label `container` of what belongs to the pod as a whole, as Docker-backed nodes have always called it."""
+
+_DEVICES = Path("/sys/dev/block")
+
+
+def list_metric_descriptors() -> list[pb.MetricDescriptor]:
+    """Describe every metric there can be; those the kernel of a node does not tell have no values there."""
+    return [descriptor(metric) for metric in (*CONTAINER, *NETWORK)]
+
+
+def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
+    """Give the metrics of all ready pods and their running containers."""
+    rt.samples.sandbox_metrics.ask()
+    return [_read_ahead(rt, record) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
+
+
+def pod_metrics(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
+    """Read all metrics of a pod now. Containers that have ended meanwhile are left out."""
+    containers = (_container_metrics(rt, record, container) for container in running_containers(rt, of=record.id))
+    return pb.PodSandboxMetrics(
+        pod_sandbox_id=record.id,
+        metrics=_network_metrics(rt, record),
+        container_metrics=[metrics for metrics in containers if metrics is not None],
+    )
+
+
+def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
+    metrics = rt.samples.sandbox_metrics.get(record.id)
+    if metrics is None or not runs_exactly(rt, record.id, (each.container_id for each in metrics.container_metrics)):
+        return None
+    return metrics
+
+
+def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
+    interfaces = None if pod.host_network(record.config) else interfaces_of(record.life.pid)
+    metadata, at = record.config.metadata, time.time_ns()
+    pause = rt.config.pod_infra_container_image
+    base = (metadata.name, metadata.namespace, POD, record.id, pause, record.name)
+    return [
+        pb.Metric(
+            name=metric.name,
+            timestamp=at,
+            metric_type=metric.kind,
+            label_values=(*base, interface.name),
+            value={"value": metric.value(interface)},  # a dictionary is quicker than a message
+        )
+        for interface in interfaces or ()
+        for metric in NETWORK
+    ]
+
+
+def _container_metrics(rt: Runtime, sandbox: SandboxRecord, record: ContainerRecord) -> pb.ContainerMetrics | None:
+    place = place_of(rt, record)
+    figures = None if place is None else _figures(rt, record, place)
+    if figures is None:
+        return None
+    metadata = sandbox.config.metadata
+    image = _image_name(rt, record)
+    base = (metadata.name, metadata.namespace, record.config.metadata.name, record.id, image, record.name)
+    return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(figures, base=base))
+
+
+def _metrics(figures: Figures, *, base: tuple[str, ...]) -> Iterator[pb.Metric]:
+    for metric in CONTAINER:
+        for labels, value in metric.values(figures):
+            if value is not None:
+                yield pb.Metric(
+                    name=metric.name,
+                    timestamp=figures.at,
+                    metric_type=metric.kind,
+                    label_values=(*base, *labels),
+                    value={"value": value},  # a dictionary is quicker than a message
+                )
+
+
+def _figures(rt: Runtime, record: ContainerRecord, place: Place) -> Figures | None:
+    group = place.group
+    cpu, memory = group.cpu(), group.memory()
+    if cpu is None or memory is None:
+        return None
+    return Figures(
+        cpu=cpu,
+        cpu_times=group.cpu_times(),
+        memory=memory,
+        memory_history=group.memory_history(),
+        pids=group.pids(),
+        io_psi=group.io_psi(),
+        io=group.io(),
+        huge_pages=group.huge_pages(),
+        processes=processes(group.process_ids()),
+        soft_limits=soft_limits(place.pid),
+        layer=rt.samples.layers.get(record.id),
+        file_system=file_system_of(rt, record),
+        host=record.host,
+        started_at=record.life.started_at,
+        at=time.time_ns(),
+        device_name=_device_name,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _device_name(major: int, minor: int) -> str:
+    """Name a block device as dashboards know it; its number where it has no name any more."""
+    try:
+        return f"/dev/{os.path.basename(os.readlink(_DEVICES / f'{major}:{minor}'))}"  # noqa: PTH119, PTH115 - a text
+    except OSError:
+        return f"{major}:{minor}"
+
+
+def _image_name(rt: Runtime, record: ContainerRecord) -> str:
+    """Name the image as people do: its first tag or digest, else what the client called it."""
+    image = rt.view.image(ImageId(record.image_id))
+    named = (*image.repo_tags, *image.repo_digests) if image else ()
+    return named[0] if named else record.config.image.image

@@ -1,0 +1,64 @@
+"""Counting what the processes of a container hold, from /proc. What ends meanwhile is not counted."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shim.cgroup.files import names, read
+
+MOST_DESCRIPTORS = 20_000
+"""Descriptors of one container that are looked at one by one; of more, the rest counts as no sockets."""
+
+_ULIMITS = {b"Max open files": "max_open_files"}
+"""Those cAdvisor tells, by their names in /proc/<pid>/limits."""
+_THREADS = b"\nThreads:"
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What the processes of a container hold together."""
+
+    count: int
+    threads: int
+    descriptors: int
+    sockets: int
+
+
+def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
+    """Count processes, threads, open descriptors and the sockets among them."""
+    count = threads = descriptors = sockets = 0
+    for pid in pids:
+        status = read(f"{proc}/{pid}/status")
+        if status is None:
+            continue
+        held = names(f"{proc}/{pid}/fd")
+        looked_at = held[: max(0, MOST_DESCRIPTORS - descriptors)]
+        count += 1
+        threads += _threads(status)
+        descriptors += len(held)
+        sockets += sum(_is_socket(f"{proc}/{pid}/fd/{name}") for name in looked_at)
+    return Processes(count, threads, descriptors, sockets)
+
+
+def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
+    """Read the soft limits of a process that are told, by their names in metrics. Unlimited ones are left out."""
+    found = {}
+    for line in (read(f"{proc}/{pid}/limits") or b"").splitlines():
+        for title, name in _ULIMITS.items():
+            words = line.removeprefix(title).split()
+            if line.startswith(title) and words and words[0].isdigit():
+                found[name] = int(words[0])
+    return found
+
+
+def _threads(status: bytes) -> int:
+    _, found, rest = status.partition(_THREADS)
+    word = rest.split(maxsplit=1)[0] if found and rest.strip() else b"1"
+    return int(word) if word.isdigit() else 1
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return os.readlink(path).startswith("socket:")  # noqa: PTH115 - thousands of them
+    except OSError:
+        return False

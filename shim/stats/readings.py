@@ -1,0 +1,138 @@
+"""Looking at the control groups of containers and pods. What has gone meanwhile is None, never an error."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shim import pod
+from shim.cgroup.figures import Cpu, Memory
+from shim.cgroup.places import above, belonging_to, group_at, groups_of_process
+from shim.errors import NotFound
+from shim.ids import SandboxId
+from shim.runtime import Runtime
+from shim.samples import Place, Point
+from shim.view.records import ContainerRecord, Record, SandboxRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """CPU time, when it was read (ns since the epoch), and its growth in ns per second over the last seconds."""
+
+    at: int
+    cpu: Cpu
+    rate: int
+
+
+def place_of(rt: Runtime, record: Record) -> Place | None:
+    """Say where the control groups of a running container are, looked up once; None when it does not run."""
+    pid = record.life.pid
+    known = rt.samples.places.get(record.id)
+    if known is not None and known.pid == pid:
+        return known
+    if not pid:
+        return None
+    try:
+        groups = belonging_to(groups_of_process(pid), record.id)
+        mounts = rt.samples.mounts
+        place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
+    except NotFound:
+        return None
+    rt.samples.places[record.id] = place
+    return place
+
+
+def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
+    """Read the CPU time of a container."""
+    place = place_of(rt, record)
+    return None if place is None else _processor(rt, record, place.group.cpu())
+
+
+def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
+    """Read the CPU time of all containers of a pod, pause included."""
+    place = place_of(rt, record)
+    if place is None:
+        return None
+    if has_group(record):
+        return _processor(rt, record, place.pod.cpu())
+    parts = [cpu for member in _members(rt, record, place) if (cpu := member.group.cpu()) is not None]
+    return _processor(rt, record, Cpu(sum(part.usage for part in parts)) if parts else None)
+
+
+def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
+    """Read the memory of a pod."""
+    place = place_of(rt, record)
+    if place is None:
+        return None
+    if has_group(record):
+        return place.pod.memory()
+    parts = [memory for member in _members(rt, record, place) if (memory := member.group.memory()) is not None]
+    return _memory_sum(parts) if parts else None
+
+
+def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
+    """Count the tasks of a pod."""
+    place = place_of(rt, record)
+    if place is None:
+        return None
+    groups = [place.pod] if has_group(record) else [member.group for member in _members(rt, record, place)]
+    counts = [pids.current for group in groups if (pids := group.pids()) is not None]
+    return sum(counts) if counts else None
+
+
+def has_group(record: SandboxRecord) -> bool:
+    """Whether a pod has a control group of its own, as each pod of a kubelet has.
+
+    Without `cgroup_parent` Docker puts all pods side by side: the group around one is that of all.
+    """
+    return bool(record.config.linux.cgroup_parent)
+
+
+def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
+    """Give the sandboxes that have figures: the ready ones."""
+    return [record for record in rt.view.sandboxes() if pod.is_ready(rt, record)]
+
+
+def running_containers(rt: Runtime, *, of: SandboxId | None = None) -> list[ContainerRecord]:
+    """Give the containers that have figures, of one sandbox or of all."""
+    records = rt.view.containers() if of is None else rt.view.containers_of(of)
+    return [record for record in records if record.life.running]
+
+
+def runs_exactly(rt: Runtime, sandbox_id: SandboxId, containers: Iterable[str]) -> bool:
+    """Whether these are the containers that run in a pod now: what was read of it before is still of the same ones."""
+    return {record.id for record in running_containers(rt, of=sandbox_id)} == set(containers)
+
+
+def _processor(rt: Runtime, record: Record, cpu: Cpu | None) -> Processor | None:
+    if cpu is None:
+        return None
+    now = Point(time.time_ns(), cpu.usage)
+    return Processor(now.at, cpu, rt.samples.cpu.rate(record.id, now, born_at=record.life.started_at))
+
+
+def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:
+    containers = (place_of(rt, container) for container in running_containers(rt, of=record.id))
+    return [pause, *(place for place in containers if place is not None)]
+
+
+def _memory_sum(parts: list[Memory]) -> Memory:
+    """Add up; limits are each container's own and have no sum."""
+    return Memory(
+        usage=sum(part.usage for part in parts),
+        working_set=sum(part.working_set for part in parts),
+        limit=None,
+        rss=_sum(part.rss for part in parts),
+        cache=_sum(part.cache for part in parts),
+        mapped_file=_sum(part.mapped_file for part in parts),
+        active_file=_sum(part.active_file for part in parts),
+        inactive_file=_sum(part.inactive_file for part in parts),
+        page_faults=_sum(part.page_faults for part in parts),
+        major_page_faults=_sum(part.major_page_faults for part in parts),
+        swap_usage=_sum(part.swap_usage for part in parts),
+        swap_limit=None,
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

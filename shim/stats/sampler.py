@@ -1,0 +1,116 @@
+"""One background pass over everything that runs, so that an answer can tell a rate, and long lists are at hand."""
+
+import threading
+import time
+
+import structlog
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import ShimError
+from shim.runtime import Runtime
+from shim.samples import INTERVAL, METRICS_INTERVAL, Point
+from shim.stats.containers import running_stats
+from shim.stats.metrics import pod_metrics
+from shim.stats.readings import (
+    Processor,
+    container_processor,
+    pod_processor,
+    running_containers,
+    running_sandboxes,
+)
+from shim.stats.sandboxes import running_pod_stats
+from shim.view.records import ContainerRecord, SandboxRecord
+
+_REST = 50
+"""A pass that took much CPU time is followed by a rest of this many times as long: at most 2 % of a core."""
+
+log = structlog.get_logger(__name__)
+
+
+def sample(rt: Runtime, *, metrics: bool) -> None:
+    """Look at all that runs, and forget what is gone. Unavailable as the view.
+
+    CPU time is always noted; the rest is read when somebody has asked for a list lately, and `metrics` with it.
+    """
+    there: set[str] = {record.id for record in rt.view.containers()}
+    there.update(record.id for record in rt.view.sandboxes())
+    rt.samples.keep_only(there)
+    for container in running_containers(rt):
+        _sample_container(rt, container)
+    for sandbox in running_sandboxes(rt):
+        _sample_sandbox(rt, sandbox)
+        if metrics and rt.samples.sandbox_metrics.wanted:
+            rt.samples.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox))
+
+
+def _sample_container(rt: Runtime, record: ContainerRecord) -> None:
+    shelf = rt.samples.container_stats
+    if not (shelf.wanted or rt.samples.sandbox_stats.wanted):
+        _note(rt, record.id, container_processor(rt, record))
+    elif (stats := running_stats(rt, record)) is not None:
+        shelf.put(record.id, stats)
+        _note_usage(rt, record.id, stats.cpu)
+
+
+def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
+    shelf = rt.samples.sandbox_stats
+    if not shelf.wanted:
+        _note(rt, record.id, pod_processor(rt, record))
+    elif (stats := running_pod_stats(rt, record, ahead=True)) is not None:
+        shelf.put(record.id, stats)
+        _note_usage(rt, record.id, stats.linux.cpu)
+
+
+def _note(rt: Runtime, key: str, reading: Processor | None) -> None:
+    if reading is not None:
+        rt.samples.cpu.note(key, Point(reading.at, reading.cpu.usage))
+
+
+def _note_usage(rt: Runtime, key: str, usage: pb.CpuUsage) -> None:
+    rt.samples.cpu.note(key, Point(usage.timestamp, usage.usage_core_nano_seconds.value))
+
+
+class Sampler:
+    """Samples in a thread of its own, from `start` to `stop`."""
+
+    def __init__(self, rt: Runtime, *, interval: float = INTERVAL) -> None:
+        self._rt = rt
+        self._interval = interval
+        self._stopping = threading.Event()
+        self._scope = deadline.Scope()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with a pass at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, as soon as the pass under way is done."""
+        self._stopping.set()
+        self._scope.cancel()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = metrics_due = 0.0
+        while not self._stopping.wait(pause):
+            now = time.monotonic()
+            metrics = now >= metrics_due
+            if metrics:
+                # Half an interval early: a pass that comes a little too soon must not put it off to the next one.
+                metrics_due = now + METRICS_INTERVAL - self._interval / 2
+            pause = max(self._interval, _REST * self._pass(metrics=metrics))
+
+    def _pass(self, *, metrics: bool) -> float:
+        """Look at everything once; gives the seconds of CPU time it took."""
+        began = time.thread_time()
+        try:
+            with deadline.entered(self._scope):
+                sample(self._rt, metrics=metrics)
+        except ShimError as error:
+            log.debug("no sample was taken", error=error)
+        except Exception:  # without samples every rate would stand still in silence
+            used = time.thread_time() - began
+            log.exception("the sampler failed, and goes on")
+            return used
+        return time.thread_time() - began

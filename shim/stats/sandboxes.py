@@ -1,0 +1,113 @@
+"""PodSandboxStats, ListPodSandboxStats and StreamPodSandboxStats."""
+
+import time
+
+from shim import pod
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import Cpu
+from shim.runtime import Runtime
+from shim.stats import messages
+from shim.stats.containers import running_stats
+from shim.stats.network import interfaces_of
+from shim.stats.readings import (
+    has_group,
+    place_of,
+    pod_memory,
+    pod_processor,
+    pod_tasks,
+    running_containers,
+    running_sandboxes,
+    runs_exactly,
+)
+from shim.view.records import ContainerRecord, SandboxRecord
+
+
+def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
+    """Tell what a pod uses. NotFound for an unknown id; one that does not run uses its last known CPU time."""
+    record = rt.view.sandbox(sandbox_id)
+    return running_pod_stats(rt, record, ahead=False) or _stopped_stats(rt, record)
+
+
+def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
+    """Tell what all ready pods use that fit every part of the filter; the id in it may be a prefix.
+
+    A pod that ends meanwhile is left out.
+    """
+    rt.samples.sandbox_stats.ask()
+    fitting = (record for record in running_sandboxes(rt) if _fits(record, filter))
+    found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in fitting)
+    return [stats for stats in found if stats is not None]
+
+
+def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.PodSandboxStats | None:
+    """Tell what a running pod uses now; None when it has ended.
+
+    With `ahead` its containers may have been read a few seconds before.
+    """
+    processor, memory = pod_processor(rt, record), pod_memory(rt, record)
+    if processor is None or memory is None:
+        return None
+    at = time.time_ns()
+    containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, of=record.id))
+    return pb.PodSandboxStats(
+        attributes=_attributes(record),
+        linux=pb.LinuxPodSandboxStats(
+            cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate),
+            memory=messages.memory_usage(memory, at=at),
+            network=_network(record),
+            process=pb.ProcessUsage(timestamp=at, process_count=messages.value(pod_tasks(rt, record))),
+            containers=[stats for stats in containers if stats is not None],
+            io=_io(rt, record, at=at),
+        ),
+    )
+
+
+def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
+    stats = rt.samples.sandbox_stats.get(record.id)
+    if stats is None or not runs_exactly(rt, record.id, (each.attributes.id for each in stats.linux.containers)):
+        return None
+    return stats
+
+
+def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:
+    return (rt.samples.container_stats.get(record.id) if ahead else None) or running_stats(rt, record)
+
+
+def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
+    # With the host's network there is none of the pod: its figures would be those of the node.
+    if pod.host_network(record.config):
+        return None
+    interfaces = interfaces_of(record.life.pid)
+    return None if interfaces is None else messages.network_usage(interfaces, at=time.time_ns())
+
+
+def _io(rt: Runtime, record: SandboxRecord, *, at: int) -> pb.IoUsage | None:
+    place = place_of(rt, record)
+    return messages.io_usage(place.pod.io_psi(), at=at) if place is not None and has_group(record) else None
+
+
+def _stopped_stats(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats:
+    now = time.time_ns()
+    last = rt.samples.cpu.last(record.id)
+    nothing = messages.value(0)
+    return pb.PodSandboxStats(
+        attributes=_attributes(record),
+        linux=pb.LinuxPodSandboxStats(
+            cpu=messages.cpu_usage(Cpu(last.usage if last else 0), at=now, rate=0),
+            memory=pb.MemoryUsage(timestamp=now, working_set_bytes=nothing, usage_bytes=nothing, rss_bytes=nothing),
+            process=pb.ProcessUsage(timestamp=now, process_count=nothing),
+        ),
+    )
+
+
+def _fits(record: SandboxRecord, wanted: pb.PodSandboxStatsFilter) -> bool:
+    return record.id.startswith(wanted.id) and wanted.label_selector.items() <= record.config.labels.items()
+
+
+def _attributes(record: SandboxRecord) -> pb.PodSandboxAttributes:
+    return pb.PodSandboxAttributes(
+        id=record.id,
+        metadata=record.config.metadata,
+        labels=record.config.labels,
+        annotations=record.config.annotations,
+    )

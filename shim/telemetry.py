@@ -1,0 +1,138 @@
+"""The server's own metrics over HTTP: `/metrics` for Prometheus and `/healthz`. Off unless an address is set."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shim import meter
+from shim.errors import FailedPrecondition
+from shim.meter import Done, Kind
+from shim.view.node import NodeView
+
+_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Seconds: from a list out of memory to a pull."""
+_NAMES = {
+    Kind.RPC: ("pydockershim_rpc", "RPCs: how many, and how long they took."),
+    Kind.DOCKER: ("pydockershim_docker_call", "Calls to Docker: how many, and how long they took."),
+    Kind.CNI: ("pydockershim_cni_run", "Runs of CNI plugins: how many, and how long they took."),
+}
+_IDLE_SECONDS = 10.0
+"""After which a connection that says nothing is closed."""
+
+log = structlog.get_logger(__name__)
+
+
+class Counts:
+    """Counts and durations of what is reported to `shim.meter`. Thread-safe."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._durations = {
+            kind: Histogram(f"{name}_seconds", words, kind.value, buckets=_BUCKETS, registry=registry)
+            for kind, (name, words) in _NAMES.items()
+        }
+
+    def hear(self, done: Done) -> None:
+        """Count one piece of work."""
+        self._durations[done.kind].labels(*done.labels).observe(done.seconds)
+
+
+class ViewCollector(Collector):
+    """Size and lag of the node view, looked at when they are asked for."""
+
+    def __init__(self, view: NodeView) -> None:
+        self._view = view
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        stats = self._view.stats()
+        records = GaugeMetricFamily("pydockershim_view_records", "What the node view holds.", labels=["kind"])
+        for kind in ("sandboxes", "containers", "images"):
+            records.add_metric([kind], getattr(stats, kind))
+        yield records
+        yield GaugeMetricFamily("pydockershim_view_subscribers", "Streams of events.", value=stats.subscribers)
+        yield GaugeMetricFamily("pydockershim_view_up", "1 while the view is fed by Docker.", value=not stats.outage)
+        yield CounterMetricFamily("pydockershim_view_reconnects", "Times Docker was lost.", value=stats.reconnects)
+        if stats.last_event_at:
+            age = max(0.0, time.time() - stats.last_event_at / 1e9)
+            yield GaugeMetricFamily("pydockershim_view_last_event_seconds", "Age of Docker's last event.", value=age)
+        if stats.compared_seconds_ago is not None:
+            yield GaugeMetricFamily(
+                "pydockershim_view_compared_seconds",
+                "Age of the last full compare with Docker.",
+                value=stats.compared_seconds_ago,
+            )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET; one for each connection."""
+
+    timeout = _IDLE_SECONDS
+    protocol_version = "HTTP/1.1"
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(HTTPStatus.OK, generate_latest(self.server.registry), kind=CONTENT_TYPE_LATEST)
+        elif path == "/healthz":
+            outage = self.server.view.stats().outage
+            status = HTTPStatus.SERVICE_UNAVAILABLE if outage else HTTPStatus.OK
+            self._answer(status, (outage or "ok").encode() + b"\n")
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics and /healthz\n")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the base class
+        log.debug("http", line=format % args)
+
+    def _answer(self, status: HTTPStatus, body: bytes, *, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], *, registry: CollectorRegistry, view: NodeView) -> None:
+        self.registry = registry
+        self.view = view
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+
+@contextlib.contextmanager
+def telemetry(address: str, *, view: NodeView) -> Iterator[int]:
+    """Serve metrics at `host:port` inside the block, and count all that is done in it; gives the port.
+
+    FailedPrecondition when the address is not to be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(ViewCollector(view))
+    counts = Counts(registry)
+    host, _, port = address.rpartition(":")
+    try:
+        server = _Server((host.strip("[]"), int(port)), registry=registry, view=view)
+    except OSError as error:
+        raise FailedPrecondition(f"serve metrics at {address}: {error.strerror}") from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    log.info("serving metrics", address=address)
+    try:
+        with meter.heard_by(counts.hear):
+            yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

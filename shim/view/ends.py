@@ -1,0 +1,56 @@
+"""When the end of a container may be shown: not before its output is in its log.
+
+Clients read the log once they see EXITED, and once only. Held back here, in the view, the end is one thing for lists,
+statuses and events alike.
+"""
+
+from dataclasses import replace
+
+from shim.api.v1 import api_pb2 as pb
+from shim.logs.interface import ContainerLog, Drains
+from shim.view.records import ContainerRecord, Life, Record
+from shim.view.translate import START_ERROR
+
+
+class Unlogged:
+    """Nobody copies: every end is shown at once."""
+
+    def follow(self, of: ContainerLog) -> None:
+        """See `shim.logs.interface`."""
+
+    def drained(self, of: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
+        """See `shim.logs.interface`."""
+        return True
+
+    def forget(self, container_id: str) -> None:
+        """See `shim.logs.interface`."""
+
+
+def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
+    """What is to be copied; `docker` is the path of Docker's file where the record does not tell it yet."""
+    return ContainerLog(
+        id=record.id,
+        docker=docker or record.docker_log_path,
+        cri=record.log_path,
+        created_at=record.life.created_at,
+    )
+
+
+def as_shown(record: Record | None, logs: Drains) -> Record | None:
+    """Give what may be shown of a container now, and see to it that the rest can be shown later.
+
+    A container that has ended, and whose output is not written yet, still runs for those who ask.
+    """
+    if not isinstance(record, ContainerRecord) or record.foreign or not record.log_path:
+        return record
+    if record.life.running:
+        logs.follow(log_of(record))
+    elif record.life.state == pb.CONTAINER_EXITED:
+        drained = logs.drained(log_of(record), run=record.life.started_at)
+        if not drained and record.life.reason != START_ERROR:
+            return replace(record, life=_still_running(record.life))
+    return record
+
+
+def _still_running(life: Life) -> Life:
+    return replace(life, state=pb.CONTAINER_RUNNING, exit_code=0, reason="", message="", finished_at=0)

@@ -1,0 +1,72 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shim.cgroup import parse
+from shim.cgroup.figures import Io, Pressure, Psi
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"42\n", 42),
+        (b"0", 0),
+        (b"9223372036854775808\n", 1 << 63),
+        (b"18446744073709551616\n", (1 << 64) - 1),
+        (b"-1\n", None),
+        (b"max\n", None),
+        (b"", None),
+        (b"12x", None),
+        (None, None),
+    ],
+    ids=["number", "zero", "2^63", "beyond 64 bits", "negative", "max", "empty", "garbage", "missing"],
+)
+def test_number(text: bytes | None, expected: int | None) -> None:
+    assert parse.number(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(b"max\n", None), (b"9223372036854771712\n", None), (b"9223372036854775807\n", None), (b"4096\n", 4096)],
+    ids=["v2", "v1", "2^63-1", "some"],
+)
+def test_limit(text: bytes, expected: int | None) -> None:
+    assert parse.limit(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"some avg10=1.50 avg60=0.00 avg300=0.25 total=7\n", Psi(Pressure(7000, 1.5, 0.0, 0.25), None)),
+        (b"full avg10=1.50 avg60=0.00 avg300=0.25 total=7\n", None),
+        (b"some avg10=1.50 avg60=x avg300=0.25 total=7\n", None),
+        (b"some avg10=1.50\n", None),
+        (b"some\n", None),
+        (b"", None),
+        (None, None),
+    ],
+    ids=["no full", "no some", "no number", "cut", "bare", "empty", "missing"],
+)
+def test_psi(text: bytes | None, expected: Psi | None) -> None:
+    assert parse.psi(text) == expected
+
+
+def test_blkio() -> None:
+    found = parse.blkio(
+        byte_lines=b"8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Async 2\n8:0 Total 12288\nTotal 12288\n",
+        operation_lines=b"8:0 Read 1\n8:0 Write 2\n8:16 Write 5\nTotal 8\n",
+    )
+
+    assert found == [
+        Io(major=8, minor=0, read_bytes=4096, write_bytes=8192, reads=1, writes=2),
+        Io(major=8, minor=16, read_bytes=0, write_bytes=0, reads=0, writes=5),
+    ]
+
+
+@given(st.binary(max_size=80))
+def test_nothing_that_can_stand_in_a_file_is_an_error(text: bytes) -> None:
+    parse.number(text)
+    parse.flat(text)
+    parse.psi(b"some " + text)
+    assert isinstance(parse.io_stat(text), list)
+    assert isinstance(parse.blkio(byte_lines=text, operation_lines=text), list)

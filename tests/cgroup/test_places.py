@@ -1,0 +1,120 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from shim.cgroup.places import (
+    Mount,
+    above,
+    belonging_to,
+    cgroup_directory,
+    group_at,
+    groups_from_proc,
+    groups_of_process,
+    mounts_from_mountinfo,
+)
+from shim.cgroup.v1 import GroupV1
+from shim.cgroup.v2 import GroupV2
+from shim.errors import FailedPrecondition, NotFound
+
+ID = "c" * 64
+V1 = """\
+24 1 0:21 / /proc rw - proc proc rw
+30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/memory rw,nosuid shared:10 - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:11 - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 / /sys/fs/cgroup/pids rw,nosuid shared:12 - cgroup cgroup rw,pids
+35 30 0:27 / /elsewhere rw,nosuid - cgroup2 cgroup2 rw
+"""
+V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+POD = "/kubepods/burstable/pod1"
+SLICE = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
+
+
+def proc(path: str, *, unified: str) -> str:
+    return f"9:pids:{path}\n4:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=systemd:/init.scope\n0::{unified}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (f"0::{POD}/{ID}\n", f"{POD}/{ID}"),
+        (f"0::{SLICE}/docker-{ID}.scope\n", f"{SLICE}/docker-{ID}.scope"),
+        (f"0::{SLICE}/docker-{ID}.scope/init.scope\n", f"{SLICE}/docker-{ID}.scope"),
+    ],
+    ids=["cgroupfs", "systemd", "systemd inside the container"],
+)
+def test_version_2(text: str, path: str) -> None:
+    groups = belonging_to(groups_from_proc(text), ID)
+    mounts = mounts_from_mountinfo(V2)
+
+    assert group_at(groups, mounts) == GroupV2(f"/sys/fs/cgroup{path}")
+    assert group_at(above(groups), mounts) == GroupV2(f"/sys/fs/cgroup{Path(path).parent}")
+
+
+@pytest.mark.parametrize(
+    ("unified", "expected"),
+    [
+        (f"{POD}/{ID}", f"/sys/fs/cgroup/unified{POD}/{ID}"),
+        ("/", ""),
+        ("/system.slice/docker.service", ""),
+    ],
+    ids=["a group of its own", "the root", "somebody else's"],
+)
+def test_hybrid(unified: str, expected: str) -> None:
+    groups = belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=unified)), ID)
+
+    assert group_at(groups, mounts_from_mountinfo(V1)) == GroupV1(
+        cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
+        cpuacct=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
+        memory_directory=f"/sys/fs/cgroup/memory{POD}/{ID}",
+        pids_directory=f"/sys/fs/cgroup/pids{POD}/{ID}",
+        blkio="",
+        hugetlb="",
+        unified=expected,
+    )
+
+
+def test_the_pod_of_a_hybrid_machine() -> None:
+    groups = above(belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=f"{POD}/{ID}")), ID))
+    pod = group_at(groups, mounts_from_mountinfo(V1))
+
+    assert isinstance(pod, GroupV1)
+    assert (pod.memory_directory, pod.unified) == (f"/sys/fs/cgroup/memory{POD}", f"/sys/fs/cgroup/unified{POD}")
+
+
+def test_the_group_above_the_topmost_is_the_root() -> None:
+    assert above({"memory": "/docker", "pids": "/"}) == {"memory": "/", "pids": "/"}
+
+
+@pytest.mark.parametrize(
+    ("root", "group", "expected"),
+    [("/", "/a/b", "/mnt/a/b"), ("/a", "/a/b", "/mnt/b"), ("/", "/", "/mnt"), ("/x", "/a", "/mnt/a")],
+    ids=["whole tree", "part of it", "root", "another part"],
+)
+def test_a_tree_of_which_a_part_is_mounted(root: str, group: str, expected: str) -> None:
+    assert Mount("/mnt", root).directory(group) == expected
+
+
+def test_where_nothing_counts_memory() -> None:
+    with pytest.raises(NotFound, match="no cgroup tree that counts memory"):
+        group_at({"pids": "/"}, mounts_from_mountinfo(V1))
+
+
+def test_a_process_that_has_ended() -> None:
+    with pytest.raises(NotFound, match="control groups of process 4194305"):
+        groups_of_process(2**22 + 1)
+
+
+def test_the_directory_of_a_process_is_the_one_that_lists_it() -> None:
+    directory = cgroup_directory(os.getpid(), controller="memory")
+
+    assert str(os.getpid()) in (directory / "cgroup.procs").read_text().split()
+
+
+def test_a_controller_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.cgroup.places.this_machines_mounts", dict)
+
+    with pytest.raises(FailedPrecondition, match="no cgroup tree is mounted for memory"):
+        cgroup_directory(os.getpid(), controller="memory")

@@ -1,0 +1,71 @@
+from collections.abc import Iterator
+
+import pytest
+
+from shim.engine.counted import counted
+from shim.engine.interface import Engine
+from shim.errors import NotFound, Unavailable
+from shim.meter import Done, heard_by
+from tests.fakes.engine import FakeEngine
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Done]]:
+    found: list[Done] = []
+    with heard_by(found.append):
+        yield found
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def counting(engine: FakeEngine) -> Engine:
+    return counted(engine)
+
+
+def labels(heard: list[Done]) -> list[tuple[str, ...]]:
+    return [done.labels for done in heard]
+
+
+def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+    assert counting.info() == engine.engine_info
+    with pytest.raises(NotFound):
+        counting.inspect_container("c" * 64)
+
+    assert labels(heard) == [("info", "ok"), ("inspect_container", "NotFound")]
+    assert engine.calls == [("info", ""), ("inspect_container", "c" * 64)]
+
+
+def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+    with counting.events(since=None) as events:
+        assert labels(heard) == [("events", "ok")]
+        engine.emit("image", "pull", "x")
+        assert next(iter(events)).action == "pull"
+
+    assert labels(heard) == [("events", "ok")]
+
+
+def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+    engine.disconnect()
+    with pytest.raises(Unavailable), counting.events(since=None):
+        pass
+
+    assert labels(heard) == [("events", "Unavailable")]
+
+
+def test_an_error_inside_a_stream_is_the_callers_own(counting: Engine, heard: list[Done]) -> None:
+    with pytest.raises(KeyError), counting.events(since=None):
+        raise KeyError
+
+    assert labels(heard) == [("events", "ok")]
+
+
+def test_what_asks_nothing_is_not_reported(counting: Engine, heard: list[Done]) -> None:
+    assert counting.api_version == (1, 51)
+    assert counting.daemon_pid() > 0
+    counting.close()
+
+    assert heard == []

@@ -1,0 +1,46 @@
+"""Logging in memory: what was asked for, and ends that are held back until the test lets them go."""
+
+from collections.abc import Callable
+
+from shim.errors import FailedPrecondition
+from shim.logs.interface import ContainerLog, LogStats
+
+
+class FakeLogs:
+    """See `shim.logs.interface.ContainerLogs`. Everything is written at once unless `holding`."""
+
+    def __init__(self) -> None:
+        self.holding = False
+        self.problem = ""
+        """Why no log can be written."""
+        self.followed: dict[str, ContainerLog] = {}
+        self.reopened: list[str] = []
+        self.held: dict[str, int] = {}
+        self.on_drained: Callable[[str], None] = lambda _: None
+
+    def release(self, container_id: str) -> None:
+        """Let all output of a container be written now."""
+        self.held[container_id] = 0
+        self.on_drained(container_id)
+
+    def follow(self, of: ContainerLog) -> None:
+        self.followed[of.id] = of
+
+    def follow_now(self, of: ContainerLog) -> str:
+        self.follow(of)
+        return self.problem
+
+    def drained(self, of: ContainerLog, *, run: int) -> bool:
+        return not (self.holding and self.held.setdefault(of.id, run))
+
+    def reopen(self, container_id: str) -> None:
+        if container_id not in self.followed:
+            raise FailedPrecondition(f"container {container_id} is not followed")
+        self.reopened.append(container_id)
+
+    def forget(self, container_id: str) -> None:
+        self.followed.pop(container_id, None)
+
+    def stats(self) -> LogStats:
+        held = sum(run > 0 for run in self.held.values())
+        return LogStats(pid=1, restarts=0, held_back=held, figures=None)

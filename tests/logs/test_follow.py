@@ -1,0 +1,145 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from shim.logs.follow import Counts, Follower
+from shim.logs.protocol import Follow
+from tests.logs.docker import DockerLog, cri
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> DockerLog:
+    made = DockerLog(tmp_path / "docker", max_file=2)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pod" / "0.log"
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+def follower(docker: DockerLog, path: Path, counts: Counts) -> Iterator[Follower]:
+    made = Follower(Follow(id="c", docker=str(docker.path), cri=str(path)), counts)
+    yield made
+    made.close()
+
+
+def copied(follower: Follower) -> None:
+    while follower.step():
+        pass
+
+
+def test_all_output_is_copied(follower: Follower, docker: DockerLog, path: Path, counts: Counts) -> None:
+    follower.open()
+    assert path.read_bytes() == b""
+    docker.lines(0, 3000)
+    copied(follower)
+    assert path.read_bytes() == docker.as_cri()
+    assert counts.lines == 3000
+    assert follower.behind() == 0
+
+
+def test_reopened_it_goes_on_in_the_new_file(follower: Follower, docker: DockerLog, path: Path) -> None:
+    follower.open()
+    docker.lines(0, 2)
+    copied(follower)
+    docker.lines(2, 4)
+    path.rename(path.with_name("0.log.1"))
+    follower.reopen()
+    assert path.read_bytes() == b""
+    copied(follower)
+    assert path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri()
+
+
+def test_an_old_log_that_is_put_back_is_completed(follower: Follower, docker: DockerLog, path: Path) -> None:
+    follower.open()
+    docker.lines(0, 2)
+    copied(follower)
+    path.rename(path.with_name("0.log.1"))
+    follower.reopen()
+    docker.lines(2, 4)
+    copied(follower)
+    path.with_name("0.log.1").rename(path)
+    docker.lines(4, 6)
+    copied(follower)
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_opened_again_it_goes_on_where_it_was(follower: Follower, docker: DockerLog, path: Path) -> None:
+    for first in range(0, 10, 2):
+        follower.open()
+        docker.lines(first, first + 2)
+        copied(follower)
+        follower.close()
+        path.write_bytes(path.read_bytes() + b"2026-11-21T02:3")
+    follower.open()
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_the_removed_log_of_an_ended_container_is_not_made_again(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 2)
+    follower = Follower(Follow(id="c", docker=str(docker.path), cri=str(path), ended=True), Counts())
+    follower.open()
+    copied(follower)
+    assert not path.parent.exists()
+
+
+def test_an_ended_container_whose_log_was_just_rotated_is_completed(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 4)
+    path.parent.mkdir()
+    path.with_name("0.log.1").write_bytes(b"".join(map(cri, docker.written[:2])))
+    follower = Follower(Follow(id="c", docker=str(docker.path), cri=str(path), ended=True), Counts())
+    follower.open()
+    copied(follower)
+    follower.close()
+    assert path.read_bytes() == b"".join(map(cri, docker.written[2:]))
+
+
+def test_what_docker_dropped_while_it_was_read_is_told_once(follower: Follower, docker: DockerLog) -> None:
+    follower.open()
+    docker.lines(0, 2)
+    copied(follower)
+    docker.number += 10**8 - 1
+    for first in (2, 4, 6):
+        docker.rotate()
+        docker.lines(first, first + 2)
+    with capture_logs() as told:
+        copied(follower)
+        docker.lines(8, 10)
+        copied(follower)
+    dropped = [line for line in told if "dropped" in line["event"]]
+    assert [line["missing_seconds"] for line in dropped] == [0.1]
+
+
+def test_what_docker_dropped_before_is_told_with_its_time(follower: Follower, docker: DockerLog) -> None:
+    follower.open()
+    docker.lines(0, 2)
+    copied(follower)
+    follower.close()
+    docker.number += 2 * 10**8 - 1
+    for first in (2, 4, 6):
+        docker.rotate()
+        docker.lines(first, first + 2)
+    with capture_logs() as told:
+        follower.open()
+    assert [line["missing_seconds"] for line in told] == [0.2]
+
+
+def test_unreadable_lines_are_counted(follower: Follower, docker: DockerLog, path: Path, counts: Counts) -> None:
+    follower.open()
+    with docker.path.open("ab") as file:
+        file.write(b"rubbish\n")
+    copied(follower)
+    docker.lines(0, 1)
+    copied(follower)
+    assert (counts.lines, counts.unreadable) == (1, 1)
+    assert path.read_bytes() == docker.as_cri()

@@ -1,0 +1,67 @@
+import threading
+
+import pytest
+
+from shim import deadline
+from shim.errors import Cancelled, Unavailable
+from shim.logs.mailbox import Mailbox
+from shim.logs.protocol import Answer, Drain, Order, Reopen, Report
+
+
+def unsent(mailbox: Mailbox) -> list[Order]:
+    found = []
+    while (first := mailbox.first_unsent()) is not None:
+        found.append(first.order)
+        mailbox.sent()
+    return found
+
+
+def test_an_answer_reaches_who_asked() -> None:
+    mailbox = Mailbox()
+    told: list[Answer] = []
+    pending = mailbox.put(Report(), then=told.append)
+    answer = Answer(ticket=pending.ticket, error="no")
+    answering = threading.Thread(target=mailbox.take_answer, args=(answer,))
+    answering.start()
+    assert mailbox.wait_answer(pending, seconds=20, what="ask") == answer
+    answering.join()
+    mailbox.take_answer(answer)  # said twice
+    mailbox.take_answer(Answer(ticket=77))  # to nobody
+    assert told == [answer]
+
+
+def test_no_answer() -> None:
+    mailbox = Mailbox()
+    pending = mailbox.put(Report())
+    with pytest.raises(Unavailable, match="ask: the log process does not answer"):
+        mailbox.wait_answer(pending, seconds=0.01, what="ask")
+
+
+def test_a_client_that_goes_away_waits_no_longer() -> None:
+    mailbox = Mailbox()
+    pending = mailbox.put(Report())
+    scope = deadline.Scope()
+    timer = threading.Timer(0.01, scope.cancel)
+    timer.start()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        mailbox.wait_answer(pending, seconds=20, what="ask")
+    timer.join()
+
+
+def test_nobody_waits_for_a_closed_one() -> None:
+    mailbox = Mailbox()
+    pending = mailbox.put(Report())
+    mailbox.close()
+    with pytest.raises(Unavailable):
+        mailbox.wait_answer(pending, seconds=20, what="ask")
+
+
+def test_another_process_is_told_what_had_no_answer_in_order() -> None:
+    mailbox = Mailbox()
+    orders: list[Order] = [Drain(id="a"), Reopen(id="b"), Drain(id="c"), Reopen(id="d")]
+    pending = [mailbox.put(order) for order in orders]
+    mailbox.sent()
+    mailbox.sent()
+    mailbox.take_answer(Answer(ticket=pending[0].ticket))
+    mailbox.repeat([Report()])
+    assert unsent(mailbox) == [Report(), *orders[1:]]

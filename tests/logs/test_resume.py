@@ -1,0 +1,191 @@
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shim.logs.decode import decode
+from shim.logs.resume import Position, find_position, overlap, written_tail
+from shim.logs.sink import open_log
+from shim.logs.source import generations
+from shim.times import ns_from_rfc3339
+from tests.logs.docker import DockerLog, at, cri
+
+PIECE = "x" * 100
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> DockerLog:
+    return started(tmp_path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "0.log"
+
+
+def started(directory: Path) -> DockerLog:
+    made = DockerLog(directory / "docker", max_file=3)
+    made.start()
+    return made
+
+
+@contextmanager
+def closing(fds: list[int]) -> Iterator[list[int]]:
+    try:
+        yield fds
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def position(docker: DockerLog, path: Path, *, since: int = 0) -> Position:
+    with closing([open_log(path)]) as (log,), closing(generations(docker.path)) as files:
+        return find_position(files, written_tail(log, path), since=since)
+
+
+def rest(docker: DockerLog, path: Path) -> bytes:
+    """What is copied from the position on."""
+    found = position(docker, path)
+    with closing(generations(docker.path)) as files:
+        data = [os.pread(fd, 1 << 30, 0) for fd in files]
+    left = data[found.which][found.offset :] + b"".join(data[found.which + 1 :])
+    return b"".join(map(cri, decode(left).records))
+
+
+def test_an_empty_log_begins_at_the_beginning(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 5)
+    assert rest(docker, path) == docker.as_cri()
+
+
+def test_it_goes_on_after_the_last_line(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 1000)
+    whole = docker.as_cri().splitlines(keepends=True)
+    for count in (1, 2, 500, 999, 1000):
+        path.write_bytes(b"".join(whole[:count]))
+        assert rest(docker, path) == b"".join(whole[count:])
+
+
+def test_the_last_line_may_be_in_the_file_it_was_rotated_to(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 10)
+    whole = docker.as_cri().splitlines(keepends=True)
+    older, newer = path.with_name("0.log.20260101-1"), path.with_name("0.log.20260101-2")
+    older.write_bytes(b"".join(whole[:3]))
+    newer.write_bytes(b"".join(whole[3:6]) + b"2026-11-21T02:32:06 stdout F torn")
+    os.utime(older, ns=(1, 1))
+    path.with_name("0.log.20260101-0.gz").write_bytes(b"compressed")
+    path.with_name("00.log").write_bytes(b"another's")
+
+    assert rest(docker, path) == b"".join(whole[6:])
+
+
+def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
+    """All pieces of a line have its time, and these even the same content; other streams come between."""
+    docker.write("before\n")
+    for number in range(20):
+        docker.write(PIECE, time=at(77))
+        if number % 3 == 0:
+            docker.write("between\n", stream="stderr")
+    docker.write("end\n", time=at(77))
+    docker.write("after\n")
+    whole = docker.as_cri().splitlines(keepends=True)
+    for count in range(len(whole)):
+        path.write_bytes(b"".join(whole[:count]))
+        assert rest(docker, path) == b"".join(whole[count:])
+
+
+def test_pieces_are_counted_over_rotation_on_both_sides(docker: DockerLog, path: Path) -> None:
+    docker.write("before\n")
+    for number in range(20):
+        docker.write(PIECE, time=at(77))
+        if number in (4, 9):
+            docker.rotate()
+    whole = docker.as_cri().splitlines(keepends=True)
+    for count in range(4, len(whole)):
+        path.with_name("0.log.1").write_bytes(b"".join(whole[:4]))
+        path.write_bytes(b"".join(whole[4:count]))
+        assert rest(docker, path) == b"".join(whole[count:])
+
+
+def test_what_was_dropped_is_told(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 10)
+    path.write_bytes(b"".join(docker.as_cri().splitlines(keepends=True)[:4]))
+    last = docker.written[3].time
+    for _ in range(3):
+        docker.rotate()
+    docker.lines(10, 12)
+
+    assert position(docker, path) == Position(2, 0, (last, docker.written[10].time))
+    assert rest(docker, path) == b"".join(map(cri, docker.written[10:]))
+
+
+def test_the_log_of_an_earlier_container_is_appended_to(docker: DockerLog, path: Path) -> None:
+    path.write_bytes(b"2020-01-01T00:00:00Z stdout F of another\n")
+    docker.lines(0, 3)
+
+    assert position(docker, path, since=ns_from_rfc3339(at(1))) == Position(0, 0)
+
+
+def test_a_log_that_is_ahead_of_docker_is_not_ours(docker: DockerLog, path: Path) -> None:
+    path.write_bytes(b"2030-01-01T00:00:00Z stdout F of another\n")
+    docker.lines(0, 3)
+
+    assert position(docker, path) == Position(0, 0)
+
+
+def test_what_is_no_log_says_nothing(docker: DockerLog, path: Path) -> None:
+    path.write_bytes(b"hello world\n")
+    docker.lines(0, 3)
+
+    assert position(docker, path) == Position(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "held", "count"),
+    [
+        ([1, 1, 1], [1, 1, 1, 1], 3),
+        ([1, 2, 1], [1, 2, 1, 2], 3),
+        ([1, 2, 3], [3, 4], 1),
+        ([1, 2], [3, 4], 0),
+        ([], [1], 0),
+        ([1], [], 0),
+    ],
+    ids=["same", "in-turn", "dropped", "nothing-common", "none-written", "none-held"],
+)
+def test_overlap(written: list[int], held: list[int], count: int) -> None:
+    assert overlap(written, held) == count
+
+
+Stream = Literal["stdout", "stderr"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_wherever_writing_stopped_it_goes_on_there(data: st.DataObject) -> None:
+    """Any output, of which any number of bytes is in the log, over any rotation of both sides that loses nothing."""
+    with TemporaryDirectory() as name:
+        docker, path = started(Path(name)), Path(name, "0.log")
+        steps = data.draw(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 3)), max_size=40))
+        open_line: dict[str, str] = {}
+        rotations = 0
+        for stream, kind in steps:
+            if kind == 3 and rotations < 2:
+                docker.rotate()
+                rotations += 1
+            record = docker.write(PIECE if kind else "end\n", stream=stream, time=open_line.get(stream, ""))
+            open_line[stream] = record.time if kind else ""
+        whole = docker.as_cri()
+        first = data.draw(st.integers(0, len(whole)))
+        first = whole.rfind(b"\n", 0, first) + 1
+        stop = data.draw(st.integers(first, len(whole)))
+        path.with_name("0.log.1").write_bytes(whole[:first])
+        path.write_bytes(whole[first:stop])
+        kept = path.read_bytes()[: path.read_bytes().rfind(b"\n") + 1]
+        path.write_bytes(kept)
+
+        assert whole[:first] + kept + rest(docker, path) == whole

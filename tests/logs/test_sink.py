@@ -1,0 +1,153 @@
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shim.logs.lines import BLOCK
+from shim.logs.sink import Sink, rotated_logs
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pod" / "app" / "0.log"
+
+
+@pytest.fixture
+def sink(path: Path) -> Iterator[Sink]:
+    made = Sink(path)
+    yield made
+    made.close()
+
+
+def test_a_new_log_has_its_directories_and_mode(sink: Sink, path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        sink.open()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.read_bytes() == b""
+
+
+def test_lines_are_appended(sink: Sink, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"there\n")
+    sink.open()
+    sink.write(b"one\ntwo\n")
+    path.write_bytes(b"")  # somebody empties it: with O_APPEND no hole is left
+    sink.write(b"three\n")
+    assert path.read_bytes() == b"three\n"
+
+
+def test_a_torn_line_is_cut_off(sink: Sink, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"whole\ntor")
+    sink.open()
+    assert path.read_bytes() == b"whole\n"
+
+
+def test_what_is_no_log_is_left_alone(sink: Sink, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * (BLOCK + 1))
+    with pytest.raises(OSError, match="no line of a container log"):
+        sink.open()
+    assert path.stat().st_size == BLOCK + 1
+
+
+def test_a_link_is_not_followed(sink: Sink, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    victim = path.with_name("victim")
+    victim.write_bytes(b"precious")
+    path.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links") as raised:
+        sink.open()
+    assert raised.value.errno == errno.ELOOP
+    assert victim.read_bytes() == b"precious"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(sink: Sink, path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        sink.open()
+
+
+def test_opened_again_after_a_rename_the_old_file_is_left(sink: Sink, path: Path) -> None:
+    sink.open()
+    sink.write(b"old\n")
+    path.rename(path.with_name("0.log.1"))
+    sink.open()
+    sink.write(b"new\n")
+    assert path.read_bytes() == b"new\n"
+    assert path.with_name("0.log.1").read_bytes() == b"old\n"
+
+
+def test_opened_again_without_a_rename_it_is_the_same_file(sink: Sink, path: Path) -> None:
+    sink.open()
+    sink.write(b"a\n")
+    sink.open()
+    sink.write(b"b\n")
+    assert path.read_bytes() == b"a\nb\n"
+
+
+def test_a_log_that_cannot_be_opened_again_is_written_on(sink: Sink, path: Path) -> None:
+    sink.open()
+    old = path.with_name("0.log.1")
+    path.rename(old)
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        sink.open()
+    sink.write(b"goes on\n")
+    assert old.read_bytes() == b"goes on\n"
+
+
+def test_nobody_else_writes_to_it(sink: Sink, path: Path) -> None:
+    sink.open()
+    other = Sink(path)
+    with pytest.raises(OSError, match="another process"):
+        other.open()
+    sink.close()
+    other.open()
+    other.close()
+
+
+def test_a_log_that_was_replaced_is_noticed(sink: Sink, path: Path) -> None:
+    sink.open()
+    assert not sink.replaced()
+    old = path.with_name("0.log.1")
+    path.rename(old)
+    assert not sink.replaced()
+    sink.open()
+    path.unlink()
+    assert not sink.replaced()  # the kubelet asks for a new one when it misses it
+    old.rename(path)
+    assert sink.replaced()
+
+
+def test_half_a_write_leaves_whole_lines(sink: Sink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a disk that gets full in the midst of a write does."""
+    sink.open()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+    with pytest.raises(OSError, match="No space left"):
+        sink.write(b"one\ntwo\nthree\nfour\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_rotated_logs_are_newest_first(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    names = [
+        "0.log.20260102-000000",
+        "0.log.20260101-000000",
+        "0.log.20250101-000000.gz",
+        "0.log.x.tmp",
+        "00.log",
+        "0.log",
+    ]
+    for age, name in enumerate(names):
+        path.with_name(name).touch()
+        os.utime(path.with_name(name), ns=(100 - age, 100 - age))
+    assert [found.name for found in rotated_logs(path)] == names[:2]
+    assert rotated_logs(Path("/nowhere/0.log")) == []

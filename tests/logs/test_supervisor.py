@@ -1,0 +1,219 @@
+"""The server's end, with a real log process."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shim import deadline
+from shim.errors import Cancelled, FailedPrecondition, ShimError
+from shim.logs import process as module
+from shim.logs.interface import ContainerLog
+from shim.logs.supervisor import LogSupervisor
+from tests.logs.docker import DockerLog
+from tests.view.waits import wait_until
+
+RUN = 7
+
+
+class Ends:
+    """Notes what may be shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, container_id: str) -> None:
+        self.shown.append(container_id)
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@contextmanager
+def supervised(ends: Ends, *, drain_seconds: float = 60.0) -> Iterator[LogSupervisor]:
+    made = LogSupervisor(level="error", style="json", drain_seconds=drain_seconds)
+    made.start(on_drained=ends)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def logs(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogSupervisor]:
+    monkeypatch.setattr(module, "RESTART_LEAST", 0.001)
+    monkeypatch.setattr(module, "RESTART_MOST", 0.001)
+    with supervised(ends) as made:
+        yield made
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> DockerLog:
+    made = DockerLog(tmp_path / "docker", max_size=20_000, max_file=3)
+    made.start()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pod" / "0.log"
+
+
+@pytest.fixture
+def of(docker: DockerLog, path: Path) -> ContainerLog:
+    return ContainerLog(id="c", docker=str(docker.path), cri=str(path), created_at=1)
+
+
+def worker(logs: LogSupervisor) -> int:
+    pids: list[int] = []
+    wait_until(lambda: pids.append(logs.stats().pid) or pids[-1])  # type: ignore[func-returns-value]
+    return pids[-1]
+
+
+def test_the_log_is_there_when_it_is_followed(logs: LogSupervisor, of: ContainerLog, path: Path) -> None:
+    assert logs.follow_now(of) == ""
+    assert path.read_bytes() == b""
+    assert logs.follow_now(of) == ""
+
+
+def test_an_end_is_shown_when_everything_is_written(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    logs.follow(of)
+    docker.lines(0, 100)
+    assert not logs.drained(of, run=RUN)
+    wait_until(lambda: ends.shown)
+    assert path.read_bytes() == docker.as_cri()
+    assert logs.drained(of, run=RUN)
+    assert ends.shown == ["c"]
+
+
+def test_a_second_run_has_an_end_of_its_own(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    for run in (1, 2, 3):
+        docker.lines(run * 10, run * 10 + 10)
+        if run == 2:
+            logs.follow(of)  # seen running, unlike the others
+        assert not logs.drained(of, run=run)
+        wait_until(lambda run=run: len(ends.shown) == run)  # type: ignore[misc]
+        assert path.exists() == (run > 1)
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_a_container_without_a_log_of_docker_is_not_waited_for(logs: LogSupervisor) -> None:
+    nothing = ContainerLog(id="c", docker="", cri="/nowhere/0.log", created_at=1)
+    logs.follow(nothing)
+    assert logs.drained(nothing, run=RUN)
+
+
+def test_an_end_is_held_back_only_so_long(of: ContainerLog, docker: DockerLog, path: Path, ends: Ends) -> None:
+    path.parent.write_text("in the way")
+    docker.lines(0, 10)
+    with supervised(ends, drain_seconds=0.3) as logs:
+        assert "exists" in logs.follow_now(of)
+        assert not logs.drained(of, run=RUN)
+        assert logs.stats().held_back == 1
+        wait_until(lambda: ends.shown)
+        assert logs.drained(of, run=RUN)
+        assert logs.stats().held_back == 0
+        path.parent.unlink()  # the rest is written all the same
+        wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
+    assert ends.shown == ["c"]
+
+
+def test_reopen(logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path) -> None:
+    logs.follow(of)
+    docker.lines(0, 10)
+    wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
+    old = path.with_name("0.log.1")
+    path.rename(old)
+    logs.reopen("c")
+    assert path.read_bytes() == b""
+    docker.lines(10, 20)
+    wait_until(lambda: old.read_bytes() + path.read_bytes() == docker.as_cri())
+
+
+def test_reopen_of_what_is_not_followed(logs: LogSupervisor, of: ContainerLog, ends: Ends) -> None:
+    with pytest.raises(FailedPrecondition, match="not followed"):
+        logs.reopen("c")
+    logs.drained(of, run=RUN)
+    wait_until(lambda: ends.shown)
+    with pytest.raises(FailedPrecondition, match="not followed"):
+        logs.reopen("c")
+
+
+def test_reopen_that_fails_says_why(logs: LogSupervisor, of: ContainerLog, path: Path) -> None:
+    logs.follow_now(of)
+    path.rename(path.with_name("0.log.1"))
+    path.mkdir()
+    with pytest.raises(ShimError, match=r"reopen the log of container c: .*0\.log: is a directory"):
+        logs.reopen("c")
+
+
+def test_what_is_forgotten_is_not_followed(logs: LogSupervisor, of: ContainerLog) -> None:
+    logs.follow_now(of)
+    logs.forget("c")
+    logs.forget("c")
+    figures = logs.stats().figures
+    assert figures is not None
+    assert figures.followed == 0
+
+
+def test_a_process_that_is_killed_is_replaced_and_loses_nothing(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    logs.follow_now(of)
+    for first in range(0, 500, 100):
+        docker.lines(first, first + 100)
+        os.kill(worker(logs), signal.SIGKILL)
+    assert not logs.drained(of, run=RUN)
+    wait_until(lambda: ends.shown)
+    assert path.read_bytes() == docker.as_cri()
+    assert logs.stats().restarts >= 1
+
+
+def test_what_nobody_answered_is_asked_of_the_next_process(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path
+) -> None:
+    logs.follow_now(of)
+    docker.lines(0, 10)
+    pid = worker(logs)
+    os.kill(pid, signal.SIGSTOP)
+    thread = threading.Thread(target=logs.reopen, args=("c",))
+    path.rename(path.with_name("0.log.1"))
+    thread.start()
+    os.kill(pid, signal.SIGKILL)
+    thread.join()
+    assert path.exists()
+    wait_until(lambda: path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri())
+
+
+def test_nobody_waits_for_a_process_that_hangs(logs: LogSupervisor, of: ContainerLog) -> None:
+    pid = worker(logs)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        logs.follow(of)
+        assert not logs.drained(of, run=RUN)
+        scope = deadline.Scope()
+        scope.cancel()
+        with deadline.entered(scope), pytest.raises(Cancelled):
+            logs.reopen("c")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_it_ends_with_the_server_and_not_by_a_signal_to_all(ends: Ends) -> None:
+    with supervised(ends) as logs:
+        pid = worker(logs)
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        assert logs.stats().figures is not None
+        assert logs.stats().pid == pid
+    assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,221 @@
+"""The log process in a thread of the test, given orders by hand."""
+
+import errno
+import itertools
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from shim.logs import worker
+from shim.logs.protocol import MAX_PACKET, Answer, Drain, Envelope, Follow, Forget, Order, Reopen, Report
+from shim.logs.sink import Sink
+from shim.logs.worker import Worker
+from tests.logs.docker import DockerLog
+from tests.view.waits import wait_until
+
+
+class Boss:
+    """Gives orders and reads answers."""
+
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._ticket = 0
+        self._answers: dict[int, Answer] = {}
+
+    def say(self, order: Order) -> int:
+        self._ticket += 1
+        self._orders.send(msgspec.json.encode(Envelope(self._ticket, order)))
+        return self._ticket
+
+    def answer(self, ticket: int) -> Answer:
+        while ticket not in self._answers:
+            answer = msgspec.json.decode(self._orders.recv(MAX_PACKET), type=Answer)
+            self._answers[answer.ticket] = answer
+        return self._answers.pop(ticket)
+
+    def ask(self, order: Order) -> str:
+        return self.answer(self.say(order)).error
+
+    def blocked(self) -> list[str]:
+        figures = self.answer(self.say(Report())).figures
+        assert figures is not None
+        return [one.error for one in figures.blocked]
+
+
+@pytest.fixture
+def boss(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boss]:
+    monkeypatch.setattr(worker, "RETRY_LEAST", 0.01)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(20)
+    thread = threading.Thread(target=Worker(theirs).run)
+    thread.start()
+    with theirs:
+        yield Boss(ours)
+        ours.close()
+        thread.join()
+
+
+@pytest.fixture
+def docker(tmp_path: Path) -> DockerLog:
+    made = DockerLog(tmp_path / "docker", max_size=4000, max_file=3)
+    made.directory.mkdir()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pod" / "0.log"
+
+
+@pytest.fixture
+def order(docker: DockerLog, path: Path) -> Follow:
+    return Follow(id="c", docker=str(docker.path), cri=str(path))
+
+
+def test_output_is_copied_as_it_comes(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+    assert boss.ask(order) == ""
+    assert path.read_bytes() == b""
+    docker.start()
+    for first in range(0, 90, 30):
+        docker.lines(first, first + 30)
+        wait_until(lambda: path.read_bytes() == docker.as_cri())
+
+
+def test_a_drain_is_answered_when_all_is_written(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+    boss.ask(order)
+    docker.start()
+    docker.lines(0, 100)
+    assert boss.ask(Drain(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+    assert boss.ask(Reopen(id="c")) == "its output is not followed"
+    assert boss.ask(Drain(id="c")) == ""
+
+
+def test_orders_may_be_repeated(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    for _ in range(3):
+        assert boss.ask(order) == ""
+        assert boss.ask(Reopen(id="c")) == ""
+    for _ in range(2):
+        assert boss.ask(Drain(id="c")) == ""
+        assert boss.ask(order) == ""
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_a_changed_order_replaces_the_first(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+    docker.start()
+    boss.ask(msgspec.structs.replace(order, cri=str(path.with_name("wrong.log"))))
+    assert boss.ask(order) == ""
+    docker.lines(0, 10)
+    boss.ask(Drain(id="c"))
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_a_log_that_cannot_be_written_is_told_and_tried_again(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow
+) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    path.parent.write_text("in the way")
+    assert "exists" in boss.ask(order)
+    assert "exists" in boss.ask(Reopen(id="c"))
+    assert len(boss.blocked()) == 1
+    drained = boss.say(Drain(id="c"))
+    path.parent.unlink()
+    assert boss.answer(drained).error == ""
+    assert path.read_bytes() == docker.as_cri()
+    assert boss.blocked() == []
+
+
+def test_a_full_disk_is_told_once_however_often_it_is_tried(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    write, tries = Sink.write, itertools.count()
+
+    def full(sink: Sink, lines: bytes) -> None:
+        if next(tries) < 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(sink.path))
+        write(sink, lines)
+
+    monkeypatch.setattr(Sink, "write", full)
+    with capture_logs() as told:
+        boss.ask(order)
+        assert boss.ask(Drain(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+    assert [line["event"] for line in told] == [
+        "the log of a container cannot be written, will be tried again",
+        "the log of a container can be written again",
+    ]
+
+
+def test_one_that_cannot_be_written_holds_up_no_other(
+    boss: Boss, tmp_path: Path, docker: DockerLog, order: Follow
+) -> None:
+    (tmp_path / "pod").write_text("in the way")
+    boss.ask(order)
+    other = DockerLog(tmp_path / "other")
+    other.start()
+    boss.ask(Follow(id="d", docker=str(other.path), cri=str(tmp_path / "d.log")))
+    other.lines(0, 10)
+    assert boss.ask(Drain(id="d")) == ""
+    assert (tmp_path / "d.log").read_bytes() == other.as_cri()
+
+
+def test_a_directory_of_docker_that_is_missing_is_waited_for(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow
+) -> None:
+    docker.directory.rmdir()
+    assert "no such file" in boss.ask(order)
+    docker.start()
+    docker.lines(0, 10)
+    wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
+
+
+def test_the_rest_of_a_removed_container_is_copied(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
+    docker.start()
+    boss.ask(order)
+    docker.lines(0, 10)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+    docker.lines(10, 20)
+    shutil.rmtree(docker.directory)
+    assert boss.ask(Forget(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_a_removed_container_is_not_tried_again(boss: Boss, path: Path, order: Follow) -> None:
+    path.parent.write_text("in the way")
+    boss.ask(order)
+    assert "exists" in boss.ask(Forget(id="c"))
+    assert boss.blocked() == []
+
+
+def test_a_fault_in_one_log_is_told_and_holds_up_no_other(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.start()
+    with monkeypatch.context() as broken:
+        broken.setattr("shim.logs.follow.find_position", lambda *_, **__: 1 / 0)
+        assert boss.ask(order) == "division by zero"
+    docker.lines(0, 10)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+
+
+def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    boss.ask(order)
+    boss.ask(Drain(id="c"))
+    boss.ask(order)
+    figures = boss.answer(boss.say(Report())).figures
+    assert figures is not None
+    assert (figures.followed, figures.lines, figures.behind_bytes, figures.unreadable) == (1, 10, 0, 0)

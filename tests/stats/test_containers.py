@@ -1,0 +1,206 @@
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
+from shim.cgroup.v2 import GroupV2
+from shim.errors import InvalidArgument, NotFound
+from shim.runtime import Runtime
+from shim.samples import SECOND, LayerUsage, Point
+from shim.stats.containers import container_stats, list_container_stats
+from shim.stats.sandboxes import pod_sandbox_stats
+from tests.cgroup.trees import DATA, group_v1, group_v2
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+from tests.stats.kernel import VERSIONS, pod_with_container, without_docker
+
+
+def listed(rt: Runtime, **wanted: Any) -> list[pb.ContainerStats]:
+    return list_container_stats(rt, filter=pb.ContainerStatsFilter(**wanted))
+
+
+@VERSIONS
+def test_everything_the_kernel_tells(rt: Runtime, group: Group) -> None:
+    pod = pod_with_container(rt, group)
+    stats = container_stats(rt, container_id=pod.container)
+    cpu, memory = group.cpu(), group.memory()
+
+    assert cpu is not None
+    assert memory is not None
+    assert (stats.attributes.id, stats.attributes.metadata.name) == (pod.container, "app")
+    assert stats.attributes.labels == {"tier": "web"}
+    assert stats.cpu.usage_core_nano_seconds.value == cpu.usage
+    assert stats.memory.working_set_bytes.value == memory.working_set
+    assert stats.memory.usage_bytes.value == memory.usage
+    assert stats.memory.available_bytes.value == (256 << 20) - memory.working_set
+    assert stats.memory.rss_bytes.value == memory.rss
+    assert stats.memory.page_faults.value == memory.page_faults
+    assert stats.memory.major_page_faults.value == memory.major_page_faults
+    assert stats.swap.swap_usage_bytes.value == memory.swap_usage
+    assert cpu.psi is not None
+    assert (stats.cpu.psi.Some.Total, stats.cpu.psi.Some.Avg10) == (cpu.psi.some.total, cpu.psi.some.avg10)
+    assert stats.cpu.psi.Full.Total > 0
+    assert stats.io.psi.Some.Total > 0
+    assert stats.memory.HasField("psi")
+    for stamp in (stats.cpu.timestamp, stats.memory.timestamp, stats.swap.timestamp, stats.io.timestamp):
+        assert abs(time.time_ns() - stamp) < 60 * SECOND
+
+
+def test_what_the_kernel_does_not_tell_is_not_set(rt: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\n")
+    (tmp_path / "memory.current").write_text("4096\n")
+    pod = pod_with_container(rt, GroupV2(str(tmp_path)))
+    stats = container_stats(rt, container_id=pod.container)
+
+    assert (stats.cpu.usage_core_nano_seconds.value, stats.memory.working_set_bytes.value) == (5000, 4096)
+    assert not stats.HasField("swap")
+    assert not stats.HasField("io")
+    assert not stats.HasField("writable_layer")
+    assert not stats.cpu.HasField("psi")
+    assert not stats.memory.HasField("available_bytes")
+    assert not stats.memory.HasField("rss_bytes")
+
+
+def test_a_container_has_a_rate_at_its_first_sample(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    age = time.time_ns() - rt.view.container(pod.container).life.started_at
+
+    rate = container_stats(rt, container_id=pod.container).cpu.usage_nano_cores.value
+
+    assert 0 < rate <= 9_214_533_000 * SECOND // age
+
+
+def test_the_rate_is_over_the_last_seconds(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
+
+    rate = container_stats(rt, container_id=pod.container).cpu.usage_nano_cores.value
+
+    assert rate == pytest.approx(SECOND / 5, rel=0.1)
+
+
+def test_the_layer_is_the_last_measurement(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/var/lib/docker")
+
+    layer = container_stats(rt, container_id=pod.container).writable_layer
+
+    assert (layer.timestamp, layer.used_bytes.value, layer.inodes_used.value) == (7, 4096, 3)
+    assert layer.fs_id.mountpoint == "/var/lib/docker"
+
+
+def test_filters(rt: Runtime) -> None:
+    first = pod_with_container(rt, group_v1(), name="a")
+    second = pod_with_container(rt, group_v1(), name="b")
+
+    def found(**wanted: Any) -> list[str]:
+        return [stats.attributes.id for stats in listed(rt, **wanted)]
+
+    assert found() == [first.container, second.container]
+    assert found(id=first.container[:16]) == [first.container]
+    assert found(pod_sandbox_id=second.sandbox) == [second.container]
+    assert found(pod_sandbox_id=second.sandbox[:16]) == [second.container]
+    assert found(label_selector={"tier": "a"}) == [first.container]
+    assert found(label_selector={"tier": "a"}, pod_sandbox_id=second.sandbox) == []
+    assert found(id="f" * 64) == []
+
+
+def test_only_what_runs_is_listed(rt: Runtime, engine: FakeEngine) -> None:
+    pod = pod_with_container(rt, group_v1())
+    created(rt, pod.sandbox, "created")
+    exited = running(rt, pod.sandbox, "exited")
+    engine.exit_container(exited)
+    rt.view.refresh_container(exited)
+
+    assert [stats.attributes.id for stats in listed(rt)] == [pod.container]
+
+
+def test_one_that_has_ended_keeps_its_cpu_time_and_uses_no_memory(rt: Runtime, engine: FakeEngine) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.cpu.note(pod.container, Point(time.time_ns(), 77))
+    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
+    engine.exit_container(pod.container)
+    rt.view.refresh_container(pod.container)
+
+    stats = container_stats(rt, container_id=pod.container)
+
+    assert (stats.cpu.usage_core_nano_seconds.value, stats.cpu.usage_nano_cores.value) == (77, 0)
+    assert stats.memory.HasField("working_set_bytes")
+    assert stats.memory.working_set_bytes.value == 0
+    assert stats.writable_layer.used_bytes.value == 4096
+
+
+def test_one_that_never_ran_has_used_nothing(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+
+    stats = container_stats(rt, container_id=container)
+
+    assert (stats.attributes.id, stats.cpu.usage_core_nano_seconds.value) == (container, 0)
+
+
+def test_unknown_and_ambiguous_ids(rt: Runtime) -> None:
+    with pytest.raises(NotFound):
+        container_stats(rt, container_id="ffff")
+    pod = pod_with_container(rt, group_v1())
+    assert container_stats(rt, container_id=pod.container[:12]).attributes.id == pod.container
+    with pytest.raises(InvalidArgument, match="empty"):
+        container_stats(rt, container_id="")
+
+
+def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "v2", tmp_path / "v2")
+    stays = pod_with_container(rt, group_v2(), name="stays")
+    goes = pod_with_container(rt, group_v2(root=tmp_path / "v2"), name="goes")
+    assert len(listed(rt)) == 2
+    shutil.rmtree(tmp_path / "v2")
+
+    assert [stats.attributes.id for stats in listed(rt)] == [stays.container]
+    assert container_stats(rt, container_id=goes.container).memory.working_set_bytes.value == 0
+
+
+def test_a_process_nobody_has_is_left_out(rt: Runtime) -> None:
+    # The pids of the fake Engine are above all that the kernel gives.
+    running(rt, ready_pod(rt))
+
+    assert listed(rt) == []
+
+
+def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    ahead = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container), cpu=pb.CpuUsage(timestamp=1))
+    rt.samples.container_stats.put(pod.container, ahead)
+
+    assert listed(rt) == [ahead]
+    assert rt.samples.container_stats.wanted
+    assert container_stats(rt, container_id=pod.container).cpu.timestamp > 1
+
+
+def test_docker_is_not_asked(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    alone = without_docker(rt)
+
+    assert container_stats(alone, container_id=pod.container).memory.usage_bytes.value > 0
+    assert len(listed(alone)) == 1
+
+
+def test_counters_at_their_limit(rt: Runtime, tmp_path: Path) -> None:
+    huge = str((1 << 64) - 1)
+    (tmp_path / "cpu.stat").write_text(f"usage_usec {huge}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 63}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {huge}\npgfault -1\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "cpu.pressure").write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={huge}\n")
+    pod = pod_with_container(rt, GroupV2(str(tmp_path)), cgroup_parent="")
+
+    stats = container_stats(rt, container_id=pod.container)
+    of_pod = pod_sandbox_stats(rt, sandbox_id=pod.sandbox)
+
+    assert stats.memory.usage_bytes.value == 1 << 63
+    assert stats.cpu.usage_core_nano_seconds.value == stats.cpu.psi.Some.Total == (1 << 64) - 1
+    assert not stats.memory.HasField("page_faults")
+    assert not stats.memory.HasField("available_bytes")
+    assert of_pod.linux.memory.usage_bytes.value == (1 << 64) - 1

@@ -1,0 +1,210 @@
+import os
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from shim.ids import ContainerId
+from shim.runtime import Runtime
+from shim.samples import LayerUsage
+from shim.stats import disk as module
+from shim.stats.disk import Budget, FileSystem, LayerMeter, Sum, file_system_of, upper_of, walk
+from tests.pods import ready_pod, running
+from tests.stats.kernel import without_docker
+
+SECONDS = 20
+
+
+def total(top: Path) -> Sum:
+    return finished(walk(top))
+
+
+def finished(walking: Generator[None, None, Sum]) -> Sum:
+    while True:
+        try:
+            next(walking)
+        except StopIteration as end:
+            found: Sum = end.value
+            return found
+
+
+def blocks(*paths: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in paths)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = tmp_path / "overlay2/ab/diff"
+    (top / "deep/er").mkdir(parents=True)
+    (top / "file").write_bytes(os.urandom(100_000))
+    (top / "deep/er/other").write_bytes(os.urandom(5000))
+    return top
+
+
+def everything(top: Path) -> list[Path]:
+    return [top, top / "deep", top / "deep/er", top / "file", top / "deep/er/other"]
+
+
+def test_blocks_and_inodes_are_those_of_du(tree: Path) -> None:
+    assert total(tree) == Sum(blocks(*everything(tree)), 5)
+
+
+def test_a_file_with_several_names_counts_once(tree: Path) -> None:
+    os.link(tree / "file", tree / "deep/again")
+
+    assert total(tree).inodes == 5
+    assert total(tree).used_bytes == blocks(*everything(tree))
+
+
+def test_links_are_not_followed_and_holes_take_no_room(tree: Path) -> None:
+    (tree / "link").symlink_to("/")
+    with (tree / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 30)
+
+    found = total(tree)
+
+    assert found.inodes == 7
+    assert found.used_bytes == blocks(*everything(tree), tree / "link", tree / "sparse")
+
+
+def test_what_vanishes_is_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLICE", 1)
+    walking = walk(tree)
+    next(walking)
+    (tree / "file").unlink()
+    (tree / "deep/er/other").unlink()
+    (tree / "deep/er").rmdir()
+
+    assert 1 <= finished(walking).inodes <= 4
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        total(tmp_path / "nothing")
+
+
+def test_a_long_walk_comes_in_slices(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / str(number)).touch()
+
+    assert len(list(walk(tmp_path))) == 2
+
+
+def test_the_budget_is_a_share_of_what_passes() -> None:
+    now = [0.0]
+    budget = Budget(share=0.1, burst=1.0, clock=lambda: now[0])
+
+    assert budget.spend(0.6) == 0
+    assert budget.spend(0.6) == pytest.approx(2.0)
+    now[0] += 2.0
+    assert budget.spend(0.05) == pytest.approx(0.5)
+    now[0] += 1000
+    assert budget.spend(1.0) == 0
+    assert budget.spend(0.1) == pytest.approx(1.0)
+
+
+def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> ContainerId:
+    """The directory is given before the container is seen: the fake Engine mounts nothing."""
+    container = running(rt, ready_pod(rt, name), name)
+    rt.samples.uppers[container] = upper
+    return container
+
+
+def wait_measured(rt: Runtime, container: str) -> LayerUsage:
+    end = time.monotonic() + SECONDS
+    while container not in rt.samples.layers:
+        assert time.monotonic() < end, "the layer was not measured"
+        time.sleep(0.01)
+    return rt.samples.layers[container]
+
+
+@pytest.fixture
+def no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No container of a test has a layer but those it gives one."""
+    monkeypatch.setattr(module, "upper_directory", lambda _process: Path())
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_layers_are_measured_without_docker(rt: Runtime, tree: Path) -> None:
+    container = container_with_layer(rt, tree)
+    meter = LayerMeter(without_docker(rt))
+    meter.start()
+    try:
+        usage = wait_measured(rt, container)
+    finally:
+        meter.stop()
+
+    assert (usage.used_bytes, usage.inodes) == (blocks(*everything(tree)), 5)
+    assert usage.store == str(tree.parents[2])
+    assert abs(usage.at - time.time_ns()) < 60 * 10**9
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = container_with_layer(rt, tree, "small")
+    large = container_with_layer(rt, tree.parent / "large", "large")
+    (tree.parent / "large").mkdir()
+    endless = threading.Event()
+
+    def walking(top: Path) -> Generator[None, None, Sum]:
+        while top.name == "large" and not endless.is_set():
+            yield
+        return Sum(1, 1)
+
+    monkeypatch.setattr(module, "walk", walking)
+    meter = LayerMeter(rt, look=0.05)
+    meter.start()
+    try:
+        wait_measured(rt, small)
+        assert large not in rt.samples.layers
+        endless.set()
+        wait_measured(rt, large)
+    finally:
+        meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runtime, tree: Path) -> None:
+    container_with_layer(rt, tree.parent / "missing", "broken")
+    container = container_with_layer(rt, tree)
+    meter = LayerMeter(rt, look=0.05)
+    meter.start()
+    try:
+        wait_measured(rt, container)
+    finally:
+        meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> None:
+    meter = LayerMeter(rt, look=1000)
+    meter.start()
+    try:
+        container = container_with_layer(rt, tree)
+        rt.samples.started.set()
+        wait_measured(rt, container)
+    finally:
+        meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_container_without_a_layer_that_can_be_seen(rt: Runtime) -> None:
+    record = rt.view.container(running(rt, ready_pod(rt)))
+
+    assert upper_of(rt, record) is None
+    assert file_system_of(rt, record) is None
+
+
+def test_the_file_system_of_a_layer(rt: Runtime, tree: Path) -> None:
+    container = container_with_layer(rt, tree)
+    record = rt.view.container(container)
+    real = os.statvfs(tree)
+
+    found = file_system_of(rt, record)
+
+    assert isinstance(found, FileSystem)
+    assert (found.size, found.inodes) == (real.f_blocks * real.f_frsize, real.f_files)
+    rt.samples.uppers[container] = tree / "missing"
+    assert file_system_of(rt, record) is None

@@ -1,0 +1,239 @@
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
+from shim.runtime import Runtime
+from shim.samples import LayerUsage
+from shim.stats import metrics as module
+from shim.stats.descriptors import BASE_LABELS
+from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
+from shim.stats.network import interfaces_from_net_dev
+from tests.cgroup.trees import group_v1, group_v2
+from tests.stats.kernel import VERSIONS, Pod, pod_with_container, without_docker
+from tests.stats.test_network import NET_DEV
+
+NAMES = {
+    "container_blkio_device_usage_total",
+    "container_cpu_cfs_periods_total",
+    "container_cpu_cfs_throttled_periods_total",
+    "container_cpu_cfs_throttled_seconds_total",
+    "container_cpu_system_seconds_total",
+    "container_cpu_usage_seconds_total",
+    "container_cpu_user_seconds_total",
+    "container_file_descriptors",
+    "container_fs_inodes_free",
+    "container_fs_inodes_total",
+    "container_fs_limit_bytes",
+    "container_fs_reads_bytes_total",
+    "container_fs_reads_total",
+    "container_fs_usage_bytes",
+    "container_fs_writes_bytes_total",
+    "container_fs_writes_total",
+    "container_hugetlb_max_usage_bytes",
+    "container_hugetlb_usage_bytes",
+    "container_last_seen",
+    "container_memory_cache",
+    "container_memory_failcnt",
+    "container_memory_failures_total",
+    "container_memory_kernel_usage",
+    "container_memory_mapped_file",
+    "container_memory_max_usage_bytes",
+    "container_memory_rss",
+    "container_memory_swap",
+    "container_memory_usage_bytes",
+    "container_memory_working_set_bytes",
+    "container_network_receive_bytes_total",
+    "container_network_receive_errors_total",
+    "container_network_receive_packets_dropped_total",
+    "container_network_receive_packets_total",
+    "container_network_transmit_bytes_total",
+    "container_network_transmit_errors_total",
+    "container_network_transmit_packets_dropped_total",
+    "container_network_transmit_packets_total",
+    "container_oom_events_total",
+    "container_pressure_cpu_stalled_seconds_total",
+    "container_pressure_cpu_waiting_seconds_total",
+    "container_pressure_io_stalled_seconds_total",
+    "container_pressure_io_waiting_seconds_total",
+    "container_pressure_memory_stalled_seconds_total",
+    "container_pressure_memory_waiting_seconds_total",
+    "container_processes",
+    "container_sockets",
+    "container_spec_cpu_period",
+    "container_spec_cpu_quota",
+    "container_spec_cpu_shares",
+    "container_spec_memory_limit_bytes",
+    "container_spec_memory_reservation_limit_bytes",
+    "container_spec_memory_swap_limit_bytes",
+    "container_start_time_seconds",
+    "container_threads",
+    "container_threads_max",
+    "container_ulimits_soft",
+}
+"""What the kubelet's conformance asks for."""
+
+
+def keys() -> dict[str, list[str]]:
+    return {descriptor.name: list(descriptor.label_keys) for descriptor in list_metric_descriptors()}
+
+
+def by_name(metrics: pb.ContainerMetrics | pb.PodSandboxMetrics) -> dict[str, list[pb.Metric]]:
+    found = defaultdict(list)
+    for metric in metrics.metrics:
+        found[metric.name].append(metric)
+    return dict(found)
+
+
+def values(metrics: list[pb.Metric]) -> dict[tuple[str, ...], int]:
+    """By the labels behind those of every metric."""
+    return {tuple(metric.label_values)[len(BASE_LABELS) :]: metric.value.value for metric in metrics}
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    (tmp_path / "upper").mkdir()
+    return tmp_path / "upper"
+
+
+def pod_with_layer(rt: Runtime, group: Group, upper: Path) -> Pod:
+    pod = pod_with_container(rt, group)
+    rt.samples.uppers[pod.container] = upper
+    rt.samples.layers[pod.container] = LayerUsage(at=1, used_bytes=4096, inodes=3, store="/s")
+    return pod
+
+
+def test_all_names_with_help_and_labels() -> None:
+    described = list_metric_descriptors()
+
+    assert {descriptor.name for descriptor in described} == NAMES
+    assert len(described) == len(NAMES) == 56
+    assert all(descriptor.help for descriptor in described)
+    assert keys()["container_memory_rss"] == ["pod", "namespace", "container", "id", "image", "name"]
+    assert keys()["container_network_receive_bytes_total"][-1:] == ["interface"]
+    assert keys()["container_blkio_device_usage_total"][-4:] == ["device", "major", "minor", "operation"]
+
+
+def test_version_2_has_nearly_all_of_them(rt: Runtime, upper: Path) -> None:
+    pod_with_layer(rt, group_v2(), upper)
+
+    [pod] = list_pod_sandbox_metrics(rt)
+    [container] = pod.container_metrics
+
+    missing = NAMES - by_name(container).keys()
+    assert missing == {name for name in NAMES if name.startswith("container_network_")} | {
+        # No quota is set, version 2 tells no peak of huge pages, and the fake process has no limits.
+        "container_spec_cpu_quota",
+        "container_hugetlb_max_usage_bytes",
+        "container_ulimits_soft",
+    }
+
+
+@VERSIONS
+def test_every_metric_has_a_value_for_each_of_its_labels(rt: Runtime, group: Group, upper: Path) -> None:
+    pod = pod_with_layer(rt, group, upper)
+
+    [found] = list_pod_sandbox_metrics(rt)
+    [container] = found.container_metrics
+
+    assert (found.pod_sandbox_id, container.container_id) == (pod.sandbox, pod.container)
+    for metric in container.metrics:
+        assert len(metric.label_values) == len(keys()[metric.name])
+        assert metric.timestamp > 0
+    name = rt.view.container(pod.container).name
+    assert list(container.metrics[0].label_values) == [
+        "web",
+        "default",
+        "app",
+        pod.container,
+        "docker.io/library/busybox:latest",
+        name,
+    ]
+
+
+def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
+    pod_with_layer(rt, group_v2(), upper)
+
+    [container] = list_pod_sandbox_metrics(rt)[0].container_metrics
+    found = {name: values(metrics) for name, metrics in by_name(container).items()}
+
+    assert found["container_cpu_usage_seconds_total"] == {("total",): 9}
+    assert found["container_cpu_user_seconds_total"] == {(): 8}
+    assert found["container_cpu_cfs_throttled_periods_total"] == {(): 45}
+    assert found["container_memory_cache"] == {(): 40_415_232}
+    assert found["container_memory_max_usage_bytes"] == {(): 201_326_592}
+    assert found["container_memory_swap"] == {(): 4_194_304}
+    assert found["container_memory_failcnt"] == {(): 17}
+    assert found["container_oom_events_total"] == {(): 1}
+    assert found["container_memory_failures_total"][("pgmajfault", "container")] == 64
+    assert found["container_hugetlb_usage_bytes"] == {("2MB",): 4_194_304, ("1GB",): 0}
+    assert found["container_pressure_cpu_waiting_seconds_total"] == {(): 4}
+    assert found["container_fs_usage_bytes"] == {(): 4096}
+    assert found["container_fs_limit_bytes"][()] > 0
+    assert found["container_threads_max"] == {(): 4096}
+    assert found["container_spec_memory_limit_bytes"] == {(): 256 << 20}
+    assert found["container_spec_cpu_period"] == {(): 100_000}
+    assert 50 << 20 in found["container_fs_writes_bytes_total"].values()
+    assert {labels[1:] for labels in found["container_blkio_device_usage_total"]} >= {("8", "0", "read")}
+
+
+def test_a_quota_is_told_where_there_is_one(rt: Runtime, upper: Path) -> None:
+    pod = pod_with_layer(rt, group_v2(), upper)
+    rt.engine.update_container(pod.container, body={"CpuQuota": 20_000})
+    rt.view.refresh_container(pod.container)
+
+    [container] = list_pod_sandbox_metrics(rt)[0].container_metrics
+
+    assert values(by_name(container)["container_spec_cpu_quota"]) == {(): 20_000}
+
+
+def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = pod_with_layer(rt, group_v1(), upper)
+    assert not list_pod_sandbox_metrics(rt)[0].metrics
+    rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
+    monkeypatch.setattr(module, "interfaces_of", lambda _pid: interfaces_from_net_dev(NET_DEV))
+
+    [found] = list_pod_sandbox_metrics(rt)
+
+    received = by_name(found)["container_network_receive_bytes_total"]
+    assert values(received) == {("net1",): 0, ("eth0",): 4_294_967_296_001}
+    assert list(received[0].label_values)[:4] == ["web", "default", "POD", pod.sandbox]
+    assert len(by_name(found)) == 8
+    assert all(len(metric.label_values) == len(keys()[metric.name]) for metric in found.metrics)
+
+
+def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+    pod_with_container(rt, group_v2(root=tmp_path / "nothing"), name="goes")
+    stays = pod_with_container(rt, group_v2(), name="stays")
+
+    found = {pod.pod_sandbox_id: pod for pod in list_pod_sandbox_metrics(rt)}
+
+    assert len(found) == 2
+    assert [container.container_id for container in found[stays.sandbox].container_metrics] == [stays.container]
+
+
+def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    container = pb.ContainerMetrics(container_id=pod.container)
+    ahead = pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox, container_metrics=[container])
+    rt.samples.sandbox_metrics.put(pod.sandbox, ahead)
+
+    assert list_pod_sandbox_metrics(rt) == [ahead]
+    assert rt.samples.sandbox_metrics.wanted
+
+
+def test_a_container_that_was_started_since_is_told(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
+
+    [metrics] = list_pod_sandbox_metrics(rt)
+
+    assert [each.container_id for each in metrics.container_metrics] == [pod.container]
+
+
+def test_docker_is_not_asked(rt: Runtime, upper: Path) -> None:
+    pod_with_layer(rt, group_v1(), upper)
+
+    assert len(list_pod_sandbox_metrics(without_docker(rt))[0].container_metrics) == 1

@@ -1,0 +1,47 @@
+import os
+
+from shim.stats.network import Interface, interfaces_from_net_dev, interfaces_of
+
+NET_DEV = b"\n".join(
+    [
+        b"Inter-|   Receive                            |  Transmit",
+        b" face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier",
+        b"    lo: 2408959692 68282 0 0 0 0 0 0 2408959692 68282 0 0 0 0 0 0",
+        b"  net1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
+        b"  eth0:4294967296001   111    2    3    0     0          0         0      222     444    5    6    0 0 0 0",
+        b"",
+    ]
+)
+
+
+def test_counters_by_interface() -> None:
+    net1, eth0 = interfaces_from_net_dev(NET_DEV)
+
+    assert (net1.name, net1.rx_bytes, net1.tx_bytes) == ("net1", 0, 0)
+    assert eth0 == Interface(
+        name="eth0",
+        rx_bytes=4_294_967_296_001,
+        rx_packets=111,
+        rx_errors=2,
+        rx_dropped=3,
+        tx_bytes=222,
+        tx_packets=444,
+        tx_errors=5,
+        tx_dropped=6,
+    )
+
+
+def test_a_line_that_was_cut_is_left_out() -> None:
+    assert interfaces_from_net_dev(NET_DEV[:-40]) == interfaces_from_net_dev(NET_DEV)[:1]
+    assert interfaces_from_net_dev(b"") == []
+
+
+def test_the_namespace_of_a_process() -> None:
+    found = interfaces_of(os.getpid())
+
+    assert found is not None
+    assert "lo" not in [interface.name for interface in found]
+
+
+def test_a_process_that_has_ended() -> None:
+    assert interfaces_of(2**22 + 1) is None

@@ -1,0 +1,163 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
+from shim.errors import NotFound
+from shim.runtime import Runtime
+from shim.samples import Point
+from shim.sandbox.stop import stop_pod_sandbox
+from shim.stats import sandboxes
+from shim.stats.network import interfaces_from_net_dev
+from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
+from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
+from tests.fakes.engine import FakeEngine
+from tests.stats.kernel import VERSIONS, pod_with_container, without_docker
+from tests.stats.test_network import NET_DEV
+
+
+def listed(rt: Runtime, **wanted: Any) -> list[pb.PodSandboxStats]:
+    return list_pod_sandbox_stats(rt, filter=pb.PodSandboxStatsFilter(**wanted))
+
+
+@VERSIONS
+def test_the_figures_of_the_pods_own_group(rt: Runtime, group: Group) -> None:
+    pod = pod_with_container(rt, group)
+    stats = pod_sandbox_stats(rt, sandbox_id=pod.sandbox)
+    around = pod_group(group)
+    cpu, memory, pids, psi = around.cpu(), around.memory(), around.pids(), around.io_psi()
+
+    assert cpu is not None
+    assert memory is not None
+    assert pids is not None
+    assert psi is not None
+    assert (stats.attributes.id, stats.attributes.metadata.name) == (pod.sandbox, "web")
+    assert stats.attributes.labels == {"app": "web"}
+    assert stats.attributes.annotations == {"note": "about web"}
+    assert stats.linux.cpu.usage_core_nano_seconds.value == cpu.usage
+    assert stats.linux.cpu.psi.Some.Total > 0
+    assert stats.linux.memory.working_set_bytes.value == memory.working_set
+    assert stats.linux.memory.rss_bytes.value == memory.rss
+    assert stats.linux.process.process_count.value == pids.current
+    assert stats.linux.io.psi.Some.Total == psi.some.total
+    assert [stats.attributes.id for stats in stats.linux.containers] == [pod.container]
+    assert stats.linux.containers[0].memory.usage_bytes.value > 0
+
+
+def test_without_a_group_of_its_own_the_containers_are_added_up(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2(), cgroup_parent="")
+    one = group_v2().memory()
+
+    linux = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux
+
+    assert one is not None
+    assert one.rss is not None
+    assert linux.cpu.usage_core_nano_seconds.value == 2 * 9_214_533_000
+    assert (linux.memory.usage_bytes.value, linux.memory.rss_bytes.value) == (2 * one.usage, 2 * one.rss)
+    assert linux.process.process_count.value == 14
+    assert not linux.HasField("io")
+    assert not linux.memory.HasField("available_bytes")
+
+
+def test_the_network_of_the_host_is_not_the_pods(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+
+    assert not pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.HasField("network")
+
+
+def test_the_network_of_a_pod(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
+    monkeypatch.setattr(sandboxes, "interfaces_of", lambda _pid: interfaces_from_net_dev(NET_DEV))
+
+    network = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.network
+
+    assert [interface.name for interface in network.interfaces] == ["net1", "eth0"]
+    assert (network.default_interface.name, network.default_interface.rx_bytes.value) == ("eth0", 4_294_967_296_001)
+    assert (network.interfaces[1].tx_bytes.value, network.interfaces[1].tx_errors.value) == (222, 5)
+    assert network.timestamp > 0
+
+
+def test_filters(rt: Runtime) -> None:
+    first = pod_with_container(rt, group_v1(), name="a")
+    second = pod_with_container(rt, group_v1(), name="b")
+
+    def found(**wanted: Any) -> list[str]:
+        return [stats.attributes.id for stats in listed(rt, **wanted)]
+
+    assert found() == [first.sandbox, second.sandbox]
+    assert found(id=second.sandbox[:16]) == [second.sandbox]
+    assert found(label_selector={"app": "a"}) == [first.sandbox]
+    assert found(label_selector={"app": "a"}, id=second.sandbox) == []
+
+
+def test_a_pod_that_is_not_ready(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.cpu.note(pod.sandbox, Point(1, 99))
+    stop_pod_sandbox(rt, sandbox_id=pod.sandbox)
+
+    assert listed(rt) == []
+    linux = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux
+    assert (linux.cpu.usage_core_nano_seconds.value, linux.memory.usage_bytes.value) == (99, 0)
+    assert list(linux.containers) == []
+
+
+def test_an_unknown_id(rt: Runtime) -> None:
+    with pytest.raises(NotFound):
+        pod_sandbox_stats(rt, sandbox_id="ffff")
+
+
+def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "v1", tmp_path / "v1")
+    stays = pod_with_container(rt, group_v2(), name="stays")
+    goes = pod_with_container(rt, group_v1(root=tmp_path / "v1"), name="goes", cgroup_parent="")
+    assert len(listed(rt)) == 2
+    shutil.rmtree(tmp_path / "v1")
+
+    assert [stats.attributes.id for stats in listed(rt)] == [stays.sandbox]
+    assert pod_sandbox_stats(rt, sandbox_id=goes.sandbox).linux.memory.usage_bytes.value == 0
+
+
+def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container))
+    ahead = pb.PodSandboxStats(
+        attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=pb.LinuxPodSandboxStats(containers=[container])
+    )
+    rt.samples.sandbox_stats.put(pod.sandbox, ahead)
+
+    assert listed(rt) == [ahead]
+    assert rt.samples.sandbox_stats.wanted
+
+
+def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
+    engine.exit_container(pod.container)
+    rt.view.refresh_container(pod.container)
+
+    [stats] = listed(rt)
+
+    assert list(stats.linux.containers) == []
+
+
+def test_one_pod_is_read_anew_with_its_containers(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    rt.samples.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
+
+    [in_list] = listed(rt)[0].linux.containers
+    [alone] = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.containers
+
+    assert in_list.cpu.timestamp == 1
+    assert alone.cpu.timestamp > 1
+
+
+def test_docker_is_not_asked(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    alone = without_docker(rt)
+
+    assert pod_sandbox_stats(alone, sandbox_id=pod.sandbox).linux.memory.usage_bytes.value > 0
+    assert len(listed(alone)) == 1

@@ -1,0 +1,116 @@
+"""The metrics endpoint over a real socket."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shim import meter
+from shim.errors import FailedPrecondition
+from shim.meter import Kind
+from shim.telemetry import telemetry
+from shim.view.node import NodeView
+from tests.fakes.engine import FakeEngine
+
+
+@pytest.fixture
+def view() -> NodeView:
+    return NodeView(FakeEngine())
+
+
+@pytest.fixture
+def port(view: NodeView) -> Iterator[int]:
+    with telemetry("127.0.0.1:0", view=view) as port:
+        yield port
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(port: int) -> dict[tuple[str, ...], float]:
+    """Values by name and the values of the labels."""
+    status, text = get(port, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_work_is_counted_by_its_labels(port: int) -> None:
+    meter.report(Kind.RPC, "ListContainers", "OK", seconds=0.002)
+    meter.report(Kind.RPC, "ListContainers", "OK", seconds=0.002)
+    meter.report(Kind.RPC, "ListContainers", "UNAVAILABLE", seconds=1)
+    meter.report(Kind.DOCKER, "inspect_container", "NotFound", seconds=0.5)
+    meter.report(Kind.CNI, "bridge", "ADD", "ok", seconds=0.25)
+
+    found = samples(port)
+
+    assert found["pydockershim_rpc_seconds_count", "OK", "ListContainers"] == 2
+    assert found["pydockershim_rpc_seconds_count", "UNAVAILABLE", "ListContainers"] == 1
+    assert found["pydockershim_docker_call_seconds_sum", "inspect_container", "NotFound"] == 0.5
+    assert found["pydockershim_cni_run_seconds_count", "bridge", "ok", "ADD"] == 1
+
+
+def test_the_view_is_told(port: int, view: NodeView) -> None:
+    found = samples(port)
+    assert found[("pydockershim_view_up",)] == 0
+    assert found["pydockershim_view_records", "containers"] == 0
+    assert ("pydockershim_view_last_event_seconds",) not in found
+
+    view.complete_rebuild(view.begin_rebuild())
+    view.note_event()
+    view.note_compare()
+
+    found = samples(port)
+    assert found[("pydockershim_view_up",)] == 1
+    assert 0 <= found[("pydockershim_view_last_event_seconds",)] < 60
+    assert 0 <= found[("pydockershim_view_compared_seconds",)] < 60
+    assert found[("pydockershim_view_reconnects_total",)] == 0
+
+
+def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:
+    status, reason = get(port, "/healthz")
+    assert (status, "not been built" in reason) == (503, True)
+
+    view.complete_rebuild(view.begin_rebuild())
+    assert get(port, "/healthz") == (200, "ok\n")
+
+    view.lose("docker is away")
+    assert get(port, "/healthz") == (503, "docker is away\n")
+
+
+def test_other_paths(port: int) -> None:
+    assert get(port, "/")[0] == 404
+    assert get(port, "/metrics?name[]=x")[0] == 200
+
+
+def test_an_address_of_ipv6(view: NodeView) -> None:
+    with telemetry("[::1]:0", view=view) as port, socket.create_connection(("::1", port), timeout=20):
+        pass
+
+
+def test_an_address_that_is_in_use(view: NodeView) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+
+        with pytest.raises(FailedPrecondition, match=f"serve metrics at {address}: "), telemetry(address, view=view):
+            pass
+
+
+def test_the_port_is_free_again_after_the_block(view: NodeView) -> None:
+    with telemetry("127.0.0.1:0", view=view) as port:
+        assert get(port, "/healthz")[0] == 503
+
+    with pytest.raises(ConnectionRefusedError):
+        get(port, "/healthz")

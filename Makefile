@@ -10,7 +10,7 @@ HOST   := $(PY) -m integration.node host
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test demo run
-.PHONY: bench bench-reads bench-logs bench-stats clean clean-packages
+.PHONY: bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -52,6 +52,9 @@ run: venv ## set up this machine and keep the server in the foreground (root)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
 	$(BOX) --disk $(PY) -m integration.bench $(ARGS)
+
+bench-streaming: venv ## speed and memory of exec and port-forward beside what was promised (root)
+	$(BOX) --disk $(PY) -m integration.bench.streaming $(ARGS)
 
 bench-reads: venv ## times of reads on a full node, and what being asked all the time costs (root)
 	$(BOX) --disk $(PY) -m integration.bench.reads $(ARGS)

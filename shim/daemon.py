@@ -9,6 +9,7 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -35,11 +36,18 @@ from shim.recover import recover_checkpoints, remove_orphaned_files
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.sampler import Sampler
+from shim.stream_runtime import serve_session
+from shim.streaming.listener import Listener, listen
+from shim.streaming.server import StreamServer
+from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
 
 _RECOVER_RETRY = 1.0
 """Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
+
+_STREAMS_GRACE = 20.0
+"""Seconds for the processes of streaming sessions to be ended, when the server stops."""
 
 _DESCRIPTORS = 65536
 """Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
@@ -61,7 +69,15 @@ def serve(config: Config) -> bool:
     for number in (*_STOP, signal.SIGHUP):
         # SimpleQueue.put may be called from a signal handler, which most of threading may not.
         signal.signal(number, lambda received, _frame: signals.put(received))
-    with _alone(config.root_directory), _node(config) as rt, _counting(rt), _recovering(rt), _measuring(rt):
+    with (
+        _alone(config.root_directory),
+        _listening(config) as listener,
+        _node(config, Sessions(base_url=listener.base_url)) as rt,
+        _counting(rt),
+        _recovering(rt),
+        _measuring(rt),
+        _streaming(rt, listener),
+    ):
         server = CriServer(
             endpoint=config.container_runtime_endpoint,
             runtime=RuntimeService(rt),
@@ -121,7 +137,32 @@ def _engine(config: Config) -> Engine:
 
 
 @contextlib.contextmanager
-def _node(config: Config) -> Iterator[Runtime]:
+def _listening(config: Config) -> Iterator[Listener]:
+    """Bind the streaming address, which the URLs that RPCs answer with must tell."""
+    listener = listen(config)
+    with listener.socket:
+        yield listener
+
+
+@contextlib.contextmanager
+def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
+    """Serve streaming sessions inside the block; those that are left at its end are ended."""
+    server = StreamServer(
+        listener,
+        sessions=rt.sessions,
+        serve=partial(serve_session, rt),
+        idle_timeout=rt.config.streaming_idle_timeout,
+    )
+    server.start()
+    try:
+        yield
+    finally:
+        if not server.stop(grace=_STREAMS_GRACE):
+            log.warning("streaming sessions did not end")
+
+
+@contextlib.contextmanager
+def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
     """Put the collaborators together; the view and the CNI directory are followed inside the block."""
     keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
@@ -152,6 +193,7 @@ def _node(config: Config) -> Iterator[Runtime]:
                 timeout=config.cni_plugin_timeout,
             ),
             locks=KeyedLocks(),
+            sessions=sessions,
             keyring=keyring,
         )
 

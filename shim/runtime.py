@@ -18,6 +18,7 @@ from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
 from shim.refreshed import Refreshed
 from shim.samples import Samples
+from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
 
@@ -38,6 +39,8 @@ class Runtime:
     plugins: Plugins
     """Runs CNI plugins."""
     locks: KeyedLocks
+    sessions: Sessions
+    """Gives out the URLs of streaming sessions."""
     keyring: Keyring = field(default_factory=Keyring)
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)

@@ -15,6 +15,7 @@ from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.locks import KeyedLocks
 from shim.runtime import Runtime
+from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
 from tests.fakes.engine import FakeEngine
@@ -81,6 +82,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
         networks=networks,
         plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),
         locks=KeyedLocks(),
+        sessions=Sessions(base_url="http://127.0.0.1:1"),
     )
     watcher.stop()
     networks.stop()

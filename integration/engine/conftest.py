@@ -47,5 +47,7 @@ def subject(adapter: DockerEngine, engine: RealEngine, images: Images, registry:
         publish_image=publish,
         expect_exec=lambda _command, _out, _err, _code: None,
         expect_endless_exec=lambda _command, _out: None,
+        expect_cat=lambda _command: None,
+        expect_stty=lambda _command: None,
         names=(f"contract-{next(_serial)}" for _ in count()),
     )

@@ -21,6 +21,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.locks import KeyedLocks
 from shim.runtime import Runtime
+from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from tests.fakes.logs import FakeLogs
 
@@ -51,6 +52,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         networks=ConfDirectory(tmp_path, bin_dirs=[]),
         plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),
         locks=KeyedLocks(),
+        sessions=Sessions(base_url=""),
     )
     client.close()
 

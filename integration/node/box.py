@@ -55,13 +55,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What was prepared for the tests; `newer` is None for the reason in `newer_missing`."""
+    """What was prepared for the tests; what is newer may be None, for the reason that stands beside it."""
 
     stable: Unpacked
     newer: Unpacked | None
     newer_missing: str
     tools: Unpacked
     busybox: Path
+    kubectl: Path
+    newer_kubectl: Path | None
+    newer_kubectl_missing: str
     cgroup_parent: str
 
 

@@ -32,13 +32,14 @@ class Bundle(msgspec.Struct, frozen=True):
     """Packages that are unpacked together.
 
     `suites` are tried in this order. `program` with `least` keeps a suite from being taken whose version of
-    that program is too old or does not run on this machine (a newer glibc, say).
+    that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it tell its version.
     """
 
     name: str
     suites: tuple[str, ...]
     packages: tuple[str, ...]
     program: str = ""
+    ask: tuple[str, ...] = ("--version",)
     least: tuple[int, ...] = ()
 
 
@@ -72,6 +73,16 @@ NEWER = Bundle(
 )
 TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
 BUSYBOX = Bundle(name="busybox", suites=("bookworm",), packages=("busybox-static",))
+KUBECTL = Bundle(name="kubectl-1.20", suites=("bookworm",), packages=("kubernetes-client",))
+# The first kubectl that tries WebSocket before SPDY is 1.31.
+NEWER_KUBECTL = Bundle(
+    name="kubectl-newer",
+    suites=("testing", "unstable"),
+    packages=("kubectl",),
+    program="usr/bin/kubectl",
+    ask=("version", "--client"),
+    least=(1, 31),
+)
 
 
 def cache_directory() -> Path:
@@ -149,7 +160,7 @@ def _unpacked_from(suite: str, *, cache: Path, bundle: Bundle) -> Unpacked:
             versions[name] = version
         _link_docker_init(root)
         if bundle.program:
-            check_version(run([root / bundle.program, "--version"], timeout=30), least=bundle.least)
+            check_version(run([root / bundle.program, *bundle.ask], timeout=30), least=bundle.least)
         record = Record(suite=suite, versions=versions)
         (root / _RECORD).write_bytes(msgspec.json.encode(record))
         final = cache / bundle.name

@@ -148,6 +148,19 @@ def _networks(raw: object) -> str:
     return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
 
 
+def _bind_address(raw: object) -> str:
+    """`IP:PORT`, of an IP address alone with port 0; empty, cri-dockerd's default, is ours."""
+    if raw == "":
+        return Config().streaming_bind_addr
+    text = _text(raw)
+    bracketed = re.fullmatch(r"\[([^]]*)\](?::(\d+))?", text) or re.fullmatch(r"([\d.]*):(\d+)", text)
+    address, port = bracketed.groups() if bracketed else (text, None)
+    ip, number = ipaddress.ip_address(address), int(port or 0)
+    if number >= 1 << 16:
+        raise ValueError(raw)
+    return f"[{ip}]:{number}" if ip.version == 6 else f"{ip}:{number}"
+
+
 def _optional_path(raw: object) -> str:
     return "" if raw == "" else str(_path(raw))
 
@@ -208,6 +221,11 @@ _BY_NAME = {
     ),
     "docker_endpoint": _Kind(
         _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
+    ),
+    "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
+    **dict.fromkeys(
+        ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
+        _OPTIONAL_PATH,
     ),
     "pod_infra_container_image": _Kind(
         _image_reference, "a reference such as registry.k8s.io/pause:3.10, with lower-case repository"

@@ -56,11 +56,6 @@ LEGACY = (
         why="the unit of the Docker daemon decides its cgroup (Slice=)",
         silent=frozenset({""}),
     ),
-    Legacy(
-        flag="--streaming-bind-addr",
-        why="nothing is served over TCP",
-        silent=frozenset({""}),
-    ),
 )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
+Switch = Literal["true", "false"]
 RestrictOomScoreAdj = Literal["auto", "true", "false"]
 
 
@@ -64,6 +65,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     pod_cidr: str = ""
     """Pod address range(s) of this node, comma-separated, until UpdateRuntimeConfig brings them."""
+
+    streaming_bind_addr: str = "127.0.0.1:0"
+    """Where exec, attach and port-forward are served: an IP address, or IP:PORT; port 0 is one that is free."""
+
+    streaming_tls_cert_file: str = ""
+    """Certificate chain (PEM) with which streaming is served; empty for plain HTTP."""
+
+    streaming_tls_key_file: str = ""
+    """Private key (PEM) of that certificate."""
+
+    streaming_tls_client_ca_file: str = ""
+    """CA certificates (PEM) one of which must have signed a streaming client's certificate; empty asks for none."""
+
+    streaming_allow_plain_remote: Switch = "false"
+    """Whether streaming may be served without TLS on an address that is not a loopback one."""
+
+    streaming_idle_timeout: float = 14400.0
+    """Seconds after which a streaming session is ended in which nothing was sent either way; 0 waits for ever."""
+
+    streaming_creation_timeout: float = 30.0
+    """Seconds a client has to open the streams of its session."""
 
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Whether OOM scores below what Docker may set are raised to it instead of failing; auto finds out."""

@@ -10,7 +10,9 @@ from grpc import ServicerContext
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
+from shim.container.attach import attach_url
 from shim.container.create import create_container
+from shim.container.exec import exec_url
 from shim.container.exec_sync import exec_sync
 from shim.container.list import list_containers
 from shim.container.remove import remove_container
@@ -28,6 +30,7 @@ from shim.node.update_runtime_config import update_runtime_config
 from shim.node.version import version
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
+from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.run import run_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
@@ -191,6 +194,21 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         """Run a command in a container and wait for its end."""
         validate.exec_sync(request)
         return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)
+
+    def Exec(self, request: pb.ExecRequest, _context: ServicerContext) -> pb.ExecResponse:
+        """Give a URL at which a client can run a command in a container."""
+        validate.exec_(request)
+        return pb.ExecResponse(url=exec_url(self._rt, request=request))
+
+    def Attach(self, request: pb.AttachRequest, _context: ServicerContext) -> pb.AttachResponse:
+        """Give a URL at which a client can attach to a container."""
+        validate.attach(request)
+        return pb.AttachResponse(url=attach_url(self._rt, request=request))
+
+    def PortForward(self, request: pb.PortForwardRequest, _context: ServicerContext) -> pb.PortForwardResponse:
+        """Give a URL at which a client can reach ports of a pod sandbox."""
+        validate.port_forward(request)
+        return pb.PortForwardResponse(url=port_forward_url(self._rt, request=request))
 
     def ContainerStats(self, request: pb.ContainerStatsRequest, _context: ServicerContext) -> pb.ContainerStatsResponse:
         """Tell what a container uses."""

@@ -15,6 +15,7 @@ from shim.engine.daemon import daemon_pid
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import (
+    AttachOptions,
     ContainerInspect,
     ContainerSummary,
     EngineInfo,
@@ -150,11 +151,34 @@ class DockerEngine:
             answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
             return _read(answer, _Created).id
 
-    def start_exec(self, exec_id: str) -> AbstractContextManager[HijackedStream]:
+    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
         path = f"/exec/{quote(exec_id, safe='')}/start"
-        body = b'{"Detach":false,"Tty":false}'
+        body = msgspec.json.encode({"Detach": False, "Tty": tty})
         return hijacked(self._session, path, what=f"exec {exec_id}", body=body, timeout=self._timeout)
+
+    def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
+        """See `Engine`."""
+        with self._asking(f"resize the terminal of exec {exec_id}"):
+            self._session.exec_resize(exec_id, height=height, width=width)
+
+    def attach_container(self, container_id: str, *, options: AttachOptions) -> AbstractContextManager[HijackedStream]:
+        """See `Engine`."""
+        params = {
+            "stream": 1,
+            "stdin": int(options.stdin),
+            "stdout": int(options.stdout),
+            "stderr": int(options.stderr),
+            "detachKeys": options.detach_keys or None,
+        }
+        path = f"/containers/{quote(container_id, safe='')}/attach"
+        what = f"attach to container {container_id}"
+        return hijacked(self._session, path, what=what, params=params, timeout=self._timeout)
+
+    def resize_container(self, container_id: str, *, width: int, height: int) -> None:
+        """See `Engine`."""
+        with self._asking(f"resize the terminal of container {container_id}"):
+            self._session.resize(container_id, height=height, width=width)
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """See `Engine`."""

@@ -86,7 +86,7 @@ class Connection:
         self._buffer.clear()
         return piece
 
-    def send(self, data: bytes, *, scope: Scope) -> None:
+    def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
         self._with_socket(lambda connected: connected.sendall(data), scope=scope)
 

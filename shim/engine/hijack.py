@@ -53,7 +53,7 @@ class HijackedStream:
             raise ShimError(f"{self._what}: {data.decode(errors='replace').strip()}")
         return (STDOUT if number == STDIN else number), data  # a terminal's echo, says the API, is written on stdout
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send `data` to the process's stdin."""
         with asking(self._what):
             self._stream.write(data)

@@ -11,6 +11,7 @@ by the scope, InvalidArgument for what the Engine refuses as malformed, and the 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -212,16 +213,39 @@ class PullProgress(msgspec.Struct, frozen=True):
     progress_detail: dict[str, Any] | None = msgspec.field(default=None, name="progressDetail")
 
 
-class ExecStream(Protocol):
-    """The output of an exec'd process over its own hijacked connection."""
+class ProcessStream(Protocol):
+    """Input and output of a process over a hijacked connection. One thread reads, one may write; any may `close`."""
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (1 for stdout, 2 for stderr; bytes) until the process has closed both."""
+        """Yield (1 for stdout, 2 for stderr; bytes) of a process without terminal until it has closed both."""
+        ...
+
+    def read(self) -> bytes:
+        """Wait for the next output of a process with a terminal; empty at its end."""
+        ...
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send `data` to the process's stdin, waiting while it does not read."""
+        ...
+
+    def close_stdin(self) -> None:
+        """Let the process read end of file on its stdin; its output still comes."""
         ...
 
     def close(self) -> None:
-        """End the connection; a blocked `frames` ends too. Idempotent, from any thread."""
+        """End the connection; a blocked reader or writer ends too. Idempotent, from any thread."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachOptions:
+    """What of a container's process is to be attached."""
+
+    stdin: bool
+    stdout: bool
+    stderr: bool
+    detach_keys: str
+    """Typed on a terminal, they end the connection; empty for Docker's default."""
 
 
 class Engine(Protocol):
@@ -292,8 +316,23 @@ class Engine(Protocol):
         """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
         ...
 
-    def start_exec(self, exec_id: str) -> AbstractContextManager[ExecStream]:
-        """Start a prepared exec without terminal for the block; leaving it ends the connection, not the process."""
+    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[ProcessStream]:
+        """Start a prepared exec for the block; leaving it ends the connection, not the process.
+
+        `tty` as in the body it was prepared with.
+        """
+        ...
+
+    def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
+        """Set the size of an exec's terminal, in characters. FailedPrecondition when it does not run."""
+        ...
+
+    def attach_container(self, container_id: str, *, options: AttachOptions) -> AbstractContextManager[ProcessStream]:
+        """Connect to a running container's process for the block, with none of its earlier output."""
+        ...
+
+    def resize_container(self, container_id: str, *, width: int, height: int) -> None:
+        """Set the size of a container's terminal, in characters. FailedPrecondition when it does not run."""
         ...
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:

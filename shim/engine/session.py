@@ -148,7 +148,7 @@ class Stream:
         """Wait for the next bytes of an upgraded connection; empty at its end, and after `abort`."""
         return self._next(self._connection.read_raw)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send `data` over an upgraded connection."""
         self._connection.send(data, scope=deadline.current())
 

@@ -3,6 +3,7 @@
 import fcntl
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from shim.disk import failing_as
@@ -10,6 +11,7 @@ from shim.errors import ShimError
 from shim.netns.enter import in_netns
 
 _LOOPBACK = "lo"
+_NO_IPV6 = Path(f"/proc/sys/net/ipv6/conf/{_LOOPBACK}/disable_ipv6")
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 1
 _IFREQ = struct.Struct("16sH22x")
@@ -17,7 +19,10 @@ _IFREQ = struct.Struct("16sH22x")
 
 
 def ensure_loopback_up(path: Path) -> None:
-    """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would; idempotent."""
+    """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would; idempotent.
+
+    With ::1, which Engine 20.10 switches off in containers without a network of its own.
+    """
     in_netns(path, lambda: _ensure_up_here(path))
 
 
@@ -25,6 +30,9 @@ def _ensure_up_here(path: Path) -> None:
     with failing_as(f"look at interface {_LOOPBACK} in {path}"):
         if not _is_up(_LOOPBACK):
             _bring_up(_LOOPBACK, path=path)
+        # Missing where the kernel was started without IPv6. Unlike /sys, /proc/sys shows the namespace of who opens it.
+        with suppress(FileNotFoundError):
+            _NO_IPV6.write_text("0")
 
 
 def _is_up(name: str) -> bool:

@@ -133,6 +133,34 @@ def test_what_is_no_pod_range(raw: object) -> None:
     assert refused("pod_cidr", raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "address"),
+    [
+        ("", "127.0.0.1:0"),
+        ("192.0.2.1", "192.0.2.1:0"),
+        ("192.0.2.1:80", "192.0.2.1:80"),
+        ("::1", "[::1]:0"),
+        ("[::1]", "[::1]:0"),
+        ("[::]:10010", "[::]:10010"),
+    ],
+)
+def test_addresses_to_stream_at(raw: str, address: str) -> None:
+    assert parsed("streaming_bind_addr", raw) == address
+
+
+@pytest.mark.parametrize(
+    "raw", ["localhost", "localhost:80", ":80", "1.2.3.4:65536", "1.2.3.4:", "1.2.3:80", "[::1", 80]
+)
+def test_what_is_no_address_to_stream_at(raw: object) -> None:
+    assert refused("streaming_bind_addr", raw)
+
+
+def test_a_file_that_need_not_be_given() -> None:
+    assert parsed("streaming_tls_key_file", "") == ""
+    assert parsed("streaming_tls_key_file", "/k.pem") == "/k.pem"
+    assert refused("streaming_tls_key_file", "k.pem")
+
+
 @pytest.mark.parametrize("raw", ["registry.k8s.io/pause:3.10", "pause", "r.example:5000/a@sha256:" + "ab" * 32])
 def test_the_pause_image_is_a_reference(raw: str) -> None:
     assert parsed("pod_infra_container_image", raw) == raw

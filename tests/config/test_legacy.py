@@ -21,7 +21,6 @@ def test_no_flag_is_both_legacy_and_a_setting() -> None:
         ("--hairpin-mode", "none"),
         ("--network-plugin-mtu", "0"),
         ("--runtime-cgroups", ""),
-        ("--streaming-bind-addr", ""),
     ],
 )
 def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) -> None:
@@ -35,7 +34,6 @@ def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) 
         ("--hairpin-mode", "hairpin-veth"),
         ("--network-plugin-mtu", "1400"),
         ("--runtime-cgroups", "/system.slice"),
-        ("--streaming-bind-addr", "0.0.0.0:1"),
     ],
 )
 def test_what_is_ignored_is_told_once(flag: str, value: str) -> None:

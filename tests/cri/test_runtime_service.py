@@ -91,6 +91,18 @@ def test_a_container_from_create_to_remove(at: Served, engine: FakeEngine, conta
     assert not at.runtime.ListContainers(pb.ListContainersRequest()).containers
 
 
+def test_streaming_answers_with_urls(at: Served, sandbox: str, container: str) -> None:
+    urls = [
+        at.runtime.Exec(pb.ExecRequest(container_id=container, cmd=["x"], stdout=True)).url,
+        at.runtime.Attach(pb.AttachRequest(container_id=container, stdout=True)).url,
+        at.runtime.PortForward(pb.PortForwardRequest(pod_sandbox_id=sandbox, port=[80])).url,
+    ]
+
+    assert [url.rpartition("/")[0] for url in urls] == [
+        f"http://127.0.0.1:1/{kind}" for kind in ("exec", "attach", "portforward")
+    ]
+
+
 def test_filters_reach_the_lists(at: Served, sandbox: str, container: str) -> None:
     ready = pb.PodSandboxFilter(state=pb.PodSandboxStateValue(state=pb.SANDBOX_READY))
     other = pb.PodSandboxFilter(id="ffff")
@@ -169,6 +181,9 @@ def test_stats_and_metrics(at: Served, rt: Runtime, monkeypatch: pytest.MonkeyPa
         ("ContainerStatus", pb.ContainerStatusRequest()),
         ("UpdateContainerResources", pb.UpdateContainerResourcesRequest()),
         ("ExecSync", pb.ExecSyncRequest()),
+        ("Exec", pb.ExecRequest()),
+        ("Attach", pb.AttachRequest()),
+        ("PortForward", pb.PortForwardRequest()),
         ("ContainerStats", pb.ContainerStatsRequest()),
         ("PodSandboxStats", pb.PodSandboxStatsRequest()),
     ],

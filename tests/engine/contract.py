@@ -33,6 +33,10 @@ class Subject:
     """Say what a command will do: stdout, stderr, exit code; only the fake needs to be told."""
     expect_endless_exec: Callable[[list[str], bytes], None]
     """The same of one that runs on after its first output."""
+    expect_cat: Callable[[list[str]], None]
+    """The same of one that writes what it reads, and ends with its input."""
+    expect_stty: Callable[[list[str]], None]
+    """The same of one that writes the size of its terminal, as `stty size` does, when a line is typed."""
     names: Iterator[str]
     """Container names nobody uses."""
 

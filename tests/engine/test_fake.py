@@ -1,6 +1,7 @@
 """The fake Engine keeps the contract, and does what only a fake can."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -12,6 +13,7 @@ from shim.engine.interface import ImageSettings
 from shim.errors import DeadlineExceeded, ShimError, Unavailable
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
 from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here
+from tests.engine.contract_processes import *  # noqa: F403 - collected here
 from tests.engine.contract_streams import *  # noqa: F403 - and these
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -41,6 +43,9 @@ def subject(fake: FakeEngine) -> Subject:
         script = ExecScript(frames=[(1, out)] if out else [], endless=True)
         fake.script_exec(script, fits=lambda _id, given: given == command)
 
+    def expect_other(**kind: bool) -> Callable[[list[str]], None]:
+        return lambda command: fake.script_exec(ExecScript(**kind), fits=lambda _id, given: given == command)  # type: ignore[arg-type]
+
     return Subject(
         engine=fake,
         image=image,
@@ -48,6 +53,8 @@ def subject(fake: FakeEngine) -> Subject:
         publish_image=publish,
         expect_exec=expect,
         expect_endless_exec=expect_endless,
+        expect_cat=expect_other(echo=True),
+        expect_stty=expect_other(tells_size=True),
         names=(f"c{number}" for number in serial),
     )
 

@@ -9,22 +9,22 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import (
+    AttachOptions,
     ContainerInspect,
     ContainerSummary,
     EngineInfo,
     Event,
     ExecInspect,
-    ExecStream,
     JsonObject,
+    ProcessStream,
     Runtime,
 )
 from shim.errors import FailedPrecondition, NotFound
 from tests.fakes.engine_images import FakeImages
-from tests.fakes.engine_state import FakeContainer, FakeExec, hex_id
+from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id
 
 FIRST_PID = 2**22 + 1
 """Above the largest pid the kernel gives, so that no real process is ever meant."""
@@ -48,6 +48,7 @@ class FakeEngine(FakeImages):
             default_runtime="runc",
         )
         self.execs: dict[str, FakeExec] = {}
+        self.attachments: list[tuple[str, AttachOptions]] = []
         self._serial = itertools.count(1)
 
     # What tests do to it
@@ -187,15 +188,43 @@ class FakeEngine(FakeImages):
             return exec_id
 
     @contextmanager
-    def start_exec(self, exec_id: str) -> Iterator[ExecStream]:
+    def start_exec(self, exec_id: str, *, tty: bool = False) -> Iterator[ProcessStream]:
         with self._entered("start_exec", exec_id):
             started = self._exec(exec_id)
+            assert tty == bool(started.body.get("Tty"))
             started.running = True
-        closed = threading.Event()
+        stream = FakeProcessStream(self, started.stdin, lambda closed: self._frames(started, closed))
         try:
-            yield FakeExecStream(frames=lambda: self._frames(started, closed), close=lambda: self._close(closed))
+            yield stream
         finally:
-            self._close(closed)
+            stream.close()
+
+    def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
+        with self._entered("resize_exec", exec_id):
+            found = self._exec(exec_id)
+            if not found.running:
+                raise FailedPrecondition(f"resize the terminal of exec {exec_id}: it does not run")
+            found.size = (width, height)
+
+    @contextmanager
+    def attach_container(self, container_id: str, *, options: AttachOptions) -> Iterator[ProcessStream]:
+        with self._entered("attach_container", container_id):
+            container = self._container(container_id)
+            if not container.running:
+                raise FailedPrecondition(f"attach to container {container_id}: it is not running")
+        self.attachments.append((container.id, options))
+        stream = FakeProcessStream(self, container.stdin, lambda closed: self._container_frames(container, closed))
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def resize_container(self, container_id: str, *, width: int, height: int) -> None:
+        with self._entered("resize_container", container_id):
+            container = self._container(container_id)
+            if not container.running:
+                raise FailedPrecondition(f"resize the terminal of container {container_id}: it is not running")
+            container.size = (width, height)
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         with self._entered("inspect_exec", exec_id):
@@ -265,11 +294,37 @@ class FakeEngine(FakeImages):
             return None if closed.is_set() else self._events[number]
 
     def _frames(self, started: FakeExec, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
-        yield from started.script.frames
+        script = started.script
+        yield from script.frames
+        if script.echo:
+            yield from self._echo(started.stdin, lambda: closed.is_set() or not started.running)
+        if script.tells_size:
+            self._wait_input(started.stdin, lambda: closed.is_set() or not started.running)
+            yield 1, f"{started.size[1]} {started.size[0]}\r\n".encode()
         with self._changed:
-            if not started.script.endless:
-                self._end_exec(started, started.script.exit_code)
+            if not script.endless and not closed.is_set():
+                self._end_exec(started, script.exit_code)
             self._wait(lambda: closed.is_set() or not started.running, f"exec {started.id}")
+
+    def _container_frames(self, container: FakeContainer, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
+        """Container processes echo, as if all were `cat`."""
+        yield from self._echo(container.stdin, lambda: closed.is_set() or not container.running)
+        with self._changed:
+            if container.stdin.ended and container.body.get("StdinOnce") and container.running:
+                self._end(container, 0)
+            self._wait(lambda: closed.is_set() or not container.running, f"attach to {container.id}")
+
+    def _echo(self, stdin: FakeInput, ended: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        while True:
+            self._wait_input(stdin, ended)
+            if data := stdin.take():
+                yield 1, data
+            elif stdin.ended or ended():
+                return
+
+    def _wait_input(self, stdin: FakeInput, ended: Callable[[], bool]) -> None:
+        with self._changed:
+            self._wait(lambda: bool(stdin.data) or stdin.ended or ended(), "read input")
 
     def _end_exec(self, ended: FakeExec, exit_code: int) -> None:
         if ended.running:
@@ -281,9 +336,36 @@ class FakeEngine(FakeImages):
         self._wake()
 
 
-@dataclass(frozen=True, slots=True)
-class FakeExecStream:
-    """See `shim.engine.interface.ExecStream`."""
+class FakeProcessStream:
+    """See `shim.engine.interface.ProcessStream`."""
 
-    frames: Callable[[], Iterator[tuple[int, bytes]]]
-    close: Callable[[], None]
+    def __init__(
+        self,
+        engine: FakeEngine,
+        stdin: FakeInput,
+        frames: Callable[[threading.Event], Iterator[tuple[int, bytes]]],
+    ) -> None:
+        self._engine = engine
+        self._stdin = stdin
+        self._closed = threading.Event()
+        self._frames = frames(self._closed)
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        return self._frames
+
+    def read(self) -> bytes:
+        return next((data for _, data in self._frames), b"")
+
+    def write(self, data: bytes | memoryview) -> None:
+        with self._engine._changed:
+            self._stdin.data += data
+            self._engine._changed.notify_all()
+
+    def close_stdin(self) -> None:
+        with self._engine._changed:
+            self._stdin.ended = True
+            self._engine._changed.notify_all()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._engine._wake()

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
@@ -72,6 +72,19 @@ def familiar(reference: str) -> str:
     return reference if ":" in last or "@" in last else f"{reference}:latest"
 
 
+class FakeInput:
+    """What a process has been sent and has not read yet."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = False
+
+    def take(self) -> bytes:
+        taken = bytes(self.data)
+        self.data.clear()
+        return taken
+
+
 @dataclass(kw_only=True)
 class FakeContainer:
     """A container. Times are ns since the epoch, 0 for never."""
@@ -88,6 +101,9 @@ class FakeContainer:
     oom_killed: bool = False
     started: int = 0
     finished: int = 0
+    stdin: FakeInput = field(default_factory=FakeInput)
+    size: tuple[int, int] = (0, 0)
+    """Of its terminal: width, height."""
 
     @property
     def running(self) -> bool:
@@ -155,6 +171,10 @@ class ExecScript:
     """Of a real process where the test has one that is to be killed."""
     endless: bool = False
     """The process runs after its output until `exit_exec`, or until its container ends."""
+    echo: bool = False
+    """It writes what it reads, as `cat` does, until the end of its input."""
+    tells_size: bool = False
+    """With its first input it writes the size of its terminal, as `stty size` does, and ends."""
 
 
 @dataclass(kw_only=True)
@@ -167,3 +187,6 @@ class FakeExec:
     script: ExecScript
     running: bool = False
     exit_code: int | None = None
+    stdin: FakeInput = field(default_factory=FakeInput)
+    size: tuple[int, int] = (0, 0)
+    """Of its terminal: width, height."""

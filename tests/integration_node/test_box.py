@@ -15,6 +15,9 @@ NODE = Node(
     newer_missing="no mirror",
     tools=UNPACKED,
     busybox=Path("/cache/busybox"),
+    kubectl=Path("/cache/kubectl"),
+    newer_kubectl=None,
+    newer_kubectl_missing="no mirror",
     cgroup_parent="/parent",
 )
 

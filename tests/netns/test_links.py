@@ -43,6 +43,14 @@ def test_loopback_carries_packets_afterwards(pinned: Path, family: socket.Addres
     assert in_netns(pinned, lambda: echo(family, address)) == b"hello"
 
 
+def test_ipv6_that_was_switched_off_works_afterwards(pinned: Path) -> None:
+    in_netns(pinned, lambda: Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("1"))
+
+    ensure_loopback_up(pinned)
+
+    assert in_netns(pinned, lambda: echo(socket.AF_INET6, "::1")) == b"hello"
+
+
 BRING_UP = """
 import sys
 from pathlib import Path

@@ -16,11 +16,14 @@ from shim.cri.validate.rules import well_formed
 from shim.errors import InvalidArgument
 
 __all__ = [
+    "attach",
     "container_id",
     "create_container",
+    "exec_",
     "exec_sync",
     "image",
     "pod_sandbox_id",
+    "port_forward",
     "run_pod_sandbox",
     "stop_container",
     "update_container_resources",
@@ -59,6 +62,29 @@ def exec_sync(request: pb.ExecSyncRequest) -> None:
     if not request.cmd or not request.cmd[0]:
         raise InvalidArgument("cmd is empty")
     rules.not_negative(request.timeout, field="timeout")
+
+
+def exec_(request: pb.ExecRequest) -> None:
+    """Exec."""
+    container_id(request)
+    if not request.cmd or not request.cmd[0]:
+        raise InvalidArgument("cmd is empty")
+    rules.streams(request)
+
+
+def attach(request: pb.AttachRequest) -> None:
+    """Attach."""
+    container_id(request)
+    rules.streams(request)
+
+
+def port_forward(request: pb.PortForwardRequest) -> None:
+    """PortForward. The ports are used by WebSocket clients alone; others name theirs as they go."""
+    pod_sandbox_id(request)
+    for index, port in enumerate(request.port):
+        rules.between(port, least=1, most=rules.MAX_PORT, field=f"port[{index}]")
+    if len(request.port) > rules.MAX_FORWARDED_PORTS:
+        raise InvalidArgument(f"port has {len(request.port)} entries, at most {rules.MAX_FORWARDED_PORTS} are allowed")
 
 
 def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:

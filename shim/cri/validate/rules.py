@@ -20,6 +20,11 @@ MAX_ID = (1 << 31) - 1
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
 
+MAX_PORT = (1 << 16) - 1
+
+MAX_FORWARDED_PORTS = 100
+"""Of one PortForward: a WebSocket connection has two channels for each, and a byte to name them."""
+
 _LEAST = {
     "cpu_period": 0,
     "cpu_quota": -1,  # no limit
@@ -130,6 +135,14 @@ def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:
             raise InvalidArgument(f"{field}.{name} {value} is less than {least}")
     if wanted.oom_score_adj > _MAX_OOM_SCORE_ADJ:
         raise InvalidArgument(f"{field}.oom_score_adj {wanted.oom_score_adj} is more than {_MAX_OOM_SCORE_ADJ}")
+
+
+def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:
+    """Check that there is a stream, and that a terminal's output is one."""
+    if not (request.stdin or request.stdout or request.stderr):
+        raise InvalidArgument("stdin, stdout and stderr: at least one must be true")
+    if request.tty and request.stderr:
+        raise InvalidArgument("stderr must be false when tty is true: a terminal has one output")
 
 
 def _mode(mode: pb.NamespaceMode, allowed: tuple[pb.NamespaceMode, ...], *, field: str) -> None:

@@ -111,3 +111,43 @@ def test_bad_requests(check: Callable[[Message], None], request_: Message, messa
         check(request_)
 
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"container_id": ""}, "container_id is empty"),
+        ({"cmd": []}, "cmd is empty"),
+        ({"cmd": [""]}, "cmd is empty"),
+        ({"stdout": False}, "stdin, stdout and stderr: at least one must be true"),
+        ({"tty": True, "stderr": True}, "stderr must be false when tty is true: a terminal has one output"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_exec_and_attach_want_streams_that_make_sense(changes: dict[str, Any], words: str) -> None:
+    values: dict[str, Any] = {"container_id": "c", "cmd": ["x"], "stdout": True} | changes
+    with pytest.raises(InvalidArgument) as caught:
+        validate.exec_(pb.ExecRequest(**values))
+    assert str(caught.value) == words
+    if "cmd" not in changes:
+        del values["cmd"]
+        with pytest.raises(InvalidArgument) as caught:
+            validate.attach(pb.AttachRequest(**values))
+        assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("ports", "words"),
+    [
+        ([80, 0], "port[1] 0 is not between 1 and 65535"),
+        ([65536], "port[0] 65536 is not between 1 and 65535"),
+        ([80] * 101, "port has 101 entries, at most 100 are allowed"),
+    ],
+    ids=["zero", "too high", "too many"],
+)
+def test_port_forward_wants_ports(ports: list[int], words: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        validate.port_forward(pb.PortForwardRequest(pod_sandbox_id="s", port=ports))
+
+    assert str(caught.value) == words
+    validate.port_forward(pb.PortForwardRequest(pod_sandbox_id="s"))

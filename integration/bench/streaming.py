@@ -1,0 +1,202 @@
+"""How fast streaming is, beside what was promised: `python -m integration.bench.streaming` in a box.
+
+The client is as small as one can be: it speaks just enough SPDY to open streams, like Go's client without windows, and
+counts bytes, so that it is the server that is measured.
+"""
+
+import argparse
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from integration.bench.setup import ENGINES, prepared, serving
+from integration.cri import Cri, container_config, pod_config
+from integration.node.commands import NodeError
+from integration.node.images import BUSYBOX
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.client import DockerEngine
+from shim.streaming.spdy import frames
+from shim.streaming.spdy.headers import Deflater, block_from_headers
+
+MIB = 1 << 20
+PORT = 9000
+_PIECE = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One promise, and what was measured."""
+
+    what: str
+    measured: float
+    unit: str
+    limit: float
+    at_most: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether it is kept."""
+        return self.measured <= self.limit if self.at_most else self.measured >= self.limit
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        word = "held" if self.held else "MISSED"
+        return f"{self.what:<58} {self.measured:9.2f} {sign} {self.limit:g} {self.unit:<6} {word}"
+
+
+class Client:
+    """An upgraded connection with streams that are open."""
+
+    def __init__(self, url: str, protocol: str, *headers: dict[str, str]) -> None:
+        where = urlsplit(url)
+        self.socket = socket.create_connection((where.hostname or "", where.port or 0))
+        self.socket.sendall(
+            f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            f"X-Stream-Protocol-Version: {protocol}\r\n\r\n".encode()
+        )
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += self.socket.recv(1)
+        if b" 101 " not in answer:
+            raise NodeError(f"the upgrade was refused: {answer!r}")
+        deflater = Deflater()
+        for index, each in enumerate(headers):
+            block = deflater.deflate(block_from_headers(each.items()))
+            frame = frames.SynStream(1 + 2 * index, 0, 0, fin=False, unidirectional=False, block=block)
+            self.socket.sendall(frames.syn_stream_bytes(frame))
+
+    def drain(self, until: int = sys.maxsize) -> int:
+        """Read to the end, or until so many bytes have come, and tell how many."""
+        buffer, count = bytearray(_PIECE), 0
+        while count < until and (got := self.socket.recv_into(buffer)):
+            count += got
+        return count
+
+    def close(self) -> None:
+        """Go away."""
+        self.socket.close()
+
+
+def _exec(cri: Cri, container: str, *command: str) -> Client:
+    request = pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)
+    url = cri.runtime.Exec(request).url
+    return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _exec_true(cri: Cri, engine: DockerEngine, container: str, *, rounds: int) -> Bar:
+    def served() -> None:
+        client = _exec(cri, container, "true")
+        client.drain()
+        client.close()
+
+    def floor() -> None:
+        body = {"Cmd": ["true"], "AttachStdout": True, "AttachStderr": True}
+        exec_id = engine.create_exec(container, body=body)
+        with engine.start_exec(exec_id) as stream:
+            list(stream.frames())
+        engine.inspect_exec(exec_id)
+
+    ours, docker = [], []
+    for _ in range(rounds):
+        docker.append(_seconds(floor))
+        ours.append(_seconds(served))
+    ratio = statistics.median(ours) / statistics.median(docker)
+    return Bar("exec of true, beside the same on Docker's API", ratio, "x", 1.25, at_most=True)
+
+
+def _output_floor(engine: DockerEngine, container: str) -> float:
+    """Tell how fast Docker itself gives the output, in MB/s: what a busy machine allows."""
+    body = {"Cmd": ["head", "-c", str(256 * MIB), "/dev/zero"], "AttachStdout": True}
+    with engine.start_exec(engine.create_exec(container, body=body)) as stream:
+        began = time.perf_counter()
+        count = 0
+        while piece := stream.read():
+            count += len(piece)
+    return count / (time.perf_counter() - began) / 1e6
+
+
+def _output(cri: Cri, container: str) -> Bar:
+    client = _exec(cri, container, "head", "-c", str(1024 * MIB), "/dev/zero")
+    began = time.perf_counter()
+    count = client.drain()
+    rate = count / (time.perf_counter() - began) / 1e6
+    client.close()
+    return Bar(f"exec with {count >> 20} MiB of output", rate, "MB/s", 150, at_most=False)
+
+
+def _port_forward(cri: Cri, sandbox: str) -> Bar:
+    url = cri.runtime.PortForward(pb.PortForwardRequest(pod_sandbox_id=sandbox)).url
+    pair = {"port": str(PORT), "requestid": "0"}
+    client = Client(url, "portforward.k8s.io", *({"streamtype": kind, **pair} for kind in ("error", "data")))
+    began = time.perf_counter()
+    count = client.drain(1000 * MIB)
+    rate = count / (time.perf_counter() - began) / 1e6
+    client.close()
+    return Bar(f"port-forward of {count >> 20} MiB in one connection", rate, "MB/s", 100, at_most=False)
+
+
+def _idle(cri: Cri, server: Server, container: str, *, sessions: int) -> Bar:
+    before = server.rss()
+    with ExitStack() as open_ones:
+        for _ in range(sessions):
+            open_ones.callback(_exec(cri, container, "sleep", "600").close)
+        time.sleep(2)
+        grown = (server.rss() - before) / MIB
+    return Bar(f"memory of {sessions} idle sessions", grown, "MiB", 20, at_most=True)
+
+
+def _endless_server(cri: Cri, container: str) -> None:
+    """Let something in the pod send without end to whoever connects."""
+    script = f"nc -ll -p {PORT} -e sh -c 'exec cat /dev/zero' & sleep 0.5"
+    cri.exec(container, "sh", "-c", f"({script}) >/dev/null 2>&1 </dev/null")
+
+
+def measure(engine_name: str, *, rounds: int) -> list[Bar]:
+    """Measure all bars. NodeError when it cannot be set up."""
+    with prepared(engine_name) as bed, serving(bed) as (server, cri):
+        direct = DockerEngine(bed.engine.url, request_timeout=60)
+        config = pod_config("streaming")
+        sandbox = cri.run(config)
+        container = cri.create(sandbox, container_config("box", image=BUSYBOX), pod=config)
+        cri.start(container)
+        _endless_server(cri, container)
+        bars = [
+            _exec_true(cri, direct, container, rounds=rounds),
+            _idle(cri, server, container, sessions=100),
+            _output(cri, container),
+            _port_forward(cri, sandbox),
+        ]
+        print(f"Docker's own API gives {_output_floor(direct, container):.1f} MB/s of output on this machine now")
+        direct.close()
+        return bars
+
+
+def main() -> int:
+    """Measure and print; the exit status says whether that could be done, not how fast it is."""
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.streaming", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="of the short command (%(default)s)")
+    arguments = parser.parse_args()
+    try:
+        bars = measure(arguments.engine, rounds=arguments.rounds)
+    except NodeError as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    print("\n".join(map(str, bars)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""What a client that has gone could leave behind."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from integration.conftest import Served
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Threads and descriptors of the server; fewer are no leftover: pools shrink."""
+
+    threads: int
+    descriptors: int
+
+    @classmethod
+    def of(cls, served: Served) -> Self:
+        """Count those there are now."""
+        process = Path(f"/proc/{served.server.daemon.pid}")
+        return cls(*(len(list((process / kind).iterdir())) for kind in ("task", "fd")))
+
+    def __le__(self, other: Self) -> bool:
+        return self.threads <= other.threads and self.descriptors <= other.descriptors
+
+
+def processes(marker: str) -> list[int]:
+    """Pids of processes whose command line has the marker, the clients' aside."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue  # it has ended
+        if marker.encode() in line and b"kubectl" not in line:
+            found.append(int(path.parent.name))
+    return found

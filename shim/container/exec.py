@@ -1,0 +1,85 @@
+"""Exec."""
+
+import structlog
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.exec_process import end_process, exit_code, runs, wait_ended
+from shim.container.pump import copy_output, inputs, unusable_detach_keys
+from shim.engine.interface import ProcessStream
+from shim.errors import FailedPrecondition, ShimError
+from shim.runtime import Runtime
+from shim.streaming.remotecommand import Streams, TerminalSize
+from shim.streaming.sessions import Kind, RemoteTask
+
+log = structlog.get_logger(__name__)
+
+
+def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
+    """Give the URL at which a client can run a command, once. FailedPrecondition unless the container runs."""
+    record = rt.view.container(request.container_id)
+    if not record.life.running:
+        raise FailedPrecondition(f"container {record.id} does not run")
+    task = RemoteTask(
+        kind=Kind.EXEC,
+        container_id=record.id,
+        cmd=tuple(request.cmd),
+        tty=request.tty,
+        stdin=request.stdin,
+        stdout=request.stdout,
+        stderr=request.stderr,
+    )
+    return rt.sessions.url_of(task)
+
+
+def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
+    """Run the command between the client's streams and give its exit code.
+
+    When the client goes away, or the session fails, the process is killed, and it is gone before the error is raised.
+    """
+    exec_id = rt.engine.create_exec(task.container_id, body=_body(task))
+    try:
+        _run(rt, task, streams, exec_id=exec_id)
+        ended = wait_ended(rt, exec_id, container_id=task.container_id)
+    except ShimError as error:
+        _end(rt, exec_id, task=task, because=error)
+        raise
+    return exit_code(ended, exec_id)
+
+
+def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str) -> None:
+    def resize(size: TerminalSize) -> None:
+        rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
+
+    with rt.engine.start_exec(exec_id, tty=task.tty) as stream:
+        streams.session.watch(lambda: _close_if_over(rt, stream, container_id=task.container_id))
+        with inputs(stream, streams, resize=resize):
+            copy_output(stream, streams, tty=task.tty)
+
+
+def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> None:
+    """End the session with its container: see `shim.container.exec_process.LOOK_SECONDS`."""
+    try:
+        over = not runs(rt, container_id)
+    except ShimError:  # Docker is away: nothing is known
+        return
+    if over:
+        stream.close()
+
+
+def _end(rt: Runtime, exec_id: str, *, task: RemoteTask, because: ShimError) -> None:
+    try:
+        end_process(rt, exec_id, container_id=task.container_id)
+    except ShimError as error:
+        because.add_note(f"the exec'd process could not be ended: {error}")
+        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
+
+
+def _body(task: RemoteTask) -> dict[str, object]:
+    body: dict[str, object] = {
+        "Cmd": list(task.cmd),
+        "AttachStdin": task.stdin,
+        "AttachStdout": task.stdout,
+        "AttachStderr": task.stderr,
+        "Tty": task.tty,
+    }
+    return body | {"DetachKeys": unusable_detach_keys()} if task.tty else body

@@ -1,0 +1,146 @@
+"""The process of an exec: how it ended, and its end by force. Docker has no call for either of the latter."""
+
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+
+from shim import deadline
+from shim.engine.interface import ExecInspect
+from shim.errors import NotFound, ShimError
+from shim.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+KILL_SECONDS = 20.0
+"""Bound on ending a process that outlived its deadline or its client."""
+
+LOOK_SECONDS = 2.0
+"""Between two looks whether the container still runs: on Engine 20.10 the output of a command that was killed together
+with its container never ends, and nothing is known of the command any more."""
+
+EXIT_KILLED = 137
+"""What newer Engines tell of a command that was killed together with its container."""
+
+_POLL_SECONDS = 0.01
+
+
+def runs(rt: Runtime, container_id: str) -> bool:
+    """Whether the container is there and runs."""
+    try:
+        return rt.view.container(container_id).life.running
+    except NotFound:
+        return False
+
+
+def inspected(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
+    """Read the state of an exec; of one that Docker forgot with the end of its container, that it was killed."""
+    try:
+        return rt.engine.inspect_exec(exec_id)
+    except NotFound:
+        if runs(rt, container_id):
+            raise
+        return ExecInspect(exit_code=EXIT_KILLED)
+
+
+def exit_code(ended: ExecInspect, exec_id: str) -> int:
+    """Give the exit code of an exec that has ended."""
+    if ended.exit_code is None:
+        raise ShimError(f"exec {exec_id}: Docker does not tell how it ended")
+    return ended.exit_code
+
+
+def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
+    """Wait until an exec whose output has ended has ended itself: a process may close its output and go on."""
+    scope = deadline.current()
+    never = threading.Event()
+    with _opened(rt, exec_id, container_id=container_id) as (found, handle):
+        if handle is not None:
+            _wait_process_ended(handle, exec_id=exec_id)
+    # Docker learns of the end a little later than the kernel.
+    while found.running:
+        found = inspected(rt, exec_id, container_id=container_id)
+        scope.check(f"wait for the end of exec {exec_id}")
+        never.wait(_POLL_SECONDS if found.running else 0)
+    return found
+
+
+def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
+    """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope says.
+
+    None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
+    its output open: then the command has finished in time.
+    """
+    with deadline.shielded(KILL_SECONDS), _opened(rt, exec_id, container_id=container_id) as (found, handle):
+        if handle is None:
+            # Docker may be seconds late to note an end; what it has not told in time has not ended in time.
+            return None if found.running else found
+        _kill(handle, pid=found.pid)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(KILL_SECONDS * 1000):
+            log.error("exec'd process does not end although it was killed", exec_id=exec_id)
+    return None
+
+
+def _kill(handle: int, *, pid: int) -> None:
+    """Kill a process, and its group if it leads one: what it runs would go on without anybody to read it."""
+    with suppress(ProcessLookupError):
+        # Stopped, it cannot end by itself and leave its number to another group.
+        signal.pidfd_send_signal(handle, signal.SIGSTOP)
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+@contextmanager
+def _opened(rt: Runtime, exec_id: str, *, container_id: str) -> Iterator[tuple[ExecInspect, int | None]]:
+    """Give the state of an exec and a pidfd of its process, None once it has ended."""
+    found = _wait_begun(rt, exec_id, container_id=container_id)
+    if not found.running:
+        yield found, None
+        return
+    try:
+        handle = os.pidfd_open(found.pid)
+    except ProcessLookupError:
+        yield inspected(rt, exec_id, container_id=container_id), None
+        return
+    try:
+        # The pid could have been reused before the handle was opened; the Engine's word after it tells.
+        found = inspected(rt, exec_id, container_id=container_id)
+        yield found, handle if found.running else None
+    finally:
+        os.close(handle)
+
+
+def _wait_begun(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
+    """Docker says that an exec runs a little before its process has a pid, and has no event for the latter."""
+    scope = deadline.current()
+    never = threading.Event()
+    while (found := inspected(rt, exec_id, container_id=container_id)).running and not found.pid:
+        scope.check(f"wait for the process of exec {exec_id}")
+        never.wait(_POLL_SECONDS)
+    return found
+
+
+def _wait_process_ended(handle: int, *, exec_id: str) -> None:
+    scope = deadline.current()
+    wakes, waker = socket.socketpair()
+    with wakes, waker:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.register(wakes, select.POLLIN)
+        with scope.on_cancel(lambda: _wake(waker)):
+            left = scope.remaining()
+            poll.poll(None if left is None else left * 1000)
+    scope.check(f"wait for the end of exec {exec_id}")
+
+
+def _wake(waker: socket.socket) -> None:
+    with suppress(OSError):  # called a moment too late: closed already
+        waker.send(b"x")

@@ -1,0 +1,85 @@
+"""Between a process in Docker and its client: input, output and terminal size, each in a thread of its own."""
+
+import secrets
+import string
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+
+from shim import deadline
+from shim.engine.interface import ProcessStream
+from shim.errors import ShimError
+from shim.streaming.channel import Channel
+from shim.streaming.remotecommand import Streams, TerminalSize, sizes, written
+
+log = structlog.get_logger(__name__)
+
+STDERR = 2
+
+_DETACH_KEYS = 16
+
+
+def unusable_detach_keys() -> str:
+    """Give Docker keys to detach with that nobody types: it cannot be told to have none.
+
+    Left alone it takes ctrl-p ctrl-q, and keeps each ctrl-p back until the next key. Of the keys that can be named, a
+    delayed ctrl-@ (set mark, in editors) is the one nobody sees; what follows is random, so that nothing leaves a
+    process behind without its client.
+    """
+    return ",".join(["ctrl-@", *(secrets.choice(string.ascii_letters) for _ in range(_DETACH_KEYS))])
+
+
+@contextmanager
+def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[TerminalSize], None]) -> Iterator[None]:
+    """Pass input and terminal sizes on while the block copies the output."""
+    threads = []
+    scope = deadline.current()
+    if streams.stdin is not None:
+        threads.append(threading.Thread(target=_copy_in, args=(stream, streams.stdin, scope), name="stdin"))
+    if streams.resize is not None:
+        threads.append(threading.Thread(target=_resize, args=(streams.resize, resize, scope), name="resize"))
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    try:
+        yield
+    finally:
+        for channel in (streams.stdin, streams.resize):
+            if channel is not None:
+                channel.abandon()
+        stream.close()
+        for thread in threads:
+            thread.join()
+
+
+def copy_output(stream: ProcessStream, streams: Streams, *, tty: bool) -> None:
+    """Copy output until its end, waiting while the client does not take it. Cancelled when the client has gone."""
+    if tty:
+        while piece := stream.read():
+            written(streams.stdout, piece)
+        return
+    for number, piece in stream.frames():
+        written(streams.stderr if number == STDERR else streams.stdout, piece)
+
+
+def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> None:
+    with deadline.entered(scope):
+        try:
+            while piece := stdin.read():
+                stream.write(piece)
+            stream.close_stdin()
+        except ShimError as error:
+            # The process does not read any more, or the client has gone: the output tells which.
+            log.debug("input ended early", error=error)
+            stdin.abandon()
+
+
+def _resize(channel: Channel, resize: Callable[[TerminalSize], None], scope: deadline.Scope) -> None:
+    with deadline.entered(scope), suppress(ShimError):
+        for size in sizes(channel):
+            try:
+                resize(size)
+            except ShimError as error:
+                log.debug("cannot resize a terminal", error=error)

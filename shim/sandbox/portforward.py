@@ -1,0 +1,59 @@
+"""PortForward."""
+
+import socket
+from pathlib import Path
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.errors import ShimError
+from shim.netns.enter import in_netns
+from shim.pod import host_network, ready_sandbox
+from shim.runtime import Runtime
+from shim.streaming.sessions import PortForwardTask
+
+DIAL_SECONDS = 30.0
+
+LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+"""Where a pod's servers are looked for, in this order."""
+
+
+def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
+    """Give the URL at which a client can reach ports of a pod, once. FailedPrecondition unless the pod is ready."""
+    record = ready_sandbox(rt, sandbox_id=request.pod_sandbox_id)
+    return rt.sessions.url_of(PortForwardTask(sandbox_id=record.id, ports=tuple(request.port)))
+
+
+def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
+    """Connect to a port on the loopback of a pod.
+
+    The socket is made inside the pod's network namespace, to which it then belongs wherever it is used. ShimError tells
+    why neither address answers.
+    """
+    record = ready_sandbox(rt, sandbox_id=sandbox_id)
+    with deadline.bound(DIAL_SECONDS):
+        if host_network(record.config):
+            return _connected(port, sandbox_id=record.id)
+        return in_netns(_netns(rt, record.id), lambda: _connected(port, sandbox_id=record.id))
+
+
+def _netns(rt: Runtime, sandbox_id: str) -> Path:
+    checkpoint = rt.checkpoints.get(sandbox_id)
+    if checkpoint is None or checkpoint.network is None:
+        raise ShimError(f"forward to pod sandbox {sandbox_id}: its network namespace is not known")
+    return Path(checkpoint.network.netns)
+
+
+def _connected(port: int, *, sandbox_id: str) -> socket.socket:
+    reasons = []
+    for family, address in LOOPBACK:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.settimeout(deadline.current().remaining())
+            made.connect((address, port))
+        except OSError as error:
+            made.close()
+            reasons.append(f"{address}: {error.strerror or error}")
+        else:
+            made.settimeout(None)
+            return made
+    raise ShimError(f"connect to port {port} of pod sandbox {sandbox_id}: {', '.join(reasons)}".lower())

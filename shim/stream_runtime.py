@@ -1,0 +1,54 @@
+"""The second door: what a streaming session does, once its client is there."""
+
+import socket
+from functools import partial
+
+from shim.container.attach import run_attach
+from shim.container.exec import run_exec
+from shim.errors import Cancelled, ShimError
+from shim.runtime import Runtime
+from shim.sandbox.portforward import dial
+from shim.streaming import portforward
+from shim.streaming.remotecommand import Streams, status_from_exit_code, status_from_failure, wait_streams
+from shim.streaming.sessions import Kind, PortForwardTask, RemoteTask, Task
+from shim.streaming.transport import Session
+
+
+def serve_session(rt: Runtime, task: Task, session: Session, protocol: str) -> None:
+    """Serve one session until it is over. Cancelled when the client has gone, ShimError when it breaks the protocol."""
+    if isinstance(task, PortForwardTask):
+        _port_forward(rt, task, session)
+    else:
+        _remote_command(rt, task, session, protocol)
+
+
+def _port_forward(rt: Runtime, task: PortForwardTask, session: Session) -> None:
+    def connect(port: int) -> socket.socket:
+        return dial(rt, sandbox_id=task.sandbox_id, port=port)
+
+    portforward.forward(session, dial=connect, seconds=rt.config.streaming_creation_timeout)
+
+
+def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: str) -> None:
+    streams = wait_streams(session, task, protocol=protocol, seconds=rt.config.streaming_creation_timeout)
+    run = partial(_exec_status if task.kind is Kind.EXEC else _attach_status, rt, task, streams, protocol)
+    try:
+        status = run()
+    except Cancelled:
+        raise
+    except ShimError as error:
+        status = status_from_failure(str(error), protocol=protocol)
+    for output in (streams.stdout, streams.stderr):
+        if output is not None:
+            output.finish()
+    streams.error.write(status)
+    streams.error.finish()
+
+
+def _exec_status(rt: Runtime, task: RemoteTask, streams: Streams, protocol: str) -> bytes:
+    return status_from_exit_code(run_exec(rt, task=task, streams=streams), protocol=protocol)
+
+
+def _attach_status(rt: Runtime, task: RemoteTask, streams: Streams, protocol: str) -> bytes:
+    run_attach(rt, task=task, streams=streams)
+    return status_from_exit_code(0, protocol=protocol)

@@ -1,0 +1,152 @@
+"""One stream of a session, as those see it who read and write it: waiting, in threads of their own."""
+
+from collections import deque
+from contextlib import suppress
+from threading import Condition, Lock
+from typing import Protocol
+
+from shim.errors import Cancelled
+from shim.streaming.spdy import Buffer, Headers, NotAllowed
+
+_COPY_BELOW = 1024
+_COPIED = 4096
+"""Pieces shorter than _COPY_BELOW are put together in blocks of _COPIED: a view costs 200 bytes, however short."""
+
+
+class Sending(Protocol):
+    """What a channel needs of its session; all is called under the session's lock."""
+
+    def room(self, channel: "Channel") -> int:
+        """How much may be queued; 0 to wait, NotAllowed when the stream is gone."""
+        ...
+
+    def put(self, channel: "Channel", data: Buffer, *, fin: bool) -> None:
+        """Queue and send."""
+        ...
+
+    def consumed(self, channel: "Channel", count: int) -> None:
+        """Let the peer send as much again."""
+        ...
+
+    def reset(self, channel: "Channel") -> None:
+        """End the stream."""
+        ...
+
+    def accept(self, channel: "Channel") -> None:
+        """Answer that the stream is taken."""
+        ...
+
+
+class Channel:
+    """A stream of bytes each way. One thread reads, one writes; any may `abandon` or `reset`."""
+
+    def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, roomy: Condition) -> None:
+        self.id = stream_id
+        self._headers = dict(headers)
+        self._sending = sending
+        self._lock = lock
+        self._readable = Condition(lock)
+        self._roomy = roomy
+        self._pieces: deque[bytes | memoryview | bytearray] = deque()
+        self._ended = False  # nothing more comes
+        self._finished = False  # nothing more is written
+        self._abandoned = False  # nobody reads any more
+        self._lost: str = ""  # why the session is over, once it is
+
+    def header(self, name: str) -> str:
+        """Give the value of a header, empty when it is not there."""
+        return self._headers.get(name, "")
+
+    def accept(self) -> None:
+        """Take the stream; before this nothing can be written."""
+        with self._lock:
+            self._sending.accept(self)
+
+    def read(self) -> Buffer:
+        """Wait for bytes; empty at the end of what the client sends. Cancelled when the client has gone."""
+        with self._lock:
+            self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._lost)
+            if self._pieces and not self._abandoned:
+                piece = self._pieces.popleft()
+                self._sending.consumed(self, len(piece))
+                return bytes(piece) if isinstance(piece, bytearray) else piece
+            if self._lost and not self._abandoned and not self._ended:
+                raise Cancelled(self._lost)
+            return b""
+
+    def write(self, data: Buffer) -> None:
+        """Send all of `data`, waiting while the client does not take it. Cancelled when the client has gone.
+
+        A stream that the client has ended swallows it: the others go on.
+        """
+        rest = memoryview(data)
+        try:
+            with self._lock:
+                while rest:
+                    count = min(len(rest), self._wait_room())
+                    self._sending.put(self, rest[:count], fin=False)
+                    rest = rest[count:]
+        except NotAllowed:
+            return
+
+    def finish(self) -> None:
+        """Say that nothing more will be written. Idempotent."""
+        with self._lock:
+            if self._lost or self._finished:
+                return
+            self._finished = True
+            with suppress(NotAllowed):  # the client has ended the stream
+                self._sending.put(self, b"", fin=True)
+
+    def abandon(self) -> None:
+        """Read no more: what still comes is dropped, and a reader that waits gets the end. Idempotent."""
+        with self._lock:
+            self._abandoned = True
+            while self._pieces:
+                self._sending.consumed(self, len(self._pieces.popleft()))
+            self._readable.notify_all()
+
+    def reset(self) -> None:
+        """End the stream at once, both ways."""
+        with self._lock:
+            self._ended = self._finished = True
+            self._sending.reset(self)
+            self._readable.notify_all()
+
+    def _wait_room(self) -> int:
+        while not (self._lost or (room := self._sending.room(self))):
+            self._roomy.wait()
+        if self._lost:
+            raise Cancelled(self._lost)
+        return room
+
+    # By the session, under its lock.
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes, and nothing more is written."""
+        return self._ended and self._finished
+
+    def feed(self, data: memoryview) -> None:
+        """Take bytes from the client."""
+        if self._abandoned:
+            self._sending.consumed(self, len(data))
+            return
+        last = self._pieces[-1] if self._pieces else None
+        if len(data) >= _COPY_BELOW:
+            self._pieces.append(data)
+        elif isinstance(last, bytearray) and len(last) < _COPIED:
+            last += data
+        else:
+            self._pieces.append(bytearray(data))
+        self._readable.notify()
+
+    def end(self) -> None:
+        """Take note that the client sends nothing more here."""
+        self._ended = True
+        self._readable.notify_all()
+
+    def lose(self, why: str) -> None:
+        """Take note that the session is over."""
+        self._lost = why
+        self._readable.notify_all()

@@ -1,0 +1,82 @@
+"""The bytes of one client's connection, plain or under TLS, without ever waiting."""
+
+import array
+import fcntl
+import socket
+import ssl
+import termios
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from shim.streaming.spdy import Buffer
+
+_PIECE = 64 * 1024
+_BUFFERS = 64
+"""Of one `sendmsg`; the kernel takes 1024, but more than a socket's buffer is never sent at once."""
+
+
+class Pipe:
+    """A connected socket. Not thread-safe."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+
+    def fileno(self) -> int:
+        """Descriptor to poll."""
+        return self._socket.fileno()
+
+    def receive(self) -> bytes | None:
+        """Give what has come, empty at the end, None when nothing is there. OSError when the connection is lost."""
+        try:
+            return self._socket.recv(_PIECE)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether there is something to receive that a poll does not tell of."""
+        return False
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        """Send from the first buffers on; how many bytes went, 0 when none can now."""
+        try:
+            return self._socket.sendmsg(list(islice(buffers, _BUFFERS)))
+        except BlockingIOError:
+            return 0
+
+    def end_sending(self) -> None:
+        """Let the client read the end."""
+        with suppress(OSError):  # it has gone already
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def unsent(self) -> int:
+        """Bytes that the kernel still has to deliver."""
+        count = array.array("i", [0])
+        fcntl.ioctl(self._socket, termios.TIOCOUTQ, count)
+        return count[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+class TlsPipe(Pipe):
+    """A socket after its TLS handshake."""
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        super().__init__(connected)
+        self._tls = connected
+
+    @property
+    def holds_data(self) -> bool:
+        """See `Pipe`: what was decrypted with an earlier piece."""
+        return self._tls.pending() > 0
+
+    def send(self, buffers: Sequence[Buffer]) -> int:
+        """See `Pipe`. One record at a time: what TLS was given once it must be given again."""
+        try:
+            return self._tls.send(buffers[0])
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return 0

@@ -1,0 +1,154 @@
+"""The name/value header block and its compression (2.6.10).
+
+Each direction of a session has one zlib stream for all its header blocks, started with a dictionary that the
+protocol fixes. So every block must be inflated, also one that is refused, or the next one cannot be read.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable
+
+from shim.streaming.spdy.errors import NotAllowed, ResetStatus, SessionError, StreamError
+
+Headers = tuple[tuple[str, str], ...]
+"""Pairs of lower case name and value; a name with several values comes several times in a row."""
+
+_LENGTH = struct.Struct("!I")
+_SEPARATOR = b"\0"
+
+# The dictionary is 1423 bytes long and zlib knows it as 0xe3c6a7c2: first words of HTTP, each behind its length in
+# four bytes as in a header block, then status codes, dates and media types in running text.
+_WORDS = (
+    "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
+    "authorization cache-control connection content-base content-encoding content-language content-length "
+    "content-location content-md5 content-range content-type date etag expect expires from host if-match "
+    "if-modified-since if-none-match if-range if-unmodified-since last-modified location max-forwards pragma "
+    "proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade "
+    "user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie "
+    "keep-alive origin"
+)
+_TEXT = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized"
+    "403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable"
+    "Jan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMT"
+    "chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,"
+    "publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+
+
+def _counted(field: bytes) -> bytes:
+    return _LENGTH.pack(len(field)) + field
+
+
+DICTIONARY = b"".join(_counted(word.replace("_", " ").encode()) for word in _WORDS.split()) + _TEXT.encode()
+
+
+def block_from_headers(headers: Iterable[tuple[str, str]]) -> bytes:
+    """The block, not yet compressed. NotAllowed for a name or value that SPDY cannot carry."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        if not _is_name(name) or "\0" in value:
+            raise NotAllowed(f"header {name!r} cannot be sent: not a lower case name, or NUL in its value")
+        values.setdefault(name, []).append(value)
+    return _LENGTH.pack(len(values)) + b"".join(_pair(name, several) for name, several in values.items())
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and name.isascii() and "\0" not in name and name == name.lower()
+
+
+def _pair(name: str, values: list[str]) -> bytes:
+    if len(values) > 1 and not all(values):
+        raise NotAllowed(f"header {name!r} cannot be sent: an empty one among several values")
+    try:
+        value = "\0".join(values).encode("latin-1")
+    except UnicodeEncodeError as exc:
+        raise NotAllowed(f"header {name!r} cannot be sent: its value is not latin-1") from exc
+    return _counted(name.encode()) + _counted(value)
+
+
+def headers_from_block(block: bytes, *, stream_id: int) -> Headers:
+    """The pairs of an inflated block; StreamError PROTOCOL_ERROR when it breaks a rule of 2.6.10."""
+    fields = _Fields(block, stream_id)
+    seen: set[bytes] = set()
+    pairs: list[tuple[str, str]] = []
+    for _ in range(fields.count()):
+        name, value = fields.take(), fields.take()
+        if not name or not name.isascii() or _SEPARATOR in name or name != name.lower() or name in seen:
+            raise fields.error(f"header name {name[:64]!r} is empty, twice there or not lower case ASCII")
+        seen.add(name)
+        values = value.split(_SEPARATOR)
+        if len(values) > 1 and not all(values):
+            raise fields.error(f"header {name[:64]!r} has an empty one among several values")
+        pairs.extend((name.decode("ascii"), one.decode("latin-1")) for one in values)
+    fields.expect_end()
+    return tuple(pairs)
+
+
+class _Fields:
+    """A cursor over the counted fields of a block."""
+
+    def __init__(self, block: bytes, stream_id: int) -> None:
+        self._block = block
+        self._at = 0
+        self._stream_id = stream_id
+
+    def error(self, reason: str) -> StreamError:
+        return StreamError(self._stream_id, ResetStatus.PROTOCOL_ERROR, reason)
+
+    def _number(self) -> int:
+        if self._at + 4 > len(self._block):
+            raise self.error("header block is too short")
+        (number,) = _LENGTH.unpack_from(self._block, self._at)
+        self._at += 4
+        return int(number)
+
+    def count(self) -> int:
+        return self._number()
+
+    def take(self) -> bytes:
+        length = self._number()
+        if length > len(self._block) - self._at:
+            raise self.error("header block is too short")
+        field = self._block[self._at : self._at + length]
+        self._at += length
+        return field
+
+    def expect_end(self) -> None:
+        if self._at != len(self._block):
+            raise self.error("header block is longer than its headers")
+
+
+class Deflater:
+    """Compresses the blocks of one direction."""
+
+    def __init__(self) -> None:
+        # A window of 2 KiB holds the dictionary. The defaults of zlib would cost 256 KiB for each connection, and save
+        # nothing on the few short headers that are ever sent.
+        self._zlib = zlib.compressobj(level=6, wbits=11, memLevel=1, zdict=DICTIONARY)
+
+    def deflate(self, block: bytes) -> bytes:
+        """The compressed bytes of this block, complete for the peer to inflate."""
+        return self._zlib.compress(block) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
+
+
+class Inflater:
+    """Decompresses the blocks of one direction, never to more than a limit each."""
+
+    def __init__(self, *, max_block: int) -> None:
+        """`max_block`: bytes of one inflated block."""
+        self._zlib = zlib.decompressobj(zdict=DICTIONARY)
+        self._max_block = max_block
+
+    def inflate(self, data: bytes) -> bytes:
+        """The block. SessionError when it is not zlib, or larger than the limit: what follows could not be read."""
+        try:
+            block = self._zlib.decompress(data, self._max_block + 1)
+        except zlib.error as exc:
+            raise SessionError(f"header block cannot be inflated: {exc}") from exc
+        if len(block) > self._max_block:
+            raise SessionError(f"header block inflates to more than {self._max_block} bytes")
+        if self._zlib.eof:
+            raise SessionError("the zlib stream of the headers was ended")
+        return block

@@ -1,0 +1,263 @@
+"""Sessions over WebSocket: channels that are numbered in the first byte of each message, or SPDY as a tunnel.
+
+Sources: RFC 6455, and the `channel.k8s.io` subprotocols as kubectl, the API server and the kubelet speak them.
+WebSocket has no windows: what is held for slow readers, and queued for slow clients, bounds what is read.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMessage
+from wsproto.utilities import RemoteProtocolError
+
+from shim.streaming import spdy
+from shim.streaming.spdy import (
+    Buffer,
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    GoAwayStatus,
+    Headers,
+    NotAllowed,
+    StreamHalfClosed,
+    StreamOpened,
+)
+
+MAX_HELD = 1 << 20
+"""Bytes that wait for slow readers before no more is read."""
+
+MAX_QUEUED = 256 * 1024
+"""Bytes that wait for a slow client before no more is written, and no more is read: each ping is answered."""
+
+CLOSE_CHANNEL = 255
+"""`v5.channel.k8s.io`: the next byte is the channel of which nothing more comes."""
+
+_NORMAL_CLOSURE, _PROTOCOL_ERROR = 1000, 1002
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Part of a message."""
+
+    data: bytes
+    first: bool
+    last: bool
+
+
+class _Messages:
+    """Frames and messages, whatever they mean."""
+
+    def __init__(self) -> None:
+        self._protocol = Connection(ConnectionType.SERVER)
+        self._out: list[Buffer] = []
+        self._inside = False  # a message of which more comes
+        self.queued = 0
+        self.ended = ""  # why, once it is
+
+    def receive(self, data: bytes) -> list[_Piece]:
+        """Give the pieces of messages in `data`, after which `ended` may be set. Pings are answered."""
+        pieces: list[_Piece] = []
+        if self.ended:
+            return pieces
+        try:
+            self._protocol.receive_data(data)
+            for event in self._protocol.events():
+                self._take(event, pieces)
+        except RemoteProtocolError as error:
+            self.close(_PROTOCOL_ERROR)
+            self.ended = f"not WebSocket: {error}"
+        return pieces
+
+    def _take(self, event: object, pieces: list[_Piece]) -> None:
+        match event:
+            case Message():
+                data = event.data.encode() if isinstance(event.data, str) else bytes(event.data)
+                pieces.append(_Piece(data, first=not self._inside, last=event.message_finished))
+                self._inside = not event.message_finished
+            case Ping():
+                self._put(self._protocol.send(event.response()))
+            case CloseConnection():
+                self.ended = f"closed with code {event.code}"
+                if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+                    self._put(self._protocol.send(event.response()))
+                else:  # wsproto could not read the frame
+                    self.close(_PROTOCOL_ERROR)
+
+    def send(self, data: bytes, *, text: bool = False) -> None:
+        """Queue a message; nothing after the end."""
+        if self._protocol.state is ConnectionState.OPEN:
+            message = TextMessage(data.decode("ascii")) if text else BytesMessage(data)
+            self._put(self._protocol.send(message))
+
+    def close(self, code: int) -> None:
+        """Queue the end. Idempotent."""
+        if self._protocol.state is ConnectionState.OPEN:
+            self._put(self._protocol.send(CloseConnection(code)))
+
+    def take(self) -> list[Buffer]:
+        """All that is queued."""
+        out, self._out, self.queued = self._out, [], 0
+        return out
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self.queued += len(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channels:
+    """What the channels of a connection are: fixed by the request, not opened by the client."""
+
+    headers: Mapping[int, Headers]
+    """By number, as SPDY would have opened them."""
+    greetings: Mapping[int, bytes] = field(default_factory=dict)
+    """First messages; an empty one tells the client that the server is ready."""
+    base64: bool = False
+    closes: bool = False
+    """Whether the client can end a channel (`v5`)."""
+
+
+class ChannelWire:
+    """See `shim.streaming.wire.Wire`."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._messages = _Messages()
+        self._open = set(channels.headers)
+        self._held = 0
+        self._begun = False
+        self._current = -1  # the channel of the message under way
+        self._rest = b""  # base64 that is no whole group yet
+
+    def receive_data(self, data: bytes) -> Sequence[Event]:
+        """See `Wire`."""
+        events = self._begin()
+        for piece in self._messages.receive(data):
+            events += self._events(piece)
+        if self._messages.ended:
+            events.append(ConnectionTerminated(GoAwayStatus.OK, self._messages.ended))
+        return events
+
+    def receive_eof(self) -> Sequence[Event]:
+        """See `Wire`."""
+        self._messages.ended = self._messages.ended or "the connection ended"
+        return [ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)]
+
+    @property
+    def wants_data(self) -> bool:
+        """See `Wire`."""
+        return self._held < MAX_HELD and self._messages.queued < MAX_QUEUED and not self.closed
+
+    @property
+    def closed(self) -> bool:
+        """See `Wire`."""
+        return bool(self._messages.ended)
+
+    def buffers_to_send(self) -> list[Buffer]:
+        """See `Wire`."""
+        return self._messages.take()
+
+    def reply(self, stream_id: int, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """See `Wire`: channels need no answer."""
+
+    def send_window(self, stream_id: int) -> int:
+        """See `Wire`."""
+        if stream_id not in self._open or self.closed:
+            raise NotAllowed(f"channel {stream_id} is closed")
+        return max(0, MAX_QUEUED - self._messages.queued)
+
+    def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
+        """See `Wire`. There is no half-close: a channel ends with the connection."""
+        self.send_window(stream_id)
+        if data:
+            self._send(stream_id, data)
+        if fin:
+            self._open.discard(stream_id)
+
+    def acknowledge(self, stream_id: int, count: int) -> None:  # noqa: ARG002 - all channels share one bound
+        """See `Wire`."""
+        self._held -= count
+
+    def reset(self, stream_id: int) -> None:
+        """See `Wire`."""
+        self._open.discard(stream_id)
+
+    def goaway(self) -> None:
+        """See `Wire`."""
+        self._messages.close(_NORMAL_CLOSURE)
+
+    def _begin(self) -> list[Event]:
+        if self._begun:
+            return []
+        self._begun = True
+        for number, greeting in self._channels.greetings.items():
+            self._send(number, greeting)
+        return [StreamOpened(number, headers, 0, 0) for number, headers in self._channels.headers.items()]
+
+    def _send(self, number: int, data: Buffer) -> None:
+        if self._channels.base64:
+            self._messages.send(b"%d" % number + base64.b64encode(data), text=True)
+        else:
+            self._messages.send(bytes((number,)) + data)
+
+    def _events(self, piece: _Piece) -> list[Event]:
+        data = piece.data
+        if piece.first or self._current < 0:
+            if not data:
+                return []
+            self._current = data[0] - (ord("0") if self._channels.base64 else 0)
+            data = data[1:]
+        number = self._current
+        if piece.last:
+            self._current = -1
+        if number == CLOSE_CHANNEL and self._channels.closes:
+            return [StreamHalfClosed(closed) for closed in data[:1] if closed in self._channels.headers]
+        if self._channels.base64:
+            data = self._decoded(data, last=piece.last)
+        # Channels that were not asked for are ignored, as all servers of this protocol do.
+        if not data or number not in self._channels.headers:
+            return []
+        self._held += len(data)
+        return [DataReceived(number, memoryview(data))]
+
+    def _decoded(self, data: bytes, *, last: bool) -> bytes:
+        data = self._rest + data
+        whole = len(data) if last else len(data) // 4 * 4
+        self._rest = data[whole:]
+        try:
+            return base64.b64decode(data[:whole], validate=True)
+        except binascii.Error:
+            self._messages.close(_PROTOCOL_ERROR)
+            self._messages.ended = "a message that is not base64"
+            return b""
+
+
+class TunnelWire(spdy.Connection):
+    """SPDY whose bytes are the payload of binary messages, as port-forward over WebSocket has it."""
+
+    def __init__(self) -> None:
+        super().__init__(spdy.Role.SERVER)
+        self._messages = _Messages()
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """See `Wire`."""
+        events: list[Event] = []
+        for piece in self._messages.receive(data):
+            events += super().receive_data(piece.data)
+        if self._messages.ended:
+            events += super().receive_eof()
+        return events
+
+    @property
+    def wants_data(self) -> bool:
+        """See `Wire`."""
+        return super().wants_data and self._messages.queued < MAX_QUEUED
+
+    def buffers_to_send(self) -> list[Buffer]:
+        """See `Wire`."""
+        if inner := super().buffers_to_send():
+            self._messages.send(b"".join(inner))
+        return self._messages.take()

@@ -1,0 +1,60 @@
+"""How the streams of a session share one connection, whatever the protocol."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from shim.streaming.spdy import Buffer, Event
+
+
+class Wire(Protocol):
+    """A protocol without input or output. `shim.streaming.spdy.Connection` is one, and its manual holds for all.
+
+    `NotAllowed` is raised for a stream that is gone. Streams come as `StreamOpened`, and what they are is told by their
+    headers, also where the protocol numbers them and has no headers.
+    """
+
+    def receive_data(self, data: bytes) -> Sequence[Event]:
+        """Give the events of these bytes. The first call has what came with the HTTP request, often nothing."""
+        ...
+
+    def receive_eof(self) -> Sequence[Event]:
+        """Give the events of the end of the connection."""
+        ...
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether to read from the connection."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Send what is queued, then close."""
+        ...
+
+    def buffers_to_send(self) -> list[Buffer]:
+        """All that waits to be sent; it is taken."""
+        ...
+
+    def reply(self, stream_id: int, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Accept a stream."""
+        ...
+
+    def send_window(self, stream_id: int) -> int:
+        """How many bytes `send_data` takes now."""
+        ...
+
+    def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
+        """Queue bytes; `fin` half-closes, where the protocol can."""
+        ...
+
+    def acknowledge(self, stream_id: int, count: int) -> None:
+        """Say that so many bytes were consumed."""
+        ...
+
+    def reset(self, stream_id: int) -> None:
+        """End a stream, both ways."""
+        ...
+
+    def goaway(self) -> None:
+        """Say that nothing more will come."""
+        ...

@@ -1,0 +1,96 @@
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from shim import deadline
+from shim.container.exec_process import end_process, wait_ended
+from shim.errors import Cancelled
+from shim.ids import ContainerId
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_state import ExecScript
+from tests.pods import ready_pod, running
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def container(rt: Runtime) -> ContainerId:
+    return running(rt, ready_pod(rt))
+
+
+@pytest.fixture
+def leader() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that leads a group, as those of an exec do, with a child whose pid it tells."""
+    script = "sleep 1000 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def begun(engine: FakeEngine, container: ContainerId, *, pid: int) -> str:
+    """An exec that has closed its output and goes on."""
+    engine.script_exec(ExecScript(endless=True, pid=pid))
+    exec_id = engine.create_exec(container, body={"Cmd": ["x"]})
+    with engine.start_exec(exec_id):
+        return exec_id
+
+
+def test_the_group_ends_with_its_leader(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
+) -> None:
+    assert leader.stdout is not None
+    assert leader.stdout.readline().strip().isdigit()
+    exec_id = begun(engine, container, pid=leader.pid)
+
+    assert end_process(rt, exec_id, container_id=container) is None
+
+    assert leader.wait(SECONDS) == -9
+    # The pipe ends when the last process that holds it has ended.
+    assert leader.stdout.read() == b""
+
+
+def test_what_ended_by_itself_is_not_killed(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    exec_id = begun(engine, container, pid=os.getpid())
+    engine.exit_exec(exec_id, exit_code=4)
+
+    ended = end_process(rt, exec_id, container_id=container)
+
+    assert ended is not None
+    assert ended.exit_code == 4
+
+
+def test_a_process_that_goes_on_without_output_is_waited_for(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+
+    def end() -> None:
+        leader.terminate()
+        leader.wait(SECONDS)
+        engine.exit_exec(exec_id, exit_code=143)
+
+    ending = threading.Timer(0.1, end)
+    ending.start()
+    ended = wait_ended(rt, exec_id, container_id=container)
+    ending.join()
+
+    assert (ended.running, ended.exit_code) == (False, 143)
+    os.killpg(leader.pid, 9)
+
+
+def test_the_wait_ends_with_its_client(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+    scope = deadline.Scope()
+    leaving = threading.Timer(0.1, scope.cancel)
+    leaving.start()
+
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        wait_ended(rt, exec_id, container_id=container)
+    leaving.join()
+    os.killpg(leader.pid, 9)

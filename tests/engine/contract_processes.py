@@ -1,0 +1,80 @@
+"""What every Engine must do with the input and the terminal of a process. See `tests.engine.contract`."""
+
+import pytest
+
+from shim.engine.interface import AttachOptions, JsonObject
+from shim.errors import FailedPrecondition
+from tests.engine.contract import Subject
+
+
+def _exec_body(command: list[str], **changes: object) -> JsonObject:
+    return {"Cmd": command, "AttachStdin": True, "AttachStdout": True, "AttachStderr": True, **changes}
+
+
+def test_an_exec_reads_its_input_to_the_end(subject: Subject) -> None:
+    subject.expect_cat(["cat"])
+    exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(["cat"]))
+    output = b""
+    with subject.engine.start_exec(exec_id) as stream:
+        frames = stream.frames()
+        stream.write(b"one\n")
+        while output != b"one\n":
+            output += next(frames)[1]
+        stream.write(memoryview(b"two\n"))
+        stream.close_stdin()
+        output += b"".join(data for _, data in frames)
+    ended = subject.engine.inspect_exec(exec_id)
+
+    assert output == b"one\ntwo\n"
+    assert (ended.running, ended.exit_code) == (False, 0)
+
+
+def test_the_terminal_of_an_exec_has_the_size_it_was_given(subject: Subject) -> None:
+    command = ["sh", "-c", "read line; stty size"]
+    subject.expect_stty(command)
+    exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command, Tty=True))
+    output = b""
+    with subject.engine.start_exec(exec_id, tty=True) as stream:
+        subject.engine.resize_exec(exec_id, width=101, height=37)
+        stream.write(b"\n")
+        while piece := stream.read():
+            output += piece
+
+    assert output.strip() == b"37 101"
+
+
+def _attach(*, stdin: bool = True) -> AttachOptions:
+    return AttachOptions(stdin=stdin, stdout=True, stderr=True, detach_keys="")
+
+
+def test_an_attachment_is_the_input_and_output_of_the_container(subject: Subject) -> None:
+    container_id = subject.running(Cmd=["cat"], OpenStdin=True, StdinOnce=True)
+    with subject.engine.attach_container(container_id, options=_attach()) as stream:
+        frames = stream.frames()
+        stream.write(b"hello\n")
+        assert next(frames) == (1, b"hello\n")
+        stream.close_stdin()
+        assert list(frames) == []
+
+    assert subject.engine.wait_container(container_id) == 0
+
+
+def test_an_attachment_ends_with_its_container_and_the_container_not_with_it(subject: Subject) -> None:
+    container_id = subject.running()
+    with subject.engine.attach_container(container_id, options=_attach(stdin=False)):
+        pass
+    assert subject.engine.inspect_container(container_id).state.running
+    with subject.engine.attach_container(container_id, options=_attach(stdin=False)) as stream:
+        subject.engine.kill_container(container_id, signal="SIGKILL")
+        assert list(stream.frames()) == []
+
+
+def test_a_container_that_does_not_run_has_no_terminal_to_resize(subject: Subject) -> None:
+    with pytest.raises(FailedPrecondition):
+        subject.engine.resize_container(subject.created(Tty=True), width=80, height=24)
+
+
+def test_the_terminal_of_a_running_container_is_resized(subject: Subject) -> None:
+    container_id = subject.running(Tty=True)
+
+    subject.engine.resize_container(container_id, width=80, height=24)

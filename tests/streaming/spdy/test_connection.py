@@ -1,0 +1,511 @@
+"""Both roles over transcripts written by hand: what is sent for what is received."""
+
+import zlib
+
+import pytest
+
+from shim.streaming.spdy import (
+    Connection,
+    ConnectionTerminated,
+    DataReceived,
+    GoAwayReceived,
+    GoAwayStatus,
+    HeadersReceived,
+    Limits,
+    NotAllowed,
+    PingAcked,
+    PingReceived,
+    ResetStatus,
+    Role,
+    StreamHalfClosed,
+    StreamOpened,
+    StreamReplied,
+    StreamReset,
+    WindowOpened,
+)
+from shim.streaming.spdy.headers import DICTIONARY
+from tests.streaming.spdy.wire import (
+    FIN,
+    Peer,
+    block,
+    control,
+    data,
+    exchange,
+    goaway,
+    joined,
+    ping,
+    rst_stream,
+    settings,
+    window_update,
+    words,
+)
+
+KIB = 1024
+GREETING = bytes.fromhex(
+    "80030004 00000014 00000002 00000004 000003e8 00000007 00040000"  # 1000 streams, windows of 256 KiB
+    "80030009 00000008 00000000 000f0000"  # and 960 KiB more for the session
+)
+STDIN = (b"streamtype", b"stdin")
+
+
+def server(peer: Peer, *stream_ids: int, limits: Limits | None = None) -> Connection:
+    """A server with these streams open and replied to, and nothing left to send."""
+    connection = Connection(Role.SERVER, limits)
+    for stream_id in stream_ids:
+        connection.receive_data(peer.syn_stream(stream_id, STDIN))
+        connection.reply(stream_id)
+    connection.data_to_send()
+    return connection
+
+
+def pair(limits: Limits | None = None) -> tuple[Connection, Connection, int]:
+    """A client and a server with one stream between them, opened by the client."""
+    client, server = Connection(Role.CLIENT, limits), Connection(Role.SERVER, limits)
+    stream_id = client.open_stream([("streamtype", "stdin")])
+    exchange(client, server)
+    server.reply(stream_id)
+    exchange(client, server)
+    return client, server, stream_id
+
+
+def reads(connection: Connection) -> bool:
+    """A function, so that mypy does not take the answer for a constant."""
+    return connection.wants_data
+
+
+def is_closed(connection: Connection) -> bool:
+    """As `reads`."""
+    return connection.closed
+
+
+def server_that_finished() -> Connection:
+    connection = server(Peer(), 1)
+    connection.send_headers(1, [], fin=True)
+    return connection
+
+
+def sent_headers(connection: Connection, *, kind: int) -> tuple[int, bytes]:
+    """The stream and the inflated block of the one frame that waits, which is the first with headers."""
+    sent = connection.data_to_send()
+    assert sent[:4] == words(0x80030000 | kind)
+    assert sent[4:8] == words(len(sent) - 8)
+    return int.from_bytes(sent[8:12], "big"), zlib.decompressobj(zdict=DICTIONARY).decompress(sent[12:])
+
+
+def test_a_server_says_nothing_before_the_client() -> None:
+    connection = Connection(Role.SERVER)
+    assert connection.receive_data(ping(1)[:11]) == []
+    assert connection.data_to_send() == b""
+    assert connection.receive_data(ping(1)[11:]) == [PingReceived(1)]
+    assert connection.data_to_send() == GREETING + ping(1)
+
+
+def test_a_client_greets_with_its_first_frame() -> None:
+    connection = Connection(Role.CLIENT)
+    assert connection.ping() == 1
+    assert connection.data_to_send() == GREETING + ping(1)
+
+
+def test_a_stream_from_open_to_over() -> None:
+    peer, connection = Peer(), Connection(Role.SERVER)
+    assert connection.receive_data(peer.syn_stream(1, STDIN, priority=2)) == [
+        StreamOpened(1, (("streamtype", "stdin"),), associated=0, priority=2)
+    ]
+    connection.data_to_send()
+    connection.reply(1)
+    assert sent_headers(connection, kind=2) == (1, block())
+    assert joined(connection.receive_data(data(1, b"ab") + data(1, b"c", flags=FIN))) == [
+        (1, b"abc"),
+        StreamHalfClosed(1),
+    ]
+    connection.acknowledge(1, 3)
+    connection.send_data(1, b"hello")
+    connection.send_data(1, b"", fin=True)
+    assert connection.data_to_send() == data(1, b"hello") + data(1, flags=FIN)
+    with pytest.raises(NotAllowed, match="closed"):
+        connection.send_window(1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 13, 64])
+def test_any_split_of_the_bytes_gives_the_same(size: int) -> None:
+    peer = Peer()
+    stream = (
+        peer.syn_stream(1, STDIN)
+        + data(1, b"x" * 100)
+        + ping(1)
+        + peer.syn_stream(3, STDIN, flags=FIN)
+        + data(9, b"unknown")
+        + data(1, b"y", flags=FIN)
+        + data(3, b"finished")
+        + rst_stream(1, 5)
+        + goaway(0, 0)
+    )
+    whole, split = Connection(Role.SERVER), Connection(Role.SERVER)
+    events = [event for at in range(0, len(stream), size) for event in split.receive_data(stream[at : at + size])]
+    assert joined(events) == joined(whole.receive_data(stream))
+    assert split.data_to_send() == whole.data_to_send()
+
+
+def test_headers_after_the_reply() -> None:
+    peer = Peer()
+    connection = server(peer, 1)
+    assert connection.receive_data(peer.headers(1, (b"a", b"1\x002"), flags=FIN)) == [
+        HeadersReceived(1, (("a", "1"), ("a", "2"))),
+        StreamHalfClosed(1),
+    ]
+    connection.send_headers(1, [("b", "3")])
+    assert connection.data_to_send()[:4] == bytes.fromhex("80030008")
+    with pytest.raises(NotAllowed, match="finished"):
+        server_that_finished().send_headers(1, [])
+
+
+def test_nothing_is_sent_before_the_reply() -> None:
+    connection = Connection(Role.SERVER)
+    connection.receive_data(Peer().syn_stream(1, STDIN))
+    for attempt in (
+        lambda: connection.send_window(1),
+        lambda: connection.send_data(1, b"x"),
+        lambda: connection.send_data(1, b"", fin=True),
+        lambda: connection.send_headers(1, []),
+    ):
+        with pytest.raises(NotAllowed, match="waiting"):
+            attempt()
+
+
+def test_a_stream_is_replied_to_once() -> None:
+    connection = server(Peer(), 1)
+    with pytest.raises(NotAllowed, match="reply cannot be sent"):
+        connection.reply(1)
+
+
+def test_headers_that_cannot_be_sent_leave_the_connection_as_it_was() -> None:
+    peer = Peer()
+    connection = Connection(Role.SERVER)
+    connection.receive_data(peer.syn_stream(1, STDIN))
+    queued = connection.queued
+    with pytest.raises(NotAllowed, match="cannot be sent"):
+        connection.reply(1, [("Bad", "name")])
+    assert connection.queued == queued
+    connection.reply(1, [("good", "name")])
+
+
+def test_a_client_opens_and_hears_the_reply() -> None:
+    client = Connection(Role.CLIENT)
+    assert [client.open_stream([("a", str(n))], priority=n) for n in range(3)] == [1, 3, 5]
+    client.send_data(1, b"at once")
+    peer = Peer()
+    assert client.receive_data(peer.syn_reply(1, (b"ok", b"")) + peer.syn_reply(3, flags=FIN)) == [
+        StreamReplied(1, (("ok", ""),)),
+        StreamReplied(3, ()),
+        StreamHalfClosed(3),
+    ]
+
+
+def test_data_passes_both_ways_with_half_close() -> None:
+    client, server, stream_id = pair()
+    client.send_data(stream_id, b"question", fin=True)
+    _, of_server = exchange(client, server)
+    assert joined(of_server) == [(stream_id, b"question"), StreamHalfClosed(stream_id)]
+    server.acknowledge(stream_id, 8)
+    server.send_data(stream_id, memoryview(b"answer"), fin=True)
+    of_client, _ = exchange(client, server)
+    assert joined(of_client) == [(stream_id, b"answer"), StreamHalfClosed(stream_id)]
+    client.acknowledge(stream_id, 6)
+    for side in (client, server):
+        with pytest.raises(NotAllowed, match="closed"):
+            side.send_data(stream_id, b"x")
+
+
+def test_long_data_is_cut_into_frames_and_not_copied() -> None:
+    connection = server(Peer(), 1)
+    payload = bytes(150 * KIB)
+    connection.send_data(1, payload, fin=True)
+    buffers = connection.buffers_to_send()
+    assert buffers[0::2] == [
+        bytes.fromhex("00000001 00010000"),
+        bytes.fromhex("00000001 00010000"),
+        bytes.fromhex("00000001 01005800"),
+    ]
+    assert all(isinstance(view, memoryview) and view.obj is payload for view in buffers[1::2])
+
+
+def test_short_data_is_one_buffer() -> None:
+    connection = server(Peer(), 1)
+    connection.send_data(1, b"short")
+    assert connection.buffers_to_send() == [data(1, b"short")]
+
+
+def test_what_waits_to_be_sent_is_bounded() -> None:
+    connection = server(Peer(), 1, limits=Limits(max_queued=100))
+    assert connection.send_window(1) == 100
+    connection.send_data(1, bytes(60))
+    assert connection.send_window(1) == 32  # 60 and a header of 8
+    with pytest.raises(NotAllowed, match="33 bytes are more"):
+        connection.send_data(1, bytes(33))
+    connection.data_to_send()
+    assert connection.send_window(1) == 100
+
+
+def test_a_peer_without_windows_does_not_stop_what_is_sent() -> None:
+    connection = server(Peer(), 1)
+    for _ in range(100):
+        connection.send_data(1, bytes(64 * KIB))
+        connection.data_to_send()
+    assert connection.send_window(1) == Limits().max_queued
+
+
+@pytest.mark.parametrize("shown", [settings(initial_window_size=65536), window_update(1, 1), window_update(0, 1)])
+def test_the_windows_of_a_peer_that_has_some_are_kept(shown: bytes) -> None:
+    connection = server(Peer(), 1)
+    connection.send_data(1, bytes(60 * KIB))
+    connection.data_to_send()
+    connection.receive_data(shown)
+    assert 4 * KIB <= connection.send_window(1) <= 4 * KIB + 1
+
+
+def test_windows_may_be_trusted_from_the_start() -> None:
+    connection = server(Peer(), 1, 3, limits=Limits(trust_peer_windows=True))
+    assert connection.send_window(1) == 64 * KIB
+    connection.send_data(1, bytes(64 * KIB))
+    connection.data_to_send()
+    assert (connection.send_window(1), connection.send_window(3)) == (0, 0)
+    connection.send_data(1, b"", fin=True)  # takes no room in a window
+    assert connection.receive_data(window_update(0, 100)) == [WindowOpened(0)]
+    assert connection.send_window(3) == 100
+
+
+def test_windows_open_for_the_stream_and_the_session() -> None:
+    connection = server(Peer(), 1, limits=Limits(trust_peer_windows=True))
+    connection.send_data(1, bytes(64 * KIB))
+    connection.data_to_send()
+    assert connection.receive_data(window_update(1, 50)) == [WindowOpened(1)]
+    assert connection.send_window(1) == 0
+    assert connection.receive_data(window_update(0, 70)) == [WindowOpened(0)]
+    assert connection.send_window(1) == 50
+    assert connection.receive_data(window_update(1, 50)) == []
+
+
+def test_a_new_initial_window_moves_the_streams_that_are_open() -> None:
+    peer = Peer()
+    connection = server(peer, 1, limits=Limits(trust_peer_windows=True))
+    connection.send_data(1, bytes(60 * KIB))
+    connection.data_to_send()
+    assert connection.receive_data(settings(initial_window_size=16 * KIB)) == []
+    assert connection.send_window(1) == 0
+    assert connection.receive_data(window_update(1, 44 * KIB)) == []
+    assert connection.receive_data(window_update(1, 1)) == [WindowOpened(1)]
+    assert connection.receive_data(settings(initial_window_size=17 * KIB)) == []
+    assert connection.send_window(1) == KIB + 1
+    connection.receive_data(peer.syn_stream(3, STDIN))
+    connection.reply(3)
+    connection.data_to_send()
+    assert connection.send_window(3) == 4 * KIB  # the session's
+
+
+def test_consumed_bytes_are_given_back_in_halves_of_the_windows() -> None:
+    connection = server(Peer(), 1, limits=Limits(stream_window=64 * KIB, session_window=128 * KIB))
+    connection.receive_data(data(1, bytes(64 * KIB)))
+    connection.acknowledge(1, 32 * KIB - 1)
+    assert connection.data_to_send() == b""
+    connection.acknowledge(1, 1)
+    assert connection.data_to_send() == window_update(1, 32 * KIB)
+    connection.acknowledge(1, 32 * KIB)
+    assert connection.data_to_send() == window_update(1, 32 * KIB) + window_update(0, 64 * KIB)
+
+
+def test_a_stream_that_receives_nothing_more_is_given_no_window() -> None:
+    connection = server(Peer(), 1)
+    connection.receive_data(data(1, bytes(256 * KIB), flags=FIN))
+    connection.acknowledge(1, 256 * KIB)
+    assert connection.data_to_send() == b""
+
+
+def test_unread_bytes_stop_the_reading_and_acknowledging_resumes_it() -> None:
+    connection = server(Peer(), 1, 3, limits=Limits(session_window=64 * KIB))
+    connection.receive_data(data(1, bytes(40 * KIB)) + data(3, bytes(24 * KIB - 1)))
+    assert reads(connection)
+    connection.receive_data(data(3, b"x"))
+    assert not reads(connection)
+    connection.acknowledge(1, 1)
+    assert reads(connection)
+
+
+def test_bytes_of_a_frame_that_are_still_to_come_do_not_stop_the_reading() -> None:
+    connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB))
+    huge = data(1, bytes(16 * KIB * KIB - 1), flags=FIN)
+    events = []
+    for at in range(0, len(huge), 32 * KIB):
+        assert reads(connection)
+        for event in connection.receive_data(huge[at : at + 32 * KIB]):
+            if isinstance(event, DataReceived):
+                connection.acknowledge(1, len(event.data))
+            else:
+                events.append(event)
+    assert events == [StreamHalfClosed(1)]
+
+
+def test_acknowledging_too_much_is_refused_and_too_late_is_nothing() -> None:
+    connection = server(Peer(), 1)
+    connection.receive_data(data(1, b"abc"))
+    with pytest.raises(NotAllowed, match="4 bytes of 3"):
+        connection.acknowledge(1, 4)
+    connection.reset(1)
+    connection.data_to_send()
+    connection.acknowledge(1, 3)
+    assert connection.data_to_send() == b""
+
+
+def test_a_reset_frees_what_the_stream_held_of_the_session() -> None:
+    connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB, stream_window=64 * KIB))
+    connection.receive_data(data(1, bytes(64 * KIB)))
+    assert not reads(connection)
+    connection.reset(1, ResetStatus.INTERNAL_ERROR)
+    assert reads(connection)
+    assert connection.data_to_send() == rst_stream(1, 6) + window_update(0, 64 * KIB)
+
+
+def test_the_rest_of_a_frame_of_a_stream_that_was_reset_is_dropped() -> None:
+    connection = server(Peer(), 1, limits=Limits(session_window=64 * KIB, stream_window=64 * KIB))
+    frame = data(1, bytes(64 * KIB), flags=FIN)
+    connection.receive_data(frame[:1000])
+    connection.reset(1)
+    assert connection.receive_data(frame[1000:]) == []
+    assert connection.data_to_send() == rst_stream(1, 5) + window_update(0, 64 * KIB)
+
+
+def test_a_reset_by_the_peer_is_told_and_not_answered() -> None:
+    connection = server(Peer(), 1)
+    assert connection.receive_data(rst_stream(1, 5) + rst_stream(1, 5) + rst_stream(99, 5) + rst_stream(0, 5)) == [
+        StreamReset(1, ResetStatus.CANCEL, by_peer=True)
+    ]
+    assert connection.data_to_send() == b""
+    connection.reset(1)
+    assert connection.data_to_send() == b""
+
+
+def test_a_stream_that_is_over_is_forgotten_when_its_bytes_are_acknowledged() -> None:
+    connection = server(Peer(), 1)
+    connection.receive_data(data(1, b"abc", flags=FIN))
+    connection.send_data(1, b"", fin=True)
+    connection.goaway()
+    assert not is_closed(connection)
+    connection.acknowledge(1, 3)
+    assert is_closed(connection)
+
+
+def test_resetting_a_stream_that_is_over_says_nothing_to_the_peer() -> None:
+    connection = server(Peer(), 1)
+    connection.receive_data(data(1, b"abc", flags=FIN))
+    connection.send_data(1, b"", fin=True)
+    connection.data_to_send()
+    connection.reset(1)
+    assert connection.data_to_send() == b""
+
+
+def test_a_late_reset_of_a_stream_that_is_over_is_not_told() -> None:
+    connection = server(Peer(), 1)
+    connection.receive_data(data(1, b"abc", flags=FIN))
+    connection.send_data(1, b"", fin=True)
+    assert connection.receive_data(rst_stream(1, 5)) == []
+    connection.acknowledge(1, 3)
+
+
+def test_pings_of_both_sides() -> None:
+    connection = server(Peer(), 1)
+    assert [connection.ping(), connection.ping()] == [2, 4]
+    assert connection.data_to_send() == ping(2) + ping(4)
+    assert connection.receive_data(ping(7) + ping(4) + ping(4) + ping(6) + ping(0)) == [PingReceived(7), PingAcked(4)]
+    assert connection.data_to_send() == ping(7)
+
+
+def test_ping_numbers_wrap() -> None:
+    connection = Connection(Role.SERVER)
+    connection._next_ping = 0x7FFFFFFE
+    assert [connection.ping(), connection.ping()] == [0x7FFFFFFE, 2]
+
+
+def test_a_goaway_lets_open_streams_end() -> None:
+    peer = Peer()
+    connection = server(peer, 1)
+    connection.goaway()
+    connection.goaway()
+    assert connection.data_to_send() == goaway(1, 0)
+    assert connection.receive_data(peer.syn_stream(3, STDIN)) == []
+    assert joined(connection.receive_data(data(1, b"x"))) == [(1, b"x")]
+    assert not is_closed(connection)
+    connection.send_data(1, b"bye", fin=True)
+    assert connection.receive_data(rst_stream(1, 5) + b"what comes then is not read") == [
+        StreamReset(1, 5, by_peer=True),
+        ConnectionTerminated(GoAwayStatus.OK, "all streams ended after GOAWAY"),
+    ]
+    assert is_closed(connection)
+    assert connection.data_to_send() == data(1, b"bye", flags=FIN)
+
+
+def test_headers_of_a_stream_ignored_after_goaway_keep_the_compression_going() -> None:
+    peer = Peer()
+    connection = server(peer, 1)
+    connection.goaway()
+    connection.receive_data(peer.syn_stream(3, STDIN))
+    assert connection.receive_data(peer.headers(1, (b"a", b"b"))) == [HeadersReceived(1, (("a", "b"),))]
+
+
+def test_a_goaway_of_the_peer_ends_the_streams_it_did_not_take() -> None:
+    client, _, first = pair()
+    second = client.open_stream([])
+    client.data_to_send()
+    assert client.receive_data(goaway(first, 0)) == [
+        GoAwayReceived(first, GoAwayStatus.OK),
+        StreamReset(second, ResetStatus.REFUSED_STREAM, by_peer=True),
+    ]
+    with pytest.raises(NotAllowed, match="after GOAWAY"):
+        client.open_stream([])
+    client.send_data(first, b"still")
+    assert not is_closed(client)
+
+
+def test_a_goaway_with_an_error_ends_all() -> None:
+    connection = server(Peer(), 1)
+    connection.goaway(GoAwayStatus.INTERNAL_ERROR)
+    assert is_closed(connection)
+    assert not reads(connection)
+    assert connection.data_to_send() == goaway(1, 2)
+    assert connection.receive_data(data(1, b"x")) == []
+    with pytest.raises(NotAllowed, match="closed"):
+        connection.send_data(1, b"x")
+    with pytest.raises(NotAllowed, match="over"):
+        connection.ping()
+
+
+def test_the_end_of_the_transport_is_told_once() -> None:
+    connection = server(Peer(), 1, 3)
+    assert connection.receive_eof() == [
+        ConnectionTerminated(GoAwayStatus.OK, "the transport ended with 2 streams open")
+    ]
+    assert connection.receive_eof() == []
+    assert is_closed(connection)
+
+
+def test_the_limit_of_streams_of_the_peer_is_kept() -> None:
+    client = Connection(Role.CLIENT)
+    client.receive_data(settings(max_concurrent_streams=2))
+    client.open_stream([])
+    second = client.open_stream([])
+    with pytest.raises(NotAllowed, match="takes 2 streams, 2 are open"):
+        client.open_stream([])
+    client.reset(second)
+    assert client.open_stream([]) == 5
+
+
+def test_settings_that_mean_nothing_here_are_ignored() -> None:
+    connection = server(Peer(), 1)
+    assert connection.receive_data(control(4, words(2, 1, 5, 0x00FFFFFF, 7))) == []
+    assert connection.data_to_send() == b""
+
+
+@pytest.mark.parametrize("window", [0, 65535, 2**31])
+def test_windows_have_bounds(window: int) -> None:
+    with pytest.raises(ValueError, match=f"window of {window} bytes"):
+        Limits(stream_window=window)
+    with pytest.raises(ValueError, match=f"window of {window} bytes"):
+        Limits(session_window=window)

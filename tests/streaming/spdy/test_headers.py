@@ -1,0 +1,144 @@
+import tracemalloc
+import zlib
+
+import pytest
+
+from shim.streaming.spdy.errors import NotAllowed, SessionError, StreamError
+from shim.streaming.spdy.headers import (
+    DICTIONARY,
+    Deflater,
+    Headers,
+    Inflater,
+    block_from_headers,
+    headers_from_block,
+)
+from tests.streaming.spdy.wire import ZLIB_HEAD, block, stored, words
+
+HEADERS = (("streamtype", "stdin"), ("port", "80"), ("requestid", "0"))
+
+
+def test_the_dictionary_is_the_one_whose_number_every_peer_sends() -> None:
+    assert len(DICTIONARY) == 1423
+    assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
+
+
+def test_the_dictionary_begins_and_ends_as_in_the_specification() -> None:
+    assert DICTIONARY[:16] == bytes.fromhex("00000007 6f7074696f6e73 00000004 68")
+    assert DICTIONARY[-9:] == bytes.fromhex("2c 2a 2c 65 6e 71 3d 30 2e")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        pytest.param((), "00000000", id="none"),
+        pytest.param((("a", "1"),), "00000001 00000001 61 00000001 31", id="one"),
+        pytest.param((("a", ""),), "00000001 00000001 61 00000000", id="empty-value"),
+        pytest.param((("a", "1"), ("a", "2")), "00000001 00000001 61 00000003 31 00 32", id="two-values"),
+        pytest.param((("a", "\xff"),), "00000001 00000001 61 00000001 ff", id="eight-bits"),
+    ],
+)
+def test_block_layout(headers: Headers, expected: str) -> None:
+    assert block_from_headers(headers) == bytes.fromhex(expected)
+    assert headers_from_block(bytes.fromhex(expected), stream_id=1) == headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param((("", "v"),), id="empty-name"),
+        pytest.param((("StreamType", "v"),), id="upper-case"),
+        pytest.param((("a\0b", "v"),), id="nul-in-name"),
+        pytest.param((("é", "v"),), id="not-ascii"),
+        pytest.param((("a", "v\0w"),), id="nul-in-value"),
+        pytest.param((("a", "€"),), id="not-latin-1"),
+        pytest.param((("a", "1"), ("a", "")), id="empty-among-several"),
+    ],
+)
+def test_headers_that_cannot_be_sent(headers: Headers) -> None:
+    with pytest.raises(NotAllowed, match="cannot be sent"):
+        block_from_headers(headers)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(words(1), id="announced-and-absent"),
+        pytest.param(words(1, 5) + b"abc", id="name-cut"),
+        pytest.param(words(1, 1) + b"a" + words(9) + b"abc", id="value-cut"),
+        pytest.param(words(0xFFFFFFFF), id="four-billion-headers"),
+        pytest.param(words(1, 0xFFFFFFFF) + b"abc", id="name-of-4-GiB"),
+        pytest.param(block((b"a", b"1")) + b"x", id="bytes-behind"),
+        pytest.param(block((b"", b"1")), id="empty-name"),
+        pytest.param(block((b"A", b"1")), id="upper-case"),
+        pytest.param(block((b"a", b"1"), (b"a", b"2")), id="twice"),
+        pytest.param(block((b"\xe9", b"1")), id="not-ascii"),
+        pytest.param(block((b"a\0b", b"1")), id="nul-in-name"),
+        pytest.param(block((b"a", b"\x001")), id="value-begins-with-nul"),
+        pytest.param(block((b"a", b"1\0")), id="value-ends-with-nul"),
+        pytest.param(block((b"a", b"1\0\x002")), id="empty-among-several"),
+    ],
+)
+def test_a_block_that_breaks_the_rules_ends_its_stream(raw: bytes) -> None:
+    with pytest.raises(StreamError) as caught:
+        headers_from_block(raw, stream_id=7)
+    assert (caught.value.stream_id, caught.value.status) == (7, 1)
+
+
+def test_blocks_of_one_direction_share_their_history() -> None:
+    deflater, inflater = Deflater(), Inflater(max_block=1000)
+    raw = block_from_headers(HEADERS)
+    first, second = deflater.deflate(raw), deflater.deflate(raw)
+    assert len(second) < len(first) < len(raw)
+    assert [inflater.inflate(part) for part in (first, second)] == [raw, raw]
+
+
+def test_what_is_deflated_names_the_dictionary_and_ends_at_a_byte() -> None:
+    first = Deflater().deflate(block_from_headers(HEADERS))
+    assert first[1] & 0x20  # FDICT
+    assert first[2:6] == bytes.fromhex("e3c6a7c2")
+    assert first[-4:] == bytes.fromhex("0000ffff")  # the sync flush that Go's reader stops at
+    assert zlib.decompressobj(zdict=DICTIONARY).decompress(first) == block_from_headers(HEADERS)
+
+
+def test_stored_blocks_and_the_largest_window_are_read() -> None:
+    inflater = Inflater(max_block=1000)
+    assert inflater.inflate(stored(b"abc", first=True)) == b"abc"
+    assert inflater.inflate(stored(b"def", first=False)) == b"def"
+
+
+def test_a_block_of_just_the_limit_is_read() -> None:
+    raw = bytes(1000)
+    assert Inflater(max_block=1000).inflate(Deflater().deflate(raw)) == raw
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = Deflater().deflate(bytes(8 << 20))
+    assert len(bomb) < 16 * 1024
+    inflater = Inflater(max_block=32 * 1024)
+    tracemalloc.start()
+    with pytest.raises(SessionError, match="more than 32768 bytes"):
+        inflater.inflate(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 256 * 1024
+
+
+@pytest.mark.parametrize(
+    "compressed",
+    [
+        pytest.param(b"\xff" * 20, id="not-zlib"),
+        pytest.param(bytes.fromhex("78f9 00000000") + b"\0" * 9, id="another-dictionary"),
+        pytest.param(ZLIB_HEAD + b"\x07", id="reserved-block-type"),
+        pytest.param(stored(b"abc", first=True)[:6] + b"\0\x03\0\0\0abc", id="wrong-complement"),
+    ],
+)
+def test_a_block_that_is_not_zlib_ends_the_session(compressed: bytes) -> None:
+    with pytest.raises(SessionError, match="cannot be inflated"):
+        Inflater(max_block=1000).inflate(compressed)
+
+
+def test_an_ended_zlib_stream_ends_the_session() -> None:
+    ender = zlib.compressobj(zdict=DICTIONARY)
+    with pytest.raises(SessionError, match="was ended"):
+        Inflater(max_block=1000).inflate(ender.compress(block((b"a", b"1"))) + ender.flush())

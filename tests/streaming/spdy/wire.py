@@ -1,0 +1,99 @@
+"""SPDY frames put together by hand from the specification, without the code under test."""
+
+import struct
+
+from shim.streaming.spdy import Connection, DataReceived, Event
+
+FIN = 1
+UNIDIRECTIONAL = 2
+ZLIB_HEAD = bytes.fromhex("78f9 e3c6a7c2")  # deflate, 32 KiB window, preset dictionary and which
+
+
+def control(kind: int, payload: bytes = b"", *, flags: int = 0, version: int = 3) -> bytes:
+    head = struct.pack("!HHB", 0x8000 | version, kind, flags) + len(payload).to_bytes(3, "big")
+    return head + payload
+
+
+def data(stream_id: int, payload: bytes = b"", *, flags: int = 0) -> bytes:
+    return struct.pack("!IB", stream_id, flags) + len(payload).to_bytes(3, "big") + payload
+
+
+def words(*numbers: int) -> bytes:
+    return struct.pack(f"!{len(numbers)}I", *numbers)
+
+
+def block(*pairs: tuple[bytes, bytes]) -> bytes:
+    counted = [struct.pack("!I", len(field)) + field for pair in pairs for field in pair]
+    return words(len(pairs)) + b"".join(counted)
+
+
+def stored(raw: bytes, *, first: bool) -> bytes:
+    """A zlib stream that does not compress: one stored block, which ends at a byte."""
+    return (ZLIB_HEAD if first else b"") + struct.pack("<BHH", 0, len(raw), len(raw) ^ 0xFFFF) + raw
+
+
+class Peer:
+    """Writes frames with headers; remembers only whether its zlib stream has begun."""
+
+    def __init__(self) -> None:
+        self._first = True
+
+    def pack(self, raw: bytes) -> bytes:
+        first, self._first = self._first, False
+        return stored(raw, first=first)
+
+    def syn_stream(
+        self, stream_id: int, *pairs: tuple[bytes, bytes], flags: int = 0, raw: bytes | None = None, priority: int = 0
+    ) -> bytes:
+        payload = words(stream_id, 0) + bytes((priority << 5, 0)) + self.pack(block(*pairs) if raw is None else raw)
+        return control(1, payload, flags=flags)
+
+    def syn_reply(self, stream_id: int, *pairs: tuple[bytes, bytes], flags: int = 0) -> bytes:
+        return control(2, words(stream_id) + self.pack(block(*pairs)), flags=flags)
+
+    def headers(self, stream_id: int, *pairs: tuple[bytes, bytes], flags: int = 0) -> bytes:
+        return control(8, words(stream_id) + self.pack(block(*pairs)), flags=flags)
+
+
+def rst_stream(stream_id: int, status: int) -> bytes:
+    return control(3, words(stream_id, status))
+
+
+def settings(**values: int) -> bytes:
+    ids = {"max_concurrent_streams": 4, "initial_window_size": 7}
+    return control(4, words(len(values), *(word for name, value in values.items() for word in (ids[name], value))))
+
+
+def ping(number: int) -> bytes:
+    return control(6, words(number))
+
+
+def goaway(last: int, status: int) -> bytes:
+    return control(7, words(last, status))
+
+
+def window_update(stream_id: int, delta: int) -> bytes:
+    return control(9, words(stream_id, delta))
+
+
+def joined(events: list[Event]) -> list[Event | tuple[int, bytes]]:
+    """The events with the pieces of DATA in a row put together, because where they were cut does not matter."""
+    whole: list[Event | tuple[int, bytes]] = []
+    for event in events:
+        if not isinstance(event, DataReceived):
+            whole.append(event)
+        elif whole and isinstance(last := whole[-1], tuple) and last[0] == event.stream_id:
+            whole[-1] = (event.stream_id, last[1] + bytes(event.data))
+        else:
+            whole.append((event.stream_id, bytes(event.data)))
+    return whole
+
+
+def exchange(one: Connection, other: Connection) -> tuple[list[Event], list[Event]]:
+    """Carry bytes both ways until neither has more to say; the events of each."""
+    of_one: list[Event] = []
+    of_other: list[Event] = []
+    while one.queued or other.queued:
+        of_other += other.receive_data(one.data_to_send())
+        of_one += one.receive_data(other.data_to_send())
+    return of_one, of_other

@@ -1,0 +1,87 @@
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shim.config.model import Config
+from shim.errors import FailedPrecondition, InvalidArgument
+from shim.streaming.listener import listen
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    home = tmp_path_factory.mktemp("tls")
+    cert, key = home / "cert.pem", home / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def test_by_default_it_is_a_free_port_of_loopback() -> None:
+    listener = listen(Config())
+    with listener.socket:
+        port = listener.socket.getsockname()[1]
+
+        assert listener.socket.getsockname()[0] == "127.0.0.1"
+        assert listener.base_url == f"http://127.0.0.1:{port}"
+        assert listener.hosts == {f"127.0.0.1:{port}", f"localhost:{port}"}
+        assert listener.tls is None
+
+
+def test_ipv6_stands_in_brackets() -> None:
+    listener = listen(Config(streaming_bind_addr="[::1]:0"))
+    with listener.socket:
+        assert listener.base_url == f"http://[::1]:{listener.socket.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
+def test_other_addresses_need_tls(address: str) -> None:
+    with pytest.raises(InvalidArgument, match="streaming_allow_plain_remote"):
+        listen(Config(streaming_bind_addr=address))
+
+
+def test_other_addresses_are_served_plain_where_a_setting_says_so() -> None:
+    listener = listen(Config(streaming_bind_addr="0.0.0.0:0", streaming_allow_plain_remote="true"))
+    with listener.socket:
+        assert listener.base_url == f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+
+
+def test_tls_may_be_served_anywhere(certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    config = Config(
+        streaming_bind_addr="0.0.0.0:0",
+        streaming_tls_cert_file=cert,
+        streaming_tls_key_file=key,
+        streaming_tls_client_ca_file=cert,
+    )
+    listener = listen(config)
+    with listener.socket:
+        assert listener.base_url.startswith("https://127.0.0.1:")
+        assert listener.tls is not None
+
+
+@pytest.mark.parametrize("field", ["streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"])
+def test_half_of_tls_is_refused(field: str) -> None:
+    with pytest.raises(InvalidArgument, match="must be given together"):
+        listen(Config(**{field: "/x.pem"}))  # type: ignore[arg-type]
+
+
+def test_tls_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match=f"{tmp_path}/none.pem"):
+        listen(Config(streaming_tls_cert_file=f"{tmp_path}/none.pem", streaming_tls_key_file=f"{tmp_path}/none.pem"))
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(FailedPrecondition, match=f"port {port}: Address already in use"):
+            listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))

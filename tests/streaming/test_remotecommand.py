@@ -1,0 +1,99 @@
+import json
+
+import pytest
+
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument
+from shim.streaming import remotecommand as rc
+from shim.streaming import spdy
+from tests.streaming.client import SpdyClient, session_of, task
+
+V4, V2, V1 = "v4.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("asked", "protocol", "expected"),
+    [
+        ({}, V4, {"stdout", "stderr", "error"}),
+        ({"stdin": True, "stderr": False, "tty": True}, V4, {"stdin", "stdout", "error", "resize"}),
+        ({"stdin": True, "stderr": False, "tty": True}, V2, {"stdin", "stdout", "error"}),
+        ({"stderr": False, "tty": True}, "v5.channel.k8s.io", {"stdout", "error", "resize"}),
+    ],
+    ids=["plain", "terminal", "before resize", "v5"],
+)
+def test_streams_follow_from_the_request(asked: dict[str, bool], protocol: str, expected: set[str]) -> None:
+    assert set(rc.expected_streams(task(**asked), protocol=protocol)) == expected
+    assert {dict(it)["streamtype"] for it in rc.channel_headers(task(**asked), protocol=protocol).values()} == expected
+
+
+@pytest.mark.parametrize("protocol", [V4, "v5.channel.k8s.io", "v4.base64.channel.k8s.io"])
+def test_the_status_is_json_from_v4_on(protocol: str) -> None:
+    failed = json.loads(rc.status_from_exit_code(3, protocol=protocol))
+
+    assert json.loads(rc.status_from_exit_code(0, protocol=protocol)) == {"metadata": {}, "status": "Success"}
+    assert (failed["status"], failed["reason"]) == ("Failure", "NonZeroExitCode")
+    assert failed["details"] == {"causes": [{"reason": "ExitCode", "message": "3"}]}
+    broken = json.loads(rc.status_from_failure("no container", protocol=protocol))
+    assert (broken["status"], broken["reason"], broken["message"]) == ("Failure", "InternalError", "no container")
+
+
+@pytest.mark.parametrize("protocol", ["v3.channel.k8s.io", V2, V1, ""])
+def test_before_v4_the_status_is_a_text_or_nothing(protocol: str) -> None:
+    assert rc.status_from_exit_code(0, protocol=protocol) == b""
+    assert rc.status_from_exit_code(3, protocol=protocol).endswith(b"code: 3")
+    assert rc.status_from_failure("no container", protocol=protocol) == b"no container"
+
+
+def test_all_streams_are_waited_for_and_taken() -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        client = SpdyClient(far)
+        opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}
+        streams = rc.wait_streams(session, task(), protocol=V4, seconds=10)
+        assert streams.stdout is not None
+        streams.stdout.write(b"hi")
+        streams.stdout.finish()
+        client.read_until_ended(opened["stdout"])
+
+        assert client.replied >= {opened["stdout"], opened["error"]}
+        assert client.received == {opened["stdout"]: b"hi"}
+        assert (streams.stdin, streams.resize) == (None, None)
+
+
+def test_a_stream_that_does_not_come_in_time_is_named() -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        SpdyClient(far).open(streamtype="error")
+
+        with pytest.raises(DeadlineExceeded, match="did not open stderr, stdout within"):
+            rc.wait_streams(session, task(), protocol=V4, seconds=0.1)
+
+
+@pytest.mark.parametrize("kinds", [["stdin"], ["error", "error"], [""]], ids=["not asked for", "twice", "unnamed"])
+def test_a_stream_that_does_not_belong_is_refused(kinds: list[str]) -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        client = SpdyClient(far)
+        for kind in kinds:
+            client.open(streamtype=kind)
+
+        with pytest.raises(InvalidArgument, match="stream of type"):
+            rc.wait_streams(session, task(), protocol=V4, seconds=10)
+
+
+def test_a_client_that_vanishes_ends_the_wait() -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        far.close()
+
+        with pytest.raises(Cancelled):
+            rc.wait_streams(session, task(), protocol=V4, seconds=10)
+
+
+def test_sizes_are_read_however_they_are_split() -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        client = SpdyClient(far)
+        stream = client.open(streamtype="resize")
+        channel = session.next_channel(seconds=10)
+        assert channel is not None
+        channel.accept()
+        for piece in (b'{"Width":80,"Hei', b'ght":24}\n{"Width":100,', b'"Height":30}{"Width":0,"Height":1}nonsense}'):
+            client.send(stream, piece)
+        client.send(stream, b'{"Width":1,"Height":2}', fin=True)
+
+        assert [(size.width, size.height) for size in rc.sizes(channel)] == [(80, 24), (100, 30), (1, 2)]

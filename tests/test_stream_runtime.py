@@ -1,0 +1,176 @@
+"""Exec, attach and port-forward from a client's bytes down to the Engine in memory."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.container.attach import attach_url
+from shim.container.exec import exec_url
+from shim.errors import FailedPrecondition, ShimError
+from shim.ids import ContainerId
+from shim.runtime import Runtime
+from shim.sandbox.portforward import port_forward_url
+from shim.sandbox.stop import stop_pod_sandbox
+from shim.stream_runtime import serve_session
+from shim.streaming import spdy
+from shim.streaming.sessions import Kind, Task
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_state import ExecScript
+from tests.pods import created, ready_pod, running
+from tests.streaming.client import SECONDS, SpdyClient, session_of, task
+from tests.view.waits import wait_until
+
+V4 = "v4.channel.k8s.io"
+
+
+@pytest.fixture
+def container(rt: Runtime) -> ContainerId:
+    return running(rt, ready_pod(rt), stdin=True, stdin_once=True)
+
+
+@contextmanager
+def client_of(rt: Runtime, task: Task, *kinds: str) -> Iterator[tuple[SpdyClient, dict[str, int]]]:
+    """A client of a session that is served, with its streams open."""
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+
+        def serve() -> None:
+            with deadline.entered(session.scope), suppress(ShimError):
+                serve_session(rt, task, session, V4)
+            session.finish()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        client = SpdyClient(far)
+        yield client, {kind: client.open(streamtype=kind) for kind in kinds}
+        far.close()
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+
+
+def status(client: SpdyClient, stream: int) -> dict[str, object]:
+    return json.loads(client.received[stream])  # type: ignore[no-any-return]
+
+
+def test_exec_from_output_to_exit_code(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.script_exec(ExecScript(frames=[(1, b"out"), (2, b"err")], exit_code=3))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        client.read_to_end()
+
+        assert client.received[opened["stdout"]] == b"out"
+        assert client.received[opened["stderr"]] == b"err"
+        assert status(client, opened["error"])["reason"] == "NonZeroExitCode"
+
+
+def test_exec_reads_input_to_its_end(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.script_exec(ExecScript(echo=True))
+    asked = task(container_id=container, cmd=("cat",), stdin=True)
+    with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
+        client.send(opened["stdin"], b"question", fin=True)
+        client.read_to_end()
+
+        assert client.received[opened["stdout"]] == b"question"
+        assert status(client, opened["error"])["status"] == "Success"
+
+
+def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.script_exec(ExecScript(tells_size=True))
+    asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
+    with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
+        client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
+        wait_until(lambda: "resize_exec" in [method for method, _ in engine.calls])
+        client.send(opened["stdin"], b"\n")
+        client.read_to_end()
+        [made] = engine.execs.values()
+
+        assert client.received[opened["stdout"]] == b"37 101\r\n"
+        assert made.body["Tty"] is True
+        assert str(made.body["DetachKeys"]).startswith("ctrl-@,")
+        assert len(str(made.body["DetachKeys"]).split(",")) > 10
+
+
+def test_a_failure_of_docker_is_told(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.fail_next("start_exec", ShimError("exec: no space left"))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        client.read_to_end()
+        told = status(client, opened["error"])
+
+        assert (told["reason"], told["message"]) == ("InternalError", "exec: no space left")
+
+
+@pytest.mark.parametrize("when", ["begun", "writing"])
+def test_a_client_that_goes_away_takes_the_process_along(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, when: str
+) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        frames = [(1, os.urandom(65536))] * (200 if when == "writing" else 1)
+        engine.script_exec(ExecScript(frames=frames, endless=True, pid=sleeper.pid))
+        asked = task(container_id=container, cmd=("x",), stdin=True)
+        with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
+            while opened["stdout"] not in client.received:
+                client.read_some()
+            client.socket.close()
+            assert sleeper.wait(SECONDS) == -9
+
+
+def test_exec_ends_with_its_container(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.script_exec(ExecScript(frames=[(1, b"up")], endless=True))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        while opened["stdout"] not in client.received:
+            client.read_some()
+        engine.exit_container(container)
+        client.read_to_end()
+
+        assert b'"137"' in client.received[opened["error"]]
+
+
+def test_attach_is_the_containers_own_process(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    asked = task(kind=Kind.ATTACH, container_id=container, stdin=True)
+    with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
+        client.send(opened["stdin"], b"typed", fin=True)
+        client.read_to_end()
+
+        assert client.received[opened["stdout"]] == b"typed"
+        assert status(client, opened["error"])["status"] == "Success"
+    [(_, options)] = engine.attachments
+    assert (options.stdin, options.stdout, options.stderr, options.detach_keys) == (True, True, True, "")
+
+
+def test_a_client_of_attach_that_goes_away_leaves_the_container(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    asked = task(kind=Kind.ATTACH, container_id=container)
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, _):
+        wait_until(lambda: engine.attachments)
+        client.socket.close()
+
+    assert engine.inspect_container(container).state.running
+
+
+def test_urls_are_given_for_what_runs(rt: Runtime, container: ContainerId) -> None:
+    sandbox = rt.view.container(container).sandbox_id
+
+    assert "/exec/" in exec_url(rt, request=pb.ExecRequest(container_id=container, cmd=["x"], stdout=True))
+    assert "/attach/" in attach_url(rt, request=pb.AttachRequest(container_id=container, stdout=True))
+    assert "/portforward/" in port_forward_url(rt, request=pb.PortForwardRequest(pod_sandbox_id=sandbox))
+
+
+def test_no_urls_are_given_for_what_does_not_run(rt: Runtime) -> None:
+    sandbox = ready_pod(rt)
+    idle = created(rt, sandbox)
+    with pytest.raises(FailedPrecondition, match="does not run"):
+        exec_url(rt, request=pb.ExecRequest(container_id=idle, cmd=["x"], stdout=True))
+    with pytest.raises(FailedPrecondition, match="does not run"):
+        attach_url(rt, request=pb.AttachRequest(container_id=idle, stdout=True))
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+    with pytest.raises(FailedPrecondition, match="not ready"):
+        port_forward_url(rt, request=pb.PortForwardRequest(pod_sandbox_id=sandbox))

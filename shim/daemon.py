@@ -207,7 +207,7 @@ def _counting(rt: Runtime) -> Iterator[None]:
     # Loaded on demand: it takes two MiB, which most nodes need not spend.
     from shim.telemetry import telemetry  # noqa: PLC0415
 
-    with telemetry(rt.config.metrics_bind_addr, view=rt.view):
+    with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs):
         yield
 
 

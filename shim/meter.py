@@ -16,6 +16,7 @@ class Kind(Enum):
     RPC = ("method", "code")
     DOCKER = ("operation", "result")
     CNI = ("plugin", "verb", "result")
+    STREAM = ("kind", "result")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import socket
 from functools import partial
 
+from shim import meter
 from shim.container.attach import run_attach
 from shim.container.exec import run_exec
 from shim.errors import Cancelled, ShimError
@@ -16,10 +17,12 @@ from shim.streaming.transport import Session
 
 def serve_session(rt: Runtime, task: Task, session: Session, protocol: str) -> None:
     """Serve one session until it is over. Cancelled when the client has gone, ShimError when it breaks the protocol."""
-    if isinstance(task, PortForwardTask):
-        _port_forward(rt, task, session)
-    else:
-        _remote_command(rt, task, session, protocol)
+    kind = "portforward" if isinstance(task, PortForwardTask) else str(task.kind)
+    with meter.timed(meter.Kind.STREAM, kind):
+        if isinstance(task, PortForwardTask):
+            _port_forward(rt, task, session)
+        else:
+            _remote_command(rt, task, session, protocol)
 
 
 def _port_forward(rt: Runtime, task: PortForwardTask, session: Session) -> None:

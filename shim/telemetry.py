@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from shim import meter
 from shim.errors import FailedPrecondition
+from shim.logs.interface import ContainerLogs
 from shim.meter import Done, Kind
 from shim.view.node import NodeView
 
@@ -25,6 +26,10 @@ _NAMES = {
     Kind.RPC: ("pydockershim_rpc", "RPCs: how many, and how long they took."),
     Kind.DOCKER: ("pydockershim_docker_call", "Calls to Docker: how many, and how long they took."),
     Kind.CNI: ("pydockershim_cni_run", "Runs of CNI plugins: how many, and how long they took."),
+    Kind.STREAM: (
+        "pydockershim_stream",
+        "Exec, attach and port-forward sessions: how many, and how long they took.",
+    ),
 }
 _IDLE_SECONDS = 10.0
 """After which a connection that says nothing is closed."""
@@ -73,6 +78,31 @@ class ViewCollector(Collector):
             )
 
 
+class LogCollector(Collector):
+    """Throughput and lag of the log process, which is asked when they are asked for."""
+
+    def __init__(self, logs: ContainerLogs) -> None:
+        self._logs = logs
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        stats = self._logs.stats()
+        yield GaugeMetricFamily("pydockershim_logs_up", "1 while the log process answers.", value=bool(stats.figures))
+        yield CounterMetricFamily("pydockershim_logs_restarts", "Times the log process ended.", value=stats.restarts)
+        yield GaugeMetricFamily(
+            "pydockershim_logs_held_back", "Containers whose end waits for their log.", value=stats.held_back
+        )
+        if (figures := stats.figures) is not None:
+            yield GaugeMetricFamily("pydockershim_logs_followed", "Logs being written.", value=figures.followed)
+            yield CounterMetricFamily("pydockershim_logs_lines", "Lines written since its start.", value=figures.lines)
+            yield GaugeMetricFamily(
+                "pydockershim_logs_behind_bytes", "Left in Docker's files to be copied.", value=figures.behind_bytes
+            )
+            yield GaugeMetricFamily(
+                "pydockershim_logs_blocked", "Logs that cannot be written now.", value=len(figures.blocked)
+            )
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET; one for each connection."""
 
@@ -113,13 +143,14 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def telemetry(address: str, *, view: NodeView) -> Iterator[int]:
+def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[int]:
     """Serve metrics at `host:port` inside the block, and count all that is done in it; gives the port.
 
     FailedPrecondition when the address is not to be had.
     """
     registry = CollectorRegistry()
     registry.register(ViewCollector(view))
+    registry.register(LogCollector(logs))
     counts = Counts(registry)
     host, _, port = address.rpartition(":")
     try:

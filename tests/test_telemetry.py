@@ -9,10 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shim import meter
 from shim.errors import FailedPrecondition
+from shim.logs.protocol import Figures
 from shim.meter import Kind
 from shim.telemetry import telemetry
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def view() -> NodeView:
 
 @pytest.fixture
 def port(view: NodeView) -> Iterator[int]:
-    with telemetry("127.0.0.1:0", view=view) as port:
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()) as port:
         yield port
 
 
@@ -53,11 +55,13 @@ def test_work_is_counted_by_its_labels(port: int) -> None:
     meter.report(Kind.RPC, "ListContainers", "UNAVAILABLE", seconds=1)
     meter.report(Kind.DOCKER, "inspect_container", "NotFound", seconds=0.5)
     meter.report(Kind.CNI, "bridge", "ADD", "ok", seconds=0.25)
+    meter.report(Kind.STREAM, "exec", "Cancelled", seconds=600)
 
     found = samples(port)
 
     assert found["pydockershim_rpc_seconds_count", "OK", "ListContainers"] == 2
     assert found["pydockershim_rpc_seconds_count", "UNAVAILABLE", "ListContainers"] == 1
+    assert found["pydockershim_stream_seconds_count", "exec", "Cancelled"] == 1
     assert found["pydockershim_docker_call_seconds_sum", "inspect_container", "NotFound"] == 0.5
     assert found["pydockershim_cni_run_seconds_count", "bridge", "ok", "ADD"] == 1
 
@@ -96,7 +100,7 @@ def test_other_paths(port: int) -> None:
 
 
 def test_an_address_of_ipv6(view: NodeView) -> None:
-    with telemetry("[::1]:0", view=view) as port, socket.create_connection(("::1", port), timeout=20):
+    with telemetry("[::1]:0", view=view, logs=FakeLogs()) as port, socket.create_connection(("::1", port), timeout=20):
         pass
 
 
@@ -104,13 +108,30 @@ def test_an_address_that_is_in_use(view: NodeView) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
 
-        with pytest.raises(FailedPrecondition, match=f"serve metrics at {address}: "), telemetry(address, view=view):
+        with (
+            pytest.raises(FailedPrecondition, match=f"serve metrics at {address}: "),
+            telemetry(address, view=view, logs=FakeLogs()),
+        ):
             pass
 
 
 def test_the_port_is_free_again_after_the_block(view: NodeView) -> None:
-    with telemetry("127.0.0.1:0", view=view) as port:
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()) as port:
         assert get(port, "/healthz")[0] == 503
 
     with pytest.raises(ConnectionRefusedError):
         get(port, "/healthz")
+
+
+def test_the_log_process_is_asked_when_somebody_looks(view: NodeView) -> None:
+    logs = FakeLogs()
+    figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked=[])
+    with telemetry("127.0.0.1:0", view=view, logs=logs) as port:
+        assert samples(port)["pydockershim_logs_up",] == 0
+        logs.figures = figures
+        found = samples(port)
+    assert found["pydockershim_logs_up",] == 1
+    assert found["pydockershim_logs_lines_total",] == 500
+    assert found["pydockershim_logs_behind_bytes",] == 7
+    assert found["pydockershim_logs_followed",] == 3
+    assert found["pydockershim_logs_blocked",] == 0

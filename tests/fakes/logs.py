@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from shim.errors import FailedPrecondition
 from shim.logs.interface import ContainerLog, LogStats
+from shim.logs.protocol import Figures
 
 
 class FakeLogs:
@@ -16,6 +17,8 @@ class FakeLogs:
         self.followed: dict[str, ContainerLog] = {}
         self.reopened: list[str] = []
         self.held: dict[str, int] = {}
+        self.figures: Figures | None = None
+        """What the log process answers; None while it is silent."""
         self.on_drained: Callable[[str], None] = lambda _: None
 
     def release(self, container_id: str) -> None:
@@ -43,4 +46,4 @@ class FakeLogs:
 
     def stats(self) -> LogStats:
         held = sum(run > 0 for run in self.held.values())
-        return LogStats(pid=1, restarts=0, held_back=held, figures=None)
+        return LogStats(pid=1, restarts=0, held_back=held, figures=self.figures)

@@ -41,7 +41,8 @@ def output(lines: list[Line], stream: str = "stdout") -> bytes:
 def with_rotated(path: Path) -> list[Line]:
     """Read a log with all it was rotated to, oldest first, which is the order of their names."""
     rotated = sorted(path.parent.glob(f"{path.name}.*"))
-    return [line for found in [*rotated, path] for line in read(found)]
+    # The file itself is missing when the container has ended between a kubelet's rename and its reopen.
+    return [line for found in [*rotated, path] if found.exists() for line in read(found)]
 
 
 def numbers(lines: list[Line]) -> list[int]:

@@ -186,7 +186,7 @@ def test_the_next_file_takes_over(ready: ConfDirectory, directory: Path, lines: 
     (directory / "20.conf").write_text(json.dumps({"name": "second", "type": "bridge"}))
     (directory / "10.conflist").unlink()
 
-    assert lines.wait_next() == f"network second of {directory}/20.conf"
+    lines.wait_for(f"network second of {directory}/20.conf")
     assert ready.chosen().conflist["plugins"] == [{"name": "second", "type": "bridge"}]
 
 

@@ -4,11 +4,15 @@ import posixpath
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
+from shim.container.annotations import container_annotations
 from shim.container.cgroup import extra_writes
 from shim.container.mounts import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.container.seccomp import seccomp_of_daemon
 from shim.container.spec import Surroundings, container_body
-from shim.errors import FailedPrecondition, NotFound
+from shim.engine.errors import NoCommand
+from shim.engine.interface import JsonObject
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ContainerId, ImageId
 from shim.rollback import Rollback
 from shim.runtime import Runtime
@@ -31,10 +35,17 @@ def create_container(
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        made.append(create_under_name(rt, name=name, body=body))
+        made.append(_create(rt, name=name, body=body))
         rt.view.refresh_container(made[0])
         rollback.commit()
     return ContainerId(made[0])
+
+
+def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
+    try:
+        return create_under_name(rt, name=name, body=body)
+    except NoCommand as error:
+        raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
 
 
 def _surroundings(
@@ -60,6 +71,8 @@ def _surroundings(
         recursive_read_only=_recursive_read_only(rt, runtime),
         docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
+        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        oci_annotations=container_annotations(rt, config, pod=sandbox.config),
     )
 
 

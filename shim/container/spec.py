@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container import mounts, security
+from shim.container import mounts, seccomp, security
+from shim.container.capabilities import docker_capabilities
 from shim.container.devices import docker_device_requests, docker_devices
 from shim.container.resources import create_fields
+from shim.container.signals import docker_signal
 from shim.container.users import docker_groups, docker_user
 from shim.engine.interface import JsonObject
 from shim.errors import InvalidArgument, Unsupported
@@ -40,6 +42,10 @@ class Surroundings:
     """LogConfig."""
     target_id: str
     """Full id of the container whose pid namespace is joined, empty for none."""
+    daemon_seccomp: str
+    """See `seccomp_of_daemon`."""
+    oci_annotations: dict[str, str]
+    """What of the annotations goes to the OCI runtime."""
 
 
 def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
@@ -76,17 +82,14 @@ def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
     return lines
 
 
-def docker_signal(signal: int) -> str:
-    """Docker's name of a CRI signal; empty for the image's own."""
-    if signal == pb.RUNTIME_DEFAULT:
-        return ""
-    name = pb.Signal.Name(signal)
-    return name.replace("PLUS", "+").replace("MINUS", "-")
-
-
 def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
     context = config.linux.security_context
     _refuse_what_docker_cannot(context, privileged_pod=around.sandbox_privileged)
+    add, drop = docker_capabilities(
+        context.capabilities,
+        api_version=around.api_version,
+        field="config.linux.security_context.capabilities",
+    )
     return {
         **_namespaces(context, around),
         **create_fields(config.linux.resources),
@@ -98,10 +101,11 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "DeviceRequests": docker_device_requests(config.CDI_devices, api_version=around.api_version),
         "Privileged": context.privileged,
         "ReadonlyRootfs": context.readonly_rootfs,
-        "CapAdd": list(context.capabilities.add_capabilities),
-        "CapDrop": list(context.capabilities.drop_capabilities),
+        "CapAdd": add,
+        "CapDrop": drop,
         "GroupAdd": docker_groups(context.supplemental_groups),
-        "SecurityOpt": _security_options(context),
+        "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
+        "Annotations": around.oci_annotations,
         # Docker fills in its defaults for null, not for an empty list.
         "MaskedPaths": list(context.masked_paths),
         "ReadonlyPaths": list(context.readonly_paths),
@@ -134,6 +138,8 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
         "PidMode": pid[options.pid],
         "UTSMode": "host" if around.host_network else "",
         "CgroupnsMode": "host" if context.privileged else "",
+        # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
+        "UsernsMode": "host",
     }
 
 
@@ -153,15 +159,16 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
     return docker
 
 
-def _security_options(context: pb.LinuxContainerSecurityContext) -> list[str]:
+def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_seccomp: str) -> list[str]:
     field = "config.linux.security_context"
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(context.no_new_privs))
     if context.privileged:
         return options  # Docker confines no privileged container, as the CRI wants
-    options += security.seccomp_options(
+    options += seccomp.seccomp_options(
         context.seccomp if context.HasField("seccomp") else None,
         deprecated=context.seccomp_profile_path,
+        daemon_profile=daemon_seccomp,
         field=f"{field}.seccomp",
     )
     options += security.apparmor_options(

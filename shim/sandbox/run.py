@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.container.annotations import sandbox_annotations
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.container.seccomp import seccomp_of_daemon
 from shim.gather import gather
 from shim.ids import SandboxId
 from shim.image.ensure import ensure_image
@@ -76,6 +78,8 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         runtime=pod.docker_runtime(rt, handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
         docker_log=pod.docker_log(rt.config),
+        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        oci_annotations=sandbox_annotations(rt, config),
     )
     body = pause_body(config, around)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))

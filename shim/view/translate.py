@@ -18,6 +18,7 @@ from shim.engine.interface import (
     ImageInspect,
     ImageSummary,
 )
+from shim.engine.runc import plain_start_error
 from shim.errors import InvalidArgument
 from shim.ids import ContainerId, ImageId, SandboxId
 from shim.times import NEVER, ns_from_rfc3339
@@ -184,7 +185,7 @@ def _never_ran(born: Life, seen: ContainerInspect) -> Life:
         state=pb.CONTAINER_EXITED,
         exit_code=EXIT_START_ERROR,
         reason=START_ERROR,
-        message=seen.state.error,
+        message=plain_start_error(seen.state.error),
         started_at=born.created_at,
         finished_at=born.created_at,
     )

@@ -4,6 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.create import create_container
+from shim.engine.errors import NoCommand
 from shim.engine.interface import ImageSettings
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
@@ -34,6 +35,13 @@ def test_labels_of_the_image_are_not_those_of_the_container(rt: Runtime, engine:
     assert dict(record.config.labels) == {"tier": "app"}
     assert dict(record.config.annotations) == {}
     assert record.sandbox_id == sandbox
+
+
+def test_without_any_command_the_fields_are_named(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.fail_next("create_container", NoCommand("create container k8s_app: image x names no command either"))
+    with pytest.raises(InvalidArgument, match=r"^config\.command and config\.args are empty: .* image x names no"):
+        created(rt, sandbox)
 
 
 def test_the_image_must_be_there(rt: Runtime) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.spec import Surroundings, container_body, docker_signal, environment
+from shim.container.spec import Surroundings, container_body, environment
 from shim.errors import InvalidArgument, ShimError, Unsupported
 from shim.ids import ImageId, SandboxId
 
@@ -25,6 +25,8 @@ def around(**changes: Any) -> Surroundings:
         "recursive_read_only": False,
         "docker_log": {"Type": "json-file"},
         "target_id": "",
+        "daemon_seccomp": "builtin",
+        "oci_annotations": {},
     }
     return Surroundings(**(values | changes))
 
@@ -132,6 +134,15 @@ def test_capabilities() -> None:
     assert (host["CapAdd"], host["CapDrop"]) == (["NET_ADMIN"], ["ALL"])
 
 
+def test_annotations_for_the_oci_runtime() -> None:
+    assert host_config(config())["Annotations"] == {}
+    assert host_config(config(), oci_annotations={"dev.gvisor.x": "y"})["Annotations"] == {"dev.gvisor.x": "y"}
+
+
+def test_a_user_namespace_of_the_daemons_is_not_the_pods() -> None:
+    assert host_config(config())["UsernsMode"] == "host"
+
+
 def test_the_pods_resolv_conf_is_mounted_unless_the_container_brings_one() -> None:
     assert host_config(config())["Mounts"] == [
         {"Type": "bind", "Source": "/state/resolv-conf/1", "Target": "/etc/resolv.conf", "ReadOnly": False}
@@ -186,17 +197,3 @@ def test_devices() -> None:
     assert host_config(made)["Devices"] == [
         {"PathOnHost": "/dev/null", "PathInContainer": "/dev/n", "CgroupPermissions": "r"}
     ]
-
-
-@pytest.mark.parametrize(
-    ("signal", "docker"),
-    [
-        (pb.RUNTIME_DEFAULT, ""),
-        (pb.SIGTERM, "SIGTERM"),
-        (pb.SIGRTMINPLUS15, "SIGRTMIN+15"),
-        (pb.SIGRTMAXMINUS14, "SIGRTMAX-14"),
-        (pb.SIGRTMAX, "SIGRTMAX"),
-    ],
-)
-def test_signals(signal: int, docker: str) -> None:
-    assert docker_signal(signal) == docker

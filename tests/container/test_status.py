@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
-from shim.container.status import container_status, stop_signal_number
+from shim.container.status import container_status
 from shim.errors import NotFound
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
@@ -64,9 +64,12 @@ def test_an_unknown_container(rt: Runtime) -> None:
         container_status(rt, container_id="f" * 64, verbose=False)
 
 
-@pytest.mark.parametrize(
-    ("docker", "signal"),
-    [("", pb.SIGTERM), ("SIGQUIT", pb.SIGQUIT), ("SIGRTMIN+3", pb.SIGRTMINPLUS3), ("37", pb.RUNTIME_DEFAULT)],
-)
-def test_stop_signals(docker: str, signal: pb.Signal, rt: Runtime) -> None:
-    assert stop_signal_number(docker) == signal
+def test_an_image_named_by_id_is_told_by_its_name(rt: Runtime) -> None:
+    image = rt.view.image(BUSYBOX)
+    assert image is not None
+    asked = pb.ImageSpec(image=image.id, user_specified_image="busybox", annotations={"a": "b"})
+    container = created(rt, ready_pod(rt), image=asked)
+    told = container_status(rt, container_id=container, verbose=False).status.image
+    assert told.image == BUSYBOX
+    assert (told.user_specified_image, dict(told.annotations)) == ("busybox", {"a": "b"})
+    assert list_containers(rt, filter=pb.ContainerFilter())[0].image == asked

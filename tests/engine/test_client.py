@@ -180,7 +180,7 @@ def test_a_removal_that_fails_is_told_to_who_waits_for_it(adapter: DockerEngine,
         adapter.wait_removed(ID)
 
 
-def test_start_failures_keep_their_text(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_start_failures_keep_their_cause(adapter: DockerEngine, server: ScriptedServer) -> None:
     text = 'OCI runtime create failed: exec: "/nope": stat /nope: no such file or directory: unknown'
     server.on(f"POST {V}/containers/{ID}/start", response(400, {"message": text}))
 
@@ -188,7 +188,7 @@ def test_start_failures_keep_their_text(adapter: DockerEngine, server: ScriptedS
         adapter.start_container(ID)
 
     assert type(failed.value) is ShimError
-    assert str(failed.value) == f"start container {ID}: {text}"
+    assert str(failed.value) == f'start container {ID}: exec: "/nope": stat /nope: no such file or directory'
 
 
 # Deadlines and cancellation

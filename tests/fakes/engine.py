@@ -46,6 +46,7 @@ class FakeEngine(FakeImages):
             driver="overlay2",
             runtimes={"runc": Runtime(path="runc")},
             default_runtime="runc",
+            security_options=["name=seccomp,profile=builtin"],
         )
         self.execs: dict[str, FakeExec] = {}
         self.attachments: list[tuple[str, AttachOptions]] = []

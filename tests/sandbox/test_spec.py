@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ AROUND = Surroundings(
     runtime="runsc",
     oom_score_adj=-998,
     docker_log={"Type": "json-file"},
+    daemon_seccomp="builtin",
+    oci_annotations={"dev.gvisor.x": "y"},
 )
 
 
@@ -56,6 +59,18 @@ def test_pause_keeps_dockers_seccomp_profile_unless_told_otherwise() -> None:
     unconfined = pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)
     assert "seccomp=unconfined" not in body()["HostConfig"]["SecurityOpt"]
     assert "seccomp=unconfined" in body(seccomp=unconfined)["HostConfig"]["SecurityOpt"]
+
+
+def test_pause_runs_unconfined_only_where_docker_has_no_seccomp() -> None:
+    context = pb.LinuxPodSandboxConfig(security_context=pb.LinuxSandboxSecurityContext())
+    bare = pause_body(pb.PodSandboxConfig(linux=context), replace(AROUND, daemon_seccomp=""))
+    assert "seccomp=unconfined" in bare["HostConfig"]["SecurityOpt"]
+
+
+def test_annotations_and_user_namespace() -> None:
+    host = body()["HostConfig"]
+    assert host["Annotations"] == {"dev.gvisor.x": "y"}
+    assert host["UsernsMode"] == "host"
 
 
 def test_users_and_groups() -> None:

@@ -4,6 +4,7 @@ import posixpath
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
 from shim.names import check_name_part
 
@@ -27,6 +28,7 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
     rules.labels_and_annotations(config, field=field)
     rules.resources(config.linux.resources, field=f"{field}.linux.resources")
     _security(config.linux.security_context, field=f"{field}.linux.security_context")
+    rules.no_windows(config, field=field)
 
 
 def _name(name: str, *, field: str) -> None:
@@ -86,6 +88,7 @@ def _security(context: pb.LinuxContainerSecurityContext, *, field: str) -> None:
     if ":" in context.run_as_username:
         # Docker would read what follows as a group.
         raise InvalidArgument(f"{field}.run_as_username {context.run_as_username!r} must not hold ':'")
+    selinux(context.selinux_options, field=f"{field}.selinux_options")
     rules.namespaces(
         context.namespace_options,
         pid=(pb.POD, pb.CONTAINER, pb.NODE, pb.TARGET),

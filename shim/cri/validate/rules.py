@@ -122,9 +122,17 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
         raise InvalidArgument(f"{field}.target_id is empty, but pid is TARGET")
     if options.HasField("userns_options"):
         _mode(options.userns_options.mode, (pb.POD, pb.NODE), field=f"{field}.userns_options.mode")
+        if options.userns_options.mode == pb.NODE and (options.userns_options.uids or options.userns_options.gids):
+            raise InvalidArgument(f"{field}.userns_options: mode NODE has no mappings of its own")
         if options.userns_options.mode == pb.POD:
             # Status reports so for every handler; Docker has user namespaces for the whole daemon only.
             raise FailedPrecondition(f"{field}.userns_options: user namespaces are not supported by Docker")
+
+
+def no_windows(config: Message, *, field: str) -> None:
+    """Check that nothing is asked for that only Windows has. An empty message asks for nothing."""
+    for descriptor, _ in config.windows.ListFields():  # type: ignore[attr-defined]
+        raise InvalidArgument(f"{field}.windows.{descriptor.name} is for Windows, and this node runs Linux")
 
 
 def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:

@@ -77,6 +77,7 @@ GOOD: dict[str, Change] = {
     "device-under-its-own-name": lambda r: r.config.devices.add(host_path="/dev/fuse"),
     "dots-in-a-log-name": lambda r: setattr(r.config, "log_path", "app/..3.log"),
     "no-log": lambda r: r.config.ClearField("log_path"),
+    "nothing-for-windows": lambda r: r.config.windows.SetInParent(),
 }
 
 
@@ -170,6 +171,20 @@ BAD: dict[str, tuple[Change, str]] = {
     "device-permissions": (
         lambda r: r.config.devices.add(host_path="/dev/x", permissions="rx"),
         "config.devices[1].permissions 'rx' may hold only r, w and m",
+    ),
+    "selinux-level": (
+        lambda r: setattr(context(r).selinux_options, "level", "x"),
+        "config.linux.security_context.selinux_options.level 'x' is not a level",
+    ),
+    "windows": (
+        lambda r: setattr(r.config.windows.resources, "cpu_count", 1),
+        "config.windows.resources is for Windows",
+    ),
+    "mappings-of-the-node": (
+        lambda r: context(r).namespace_options.userns_options.CopyFrom(
+            pb.UserNamespace(mode=pb.NODE, uids=[pb.IDMapping(length=1)])
+        ),
+        "config.linux.security_context.namespace_options.userns_options: mode NODE has no mappings",
     ),
     "cdi-no-name": (lambda r: r.config.CDI_devices.add(), "config.CDI_devices[1].name is empty"),
     "label-own": (

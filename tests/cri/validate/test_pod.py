@@ -97,6 +97,14 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda c: c.dns_config.searches.append(""),
         "config.dns_config.searches[1] '' is not one word",
     ),
+    "selinux-type": (
+        lambda c: setattr(context(c).selinux_options, "type", "a:b"),
+        "config.linux.security_context.selinux_options.type 'a:b' may hold only",
+    ),
+    "windows": (
+        lambda c: setattr(c.windows.security_context, "host_process", True),
+        "config.windows.security_context is for Windows",
+    ),
     "container-port-0": (
         lambda c: c.port_mappings.add(host_port=1),
         "config.port_mappings[4].container_port 0 is not between 1 and 65535",

@@ -103,6 +103,8 @@ class Floor:
             runtime="",
             oom_score_adj=self._oom_score_adj,
             docker_log=docker_log(Config()),
+            daemon_seccomp="builtin",
+            oci_annotations={},
         )
         return sandbox_spec.pause_body(config, around)
 
@@ -121,6 +123,8 @@ class Floor:
             oom_score_adj=0,
             recursive_read_only=False,
             docker_log=docker_log(Config()),
+            daemon_seccomp="builtin",
+            oci_annotations={},
             target_id="",
         )
         return container_spec.container_body(config, around)

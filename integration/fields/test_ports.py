@@ -57,13 +57,14 @@ def test_a_udp_port_leads_into_the_pod(kubelet: Kubelet, served: Served) -> None
     [
         (pb.PortMapping(protocol=pb.TCP, container_port=80, host_port=15354), "-p tcp -m tcp --dport 15354"),
         (pb.PortMapping(protocol=pb.UDP, container_port=80, host_port=15355), "-p udp -m udp --dport 15355"),
+        (pb.PortMapping(protocol=pb.SCTP, container_port=80, host_port=15361), "-p sctp -m sctp --dport 15361"),
         (
             pb.PortMapping(protocol=pb.TCP, container_port=80, host_port=15356, host_ip=NODE_ADDRESS),
             f"-d {NODE_ADDRESS}/32 -p tcp -m tcp --dport 15356",
         ),
         (pb.PortMapping(protocol=pb.TCP, container_port=80, host_port=15357, host_ip="0.0.0.0"), "--dport 15357"),
     ],
-    ids=["TCP", "UDP", "one address", "all addresses"],
+    ids=["TCP", "UDP", "SCTP", "one address", "all addresses"],
 )
 def test_a_host_port_is_mapped_for_its_protocol_and_address(
     kubelet: Kubelet, mapping: pb.PortMapping, rule: str

@@ -14,7 +14,7 @@ from shim.api.v1 import api_pb2 as pb
 Profile = pb.SecurityProfile
 
 
-def in_context(**fields: Any) -> dict[str, pb.LinuxPodSandboxConfig]:
+def in_context(**fields: Any) -> dict[str, Any]:
     context = pb.LinuxSandboxSecurityContext(**fields)
     return {"linux": pb.LinuxPodSandboxConfig(security_context=context)}
 

@@ -353,7 +353,7 @@ def test_the_root_file_system_can_be_read_only(kubelet: Kubelet, pod: Pod, reado
 # --- user namespaces --------------------------------------------------------------------------------------
 
 
-def in_userns(**fields: Any) -> dict[str, pb.NamespaceOption]:
+def in_userns(**fields: Any) -> dict[str, Any]:
     return {"namespace_options": pb.NamespaceOption(userns_options=pb.UserNamespace(**fields))}
 
 

@@ -159,7 +159,11 @@ CONTAINER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("security_context.apparmor: unknown profile 'best'", secured(apparmor_profile="best")),
     ("resources.memory_limit_in_bytes -2", limited(memory_limit_in_bytes=-2)),
     ("resources.oom_score_adj 1001", limited(oom_score_adj=1001)),
-    ("CAP_NONE_SUCH", secured(capabilities=pb.Capability(add_capabilities=["NONE_SUCH"]))),
+    (
+        "config.windows.security_context is for Windows",
+        {"windows": pb.WindowsContainerConfig(security_context=pb.WindowsContainerSecurityContext(host_process=True))},
+    ),
+    ("'NONE_SUCH' is not a capability", secured(capabilities=pb.Capability(add_capabilities=["NONE_SUCH"]))),
     *((f"config.labels: the key '{key}'", {"labels": {key: "mine"}}) for key in OWN_LABELS),
 ]
 

@@ -4,7 +4,7 @@ from shim.errors import Unsupported
 
 ApiVersion = tuple[int, int]
 
-_FIRST_ENGINE = {
+FIRST_ENGINE = {
     (1, 41): "20.10",
     (1, 42): "23.0",
     (1, 43): "24.0",
@@ -29,7 +29,7 @@ def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
 
 def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
     """`needs Docker Engine 25.0 (API 1.44), this one speaks 1.41`."""
-    return f"needs Docker Engine {_FIRST_ENGINE[needs]} (API {_text(needs)}), this one speaks {_text(have)}"
+    return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {_text(needs)}), this one speaks {_text(have)}"
 
 
 def _text(version: ApiVersion) -> str:

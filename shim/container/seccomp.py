@@ -50,7 +50,7 @@ class _Profile(msgspec.Struct, rename="camel"):
 def seccomp_options(
     profile: pb.SecurityProfile | None, *, deprecated: str, daemon_profile: str, field: str
 ) -> list[str]:
-    """`seccomp=...`, or nothing for the daemon's own profile. `profile` wins over the deprecated string.
+    """`seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
 
     `daemon_profile` is what `seccomp_of_daemon` gives. A profile of the administrator's is the runtime's default; a
     daemon that has been told to confine nothing is not taken at its word, and one that cannot is no place for the pod.
@@ -62,8 +62,9 @@ def seccomp_options(
         raise FailedPrecondition(f"{field}: Docker has no seccomp on this node")
     if kind == pb.SecurityProfile.Localhost:
         return [f"seccomp={_localhost_profile(reference, field=field)}"]
-    # Engines that can be told so (23.0 and later) have the word for their own profile too.
-    return ["seccomp=builtin"] if daemon_profile == "unconfined" else []
+    # Engines that know these words (23.0 and later) take one of them. Said aloud, it holds also for a daemon that has
+    # been restarted with another default a moment ago.
+    return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []
 
 
 def seccomp_of_daemon(security_options: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ RUNTIME_DEFAULT = Profile(profile_type=Profile.RuntimeDefault)
 UNCONFINED = Profile(profile_type=Profile.Unconfined)
 
 
-def seccomp(profile: Profile | None, deprecated: str = "", *, daemon: str = "builtin") -> list[str]:
+def seccomp(profile: Profile | None, deprecated: str = "", *, daemon: str = "default") -> list[str]:
     return seccomp_options(profile, deprecated=deprecated, daemon_profile=daemon, field="f.seccomp")
 
 
@@ -39,6 +39,7 @@ def test_seccomp(profile: Profile | None, deprecated: str, expected: list[str]) 
 def test_the_default_is_the_daemons_unless_that_is_none() -> None:
     assert seccomp(RUNTIME_DEFAULT, daemon="/etc/docker/strict.json") == []
     assert seccomp(RUNTIME_DEFAULT, daemon="unconfined") == ["seccomp=builtin"]
+    assert seccomp(RUNTIME_DEFAULT, daemon="builtin") == ["seccomp=builtin"]
 
 
 @pytest.mark.parametrize("profile", [RUNTIME_DEFAULT, localhost("/none")], ids=["default", "localhost"])

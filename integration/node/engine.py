@@ -46,8 +46,10 @@ class Engine:
         self.socket = home / "docker.sock"
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
+        made = self._settings(settings or {})
+        self._has_bridge = made.get("bridge") != "none"
         home.mkdir(parents=True)
-        (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
+        (home / "daemon.json").write_bytes(msgspec.json.encode(made))
         search = os.pathsep.join([*map(str, binaries), os.environ["PATH"]])
         self.daemon = Daemon(
             [program("dockerd", binaries), "--config-file", home / "daemon.json"],
@@ -119,7 +121,8 @@ class Engine:
         if self._api is not None:
             self._api.close()
         self.stop()
-        remove_link("docker0")
+        if self._has_bridge:  # else it is another engine's
+            remove_link("docker0")
 
 
 def answers(path: Path) -> bool:

@@ -4,10 +4,14 @@ import posixpath
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
+from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import extra_writes
-from shim.container.mounts import recursive_read_only_supported
+from shim.container.image_volumes import with_image_ids
+from shim.container.mounts import relabel_mounts
+from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
+from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound
 from shim.ids import ContainerId, ImageId
 from shim.rollback import Rollback
@@ -24,6 +28,8 @@ def create_container(
     for the log directory of a pod that another shim made.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
+    check_cdi_devices(rt, config.CDI_devices)
+    config = with_image_ids(rt, config)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox.config.log_directory or sandbox_config.log_directory
     around = _surroundings(rt, sandbox=sandbox, config=config, log_directory=log_directory)
@@ -32,9 +38,18 @@ def create_container(
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
         made.append(create_under_name(rt, name=name, body=body))
+        _relabel(rt, made[0], config=config, body=body)
         rt.view.refresh_container(made[0])
         rollback.commit()
     return ContainerId(made[0])
+
+
+def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body: JsonObject) -> None:
+    if any(mount.selinux_relabel for mount in config.mounts):
+        # Empty where SELinux is off, or does not confine this container: then its mounts need no label of its own.
+        label = rt.engine.inspect_container(container_id).mount_label
+        if label:
+            relabel_mounts(config.mounts, body["HostConfig"]["Mounts"], label=label)
 
 
 def _surroundings(

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts, security
-from shim.container.devices import docker_device_requests, docker_devices
+from shim.container.cdi import docker_device_requests
+from shim.container.devices import docker_devices
+from shim.container.image_volumes import with_distinct_images
 from shim.container.resources import create_fields
 from shim.container.users import docker_groups, docker_user
 from shim.engine.interface import JsonObject
@@ -95,7 +97,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "Runtime": around.runtime,
         "Mounts": _mounts(config, around),
         "Devices": docker_devices(config.devices),
-        "DeviceRequests": docker_device_requests(config.CDI_devices, api_version=around.api_version),
+        "DeviceRequests": docker_device_requests(config.CDI_devices),
         "Privileged": context.privileged,
         "ReadonlyRootfs": context.readonly_rootfs,
         "CapAdd": list(context.capabilities.add_capabilities),
@@ -138,7 +140,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
 
 
 def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
-    docker = [
+    docker = with_distinct_images(
         mounts.docker_mount(
             mount,
             field=f"config.mounts[{index}]",
@@ -146,7 +148,7 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
             recursive_read_only=around.recursive_read_only,
         )
         for index, mount in enumerate(config.mounts)
-    ]
+    )
     if around.resolv_conf and all(mount["Target"] != RESOLV_CONF for mount in docker):
         resolv_conf = mounts.bind(around.resolv_conf, RESOLV_CONF)
         docker.append({**resolv_conf, "ReadOnly": config.linux.security_context.readonly_rootfs})

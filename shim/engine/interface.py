@@ -31,6 +31,14 @@ class Runtime(Answer, frozen=True):
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
 
 
+class DiscoveredDevice(Answer, frozen=True):
+    """One device that a device driver of the Engine has found."""
+
+    source: str = ""
+    """The driver: `cdi`."""
+    id: str = msgspec.field(default="", name="ID")
+
+
 class EngineInfo(Answer, frozen=True):
     """`GET /info`, as far as the shim reads it."""
 
@@ -46,6 +54,10 @@ class EngineInfo(Answer, frozen=True):
     default_runtime: str = ""
     live_restore_enabled: bool = False
     security_options: list[str] | None = None
+    cdi_spec_dirs: list[str] | None = msgspec.field(default=None, name="CDISpecDirs")
+    """None or empty where CDI is off (API 1.44)."""
+    discovered_devices: list[DiscoveredDevice] | None = None
+    """API 1.50."""
 
 
 class ContainerState(Answer, frozen=True):
@@ -101,6 +113,8 @@ class ContainerInspect(Answer, frozen=True):
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
+    mount_label: str = ""
+    """SELinux label of the files it may use; empty where SELinux does not confine it."""
     log_path: str = ""
     resolv_conf_path: str = ""
 

@@ -6,7 +6,7 @@ import msgspec
 
 import shim
 from shim.api.v1 import api_pb2 as pb
-from shim.container.mounts import recursive_read_only_supported
+from shim.container.read_only import recursive_read_only_supported
 from shim.errors import ShimError
 from shim.runtime import Runtime
 

@@ -3,7 +3,7 @@
 Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
 """
 
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sized
 from pathlib import PurePosixPath
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -84,6 +84,12 @@ def between(value: int, *, least: int, most: int, field: str) -> None:
     """Check a number."""
     if not least <= value <= most:
         raise InvalidArgument(f"{field} {value} is not between {least} and {most}")
+
+
+def at_most(entries: Sized, limit: int, *, field: str) -> None:
+    """Check the length of a list."""
+    if len(entries) > limit:
+        raise InvalidArgument(f"{field} has {len(entries)} entries, at most {limit} are allowed")
 
 
 def not_negative(value: int, *, field: str) -> None:

@@ -12,6 +12,7 @@ by the scope, InvalidArgument for what the Engine refuses as malformed, and the 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -189,6 +190,37 @@ class ExecInspect(Answer, frozen=True):
     """In the pid namespace of the daemon; 0 until the process runs."""
 
 
+class PathKind(Enum):
+    """What there is at a path."""
+
+    FILE = "a regular file"
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    OTHER = "neither a file nor a directory"
+    """A FIFO, socket or device."""
+
+
+class PathStat(msgspec.Struct, frozen=True, rename="camel"):
+    """What `HEAD /containers/{id}/archive` tells of a path, in the header `X-Docker-Container-Path-Stat`."""
+
+    size: int = 0
+    """Bytes of a regular file."""
+    mode: int = 0
+    """Go's `os.FileMode`."""
+    link_target: str = ""
+    """Of a symbolic link: where it leads in the end, absolute, never out of the container's root file system."""
+
+    @property
+    def kind(self) -> PathKind:
+        """What it is."""
+        return _KINDS.get(self.mode & _MODE_TYPE, PathKind.OTHER)
+
+
+_MODE_TYPE = 0x8F280000
+"""Directory, symlink, device, named pipe, socket, character device, irregular."""
+_KINDS = {0: PathKind.FILE, 1 << 31: PathKind.DIRECTORY, 1 << 27: PathKind.LINK}
+
+
 class Actor(Answer, frozen=True):
     """Whom an event is about."""
 
@@ -324,6 +356,20 @@ class Engine(Protocol):
 
     def list_containers(self) -> list[ContainerSummary]:
         """All containers of the Engine, in any state, whoever made them."""
+        ...
+
+    def stat_path(self, container_id: str, path: str) -> PathStat | None:
+        """Look at an absolute path in a container's root file system; the container need not run.
+
+        Links on the way are followed inside of it, a link at the end is told as one. None when nothing is there.
+        """
+        ...
+
+    def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Read the tar archive of a path, piece by piece, for the block; a link at its end is archived as one.
+
+        Waits are bound by the scope alone. NotFound when nothing is there.
+        """
         ...
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:

@@ -18,6 +18,7 @@ from shim.engine.interface import (
     ImageSummary,
     JsonObject,
 )
+from tests.fakes.engine_files import FakeFile
 
 NEVER = "0001-01-01T00:00:00Z"
 """How Docker writes the zero time."""
@@ -42,6 +43,8 @@ class FakeImage:
     digests: list[str]
     settings: ImageSettings
     size: int
+    files: dict[str, FakeFile] = field(default_factory=dict)
+    """By absolute path."""
 
     def inspect(self) -> ImageInspect:
         return ImageInspect(

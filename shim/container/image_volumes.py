@@ -4,6 +4,7 @@ Docker looks for a sub-path only when the container is started, and mounts a fil
 wants both refused at create, so the image is looked into.
 """
 
+import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from shim.errors import FailedPrecondition, InvalidArgument, NotFound, Unsupport
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
 from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
 
 IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
@@ -65,6 +67,22 @@ def with_distinct_images(docker: Iterable[JsonObject]) -> list[JsonObject]:
     return [_distinct(mount, seen) if mount["Type"] == "image" else mount for mount in docker]
 
 
+def check_mounted(rt: Runtime, record: ContainerRecord) -> None:
+    """FailedPrecondition when the images of a container are not mounted any more.
+
+    Docker mounts them at create, on the host. A daemon that has been restarted since then may start the container all
+    the same, with empty directories in their place (seen on 28 with overlay2).
+    """
+    if not any(is_image_volume(mount) for mount in record.config.mounts):
+        return
+    for mount in rt.engine.inspect_container(record.id).mounts or ():
+        if mount.type == "image" and not os.path.ismount(mount.source):
+            raise FailedPrecondition(
+                f"{FAILED}: container {record.id}: the image for {mount.destination} is not mounted any more: Docker"
+                " has been restarted since the container was created"
+            )
+
+
 def _distinct(mount: JsonObject, seen: Counter[str]) -> JsonObject:
     source = mount["Source"]
     shortened = source[: len(source) - seen[source]]
@@ -95,7 +113,8 @@ def _check_count(volumes: Iterable[pb.Mount]) -> None:
     for image_id, count in counts.items():
         if count > MAX_OF_ONE_IMAGE:
             raise InvalidArgument(
-                f"{FAILED}: config.mounts has {count} mounts of image {image_id}, at most {MAX_OF_ONE_IMAGE} are allowed"
+                f"{FAILED}: config.mounts has {count} mounts of image {image_id}, at most {MAX_OF_ONE_IMAGE}"
+                " are allowed"
             )
 
 

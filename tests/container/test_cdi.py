@@ -42,9 +42,7 @@ def test_devices_that_are_there_are_fine(rt: Runtime, plugged: FakeEngine) -> No
 def test_one_that_is_not_there_is_refused_by_its_first_place(rt: Runtime, plugged: FakeEngine, name: str) -> None:
     with pytest.raises(FailedPrecondition) as refusal:
         check_cdi_devices(rt, cdi("v.com/gpu=0", name, name))
-    assert str(refusal.value) == (
-        f"config.CDI_devices[1].name: no specification in /etc/cdi, /run/cdi has {name!r}"
-    )
+    assert str(refusal.value) == (f"config.CDI_devices[1].name: no specification in /etc/cdi, /run/cdi has {name!r}")
 
 
 def test_create_asks_docker_each_time(rt: Runtime, plugged: FakeEngine) -> None:
@@ -69,5 +67,5 @@ def test_cdi_may_be_off(rt: Runtime, engine: FakeEngine, directories: list[str] 
 
 def test_an_engine_may_be_too_old(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 43)
-    with pytest.raises(Unsupported, match=r"config\.CDI_devices need Docker Engine 25 \(API 1\.44\), this is API 1\.43"):
+    with pytest.raises(Unsupported, match=r"^config\.CDI_devices need Docker Engine 25 .* this is API 1\.43$"):
         check_cdi_devices(rt, cdi("v.com/gpu=0"))

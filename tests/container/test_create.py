@@ -1,8 +1,10 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container import mounts
 from shim.container.create import create_container
 from shim.engine.interface import ImageSettings
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
@@ -108,3 +110,31 @@ def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, eng
 
 def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
     assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""
+
+
+def test_mounts_get_the_label_that_docker_chose(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    labelled = []
+    monkeypatch.setattr(mounts, "relabel", lambda path, **said: labelled.append((path, said["label"])))
+    asked = [
+        pb.Mount(host_path=str(tmp_path), container_path="/a", selinux_relabel=True),
+        pb.Mount(host_path=str(tmp_path), container_path="/b"),
+    ]
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, mounts=asked)
+    assert labelled == []  # SELinux is off: accepted, nothing to do
+
+    engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
+    created(rt, sandbox, mounts=asked[1:])
+    assert labelled == []
+    created(rt, sandbox, mounts=asked)
+    assert labelled == [(tmp_path, "system_u:object_r:container_file_t:s0:c1,c2")]
+
+
+def test_mounts_that_cannot_be_labelled_leave_no_container(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
+    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.selinux_relabel: /usr is the system's own"):
+        created(rt, sandbox, mounts=[pb.Mount(host_path="/usr", container_path="/a", selinux_relabel=True)])
+    assert list(engine.containers) == [sandbox]

@@ -49,6 +49,8 @@ class FakeEngine(FakeImages):
             runtimes={"runc": Runtime(path="runc")},
             default_runtime="runc",
         )
+        self.mount_label = ""
+        """SELinux label of the containers made from now on."""
         self.execs: dict[str, FakeExec] = {}
         self.attachments: list[tuple[str, AttachOptions]] = []
         self._serial = itertools.count(1)
@@ -96,7 +98,12 @@ class FakeEngine(FakeImages):
             image = self._find_image(str(body.get("Image", "")), what=f"create container {name}: image")
             self._check_name_free(name, what=f"create container {name}")
             made = FakeContainer(
-                id=hex_id(f"{name}-{next(self._serial)}"), name=name, body=dict(body), image=image, created=self._now()
+                id=hex_id(f"{name}-{next(self._serial)}"),
+                name=name,
+                body=dict(body),
+                image=image,
+                created=self._now(),
+                mount_label=self.mount_label,
             )
             self.containers[made.id] = made
             self._emit("container", "create", made.id, made.labels)

@@ -8,8 +8,10 @@ from shim.container.cgroup import extra_writes
 from shim.container.mounts import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
+from shim.container.users import DockerUser, docker_user, identity
 from shim.errors import FailedPrecondition, NotFound
 from shim.ids import ContainerId, ImageId
+from shim.image.accounts import accounts_of
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -46,11 +48,13 @@ def _surroundings(
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
+    image_id = _image_id(rt, config.image)
     return Surroundings(
         sandbox_id=sandbox.id,
         sandbox_privileged=sandbox.config.linux.security_context.privileged,
         host_network=pod.host_network(sandbox.config),
-        image_id=_image_id(rt, config.image),
+        image_id=image_id,
+        user=_user(rt, config=config, image_id=image_id),
         labels=labels.container_labels(config, sandbox_id=sandbox.id, log_path=log_path),
         resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
@@ -68,6 +72,12 @@ def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
     if record is None:
         raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
     return record.id
+
+
+def _user(rt: Runtime, *, config: pb.ContainerConfig, image_id: ImageId) -> DockerUser:
+    found = accounts_of(rt, image_id=image_id)
+    image = f"config.image.image {config.image.image!r}"
+    return docker_user(identity(config.linux.security_context, found, image=image), found.accounts)
 
 
 def _recursive_read_only(rt: Runtime, runtime: str) -> bool:

@@ -11,9 +11,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts, security
 from shim.container.devices import docker_device_requests, docker_devices
 from shim.container.resources import create_fields
-from shim.container.users import docker_groups, docker_user
+from shim.container.users import DockerUser
 from shim.engine.interface import JsonObject
-from shim.errors import InvalidArgument, Unsupported
+from shim.errors import InvalidArgument
 from shim.ids import ImageId, SandboxId
 from shim.pod import RESOLV_CONF
 
@@ -26,6 +26,7 @@ class Surroundings:
     sandbox_privileged: bool
     host_network: bool
     image_id: ImageId
+    user: DockerUser
     labels: dict[str, str]
     resolv_conf: str
     """The pod's file on the host, empty for a pod made by another shim."""
@@ -44,7 +45,6 @@ class Surroundings:
 
 def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
     """Build the create body. InvalidArgument, FailedPrecondition and Unsupported name the field."""
-    context = config.linux.security_context
     return {
         "Image": around.image_id,
         "Entrypoint": list(config.command) or None,
@@ -52,7 +52,7 @@ def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObje
         "Env": environment(config.envs),
         "WorkingDir": config.working_dir,
         "Labels": around.labels,
-        "User": docker_user(context),
+        "User": around.user.user,
         "OpenStdin": config.stdin,
         "StdinOnce": config.stdin_once,
         "Tty": config.tty,
@@ -100,7 +100,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "ReadonlyRootfs": context.readonly_rootfs,
         "CapAdd": list(context.capabilities.add_capabilities),
         "CapDrop": list(context.capabilities.drop_capabilities),
-        "GroupAdd": docker_groups(context.supplemental_groups),
+        "GroupAdd": list(around.user.group_add),
         "SecurityOpt": _security_options(context),
         # Docker fills in its defaults for null, not for an empty list.
         "MaskedPaths": list(context.masked_paths),
@@ -115,8 +115,6 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
 def _refuse_what_docker_cannot(context: pb.LinuxContainerSecurityContext, *, privileged_pod: bool) -> None:
     if context.privileged and not privileged_pod:
         raise InvalidArgument("config.linux.security_context.privileged: the pod sandbox is not privileged")
-    if context.supplemental_groups_policy == pb.Strict:
-        raise Unsupported("config.linux.security_context.supplemental_groups_policy: Strict is not implemented")
 
 
 def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> JsonObject:

@@ -67,6 +67,8 @@ class ContainerSettings(Answer, frozen=True):
     """`Config` of a container inspect."""
 
     image: str = ""
+    user: str = ""
+    """Name or uid, perhaps with `:group`; the image's where none was given."""
     labels: dict[str, str] | None = None
     stop_signal: str = ""
 
@@ -88,6 +90,7 @@ class HostSettings(Answer, frozen=True):
     memory_swap: int = 0
     oom_score_adj: int = 0
     pids_limit: int | None = None
+    group_add: list[str] | None = None
 
 
 class ContainerInspect(Answer, frozen=True):

@@ -148,7 +148,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "sub-path above": ({"image_sub_path": "../x"}, "config.mounts[0].image_sub_path '../x' must not hold '..'"),
     "sub-path back": ({"image_sub_path": "a/../b"}, "config.mounts[0].image_sub_path 'a/../b' must not hold '..'"),
     "NUL in sub-path": ({"image_sub_path": "a\0b"}, "config.mounts[0].image_sub_path holds a NUL"),
-    "NUL in image": ({"image": pb.ImageSpec(image="a\0b")}, "config.mounts[0].image.image holds a NUL"),
+    "NUL in image": ({"image": "a\0b"}, "config.mounts[0].image.image holds a NUL"),
 }
 
 

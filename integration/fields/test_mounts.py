@@ -352,13 +352,12 @@ def test_mounts_of_the_container_are_seen_when_asked_for(
 
 @pytest.fixture
 def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Mount points of their own that are private, and slaves of another."""
-    found = {kind: tmp_path / kind for kind in ("private", "slave")}
+    """Mount points of their own: a private one, a shared one, and its slave, which follows it."""
+    found = {kind: tmp_path / kind for kind in ("private", "shared", "slave")}
     for kind, point in found.items():
         point.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", point], check=True)
-        if kind == "slave":
-            subprocess.run(["mount", "--bind", point, point], check=True)
+        source = ("--bind", found["shared"]) if kind == "slave" else ("-t", "tmpfs", "tmpfs")
+        subprocess.run(["mount", *source, point], check=True)
         subprocess.run(["mount", f"--make-{kind}", point], check=True)
     yield found
     for point in found.values():
@@ -387,7 +386,7 @@ def test_a_mount_that_cannot_propagate_is_refused_with_the_way_out(
 def test_a_slave_of_the_node_gets_its_mounts(kubelet: Kubelet, pod: Pod, points: dict[str, Path]) -> None:
     container = kubelet.started(pod, mounts=[bound(points["slave"], propagation=IN)])
 
-    mounted(points["slave"] / "sub")
+    mounted(points["shared"] / "sub")
 
     assert kubelet.cri.exec(container, "ls", "/data/sub/late").exit_code == 0
 

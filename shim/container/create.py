@@ -6,14 +6,16 @@ from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import extra_writes
-from shim.container.image_volumes import with_image_ids
+from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
 from shim.container.mounts import relabel_mounts
 from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
+from shim.container.users import DockerUser, docker_user, identity
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound
 from shim.ids import ContainerId, ImageId
+from shim.image.accounts import accounts_of
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -29,7 +31,6 @@ def create_container(
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
-    config = with_image_ids(rt, config)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox.config.log_directory or sandbox_config.log_directory
     around = _surroundings(rt, sandbox=sandbox, config=config, log_directory=log_directory)
@@ -61,18 +62,22 @@ def _surroundings(
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
+    image_id = _image_id(rt, config.image)
+    volumes = image_volumes(rt, config.mounts)
     return Surroundings(
         sandbox_id=sandbox.id,
         sandbox_privileged=sandbox.config.linux.security_context.privileged,
         host_network=pod.host_network(sandbox.config),
-        image_id=_image_id(rt, config.image),
-        labels=labels.container_labels(config, sandbox_id=sandbox.id, log_path=log_path),
+        image_id=image_id,
+        user=_user(rt, config=config, image_id=image_id),
+        labels=labels.container_labels(with_image_refs(config, volumes), sandbox_id=sandbox.id, log_path=log_path),
         resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         cgroup_parent=pod.docker_cgroup_parent(rt, sandbox.config),
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),
+        image_mounts=docker_image_mounts(volumes),
         docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
     )
@@ -83,6 +88,12 @@ def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
     if record is None:
         raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
     return record.id
+
+
+def _user(rt: Runtime, *, config: pb.ContainerConfig, image_id: ImageId) -> DockerUser:
+    found = accounts_of(rt, image_id=image_id)
+    image = f"config.image.image {config.image.image!r}"
+    return docker_user(identity(config.linux.security_context, found, image=image), found.accounts)
 
 
 def _recursive_read_only(rt: Runtime, runtime: str) -> bool:

@@ -1,13 +1,14 @@
 """Images that are mounted as volumes. Docker mounts them itself, read-only and on either image store (API 1.48).
 
-Docker looks for a sub-path only when the container is started, and mounts a file as willingly as a directory; the CRI
-wants both refused at create, so the image is looked into.
+Docker looks for a sub-path only when the container is started, mounts a file as willingly as a directory, and follows
+links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is looked into.
 """
 
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
@@ -22,7 +23,7 @@ IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
 
 MAX_OF_ONE_IMAGE = 32
-"""In one container, see `with_distinct_images`: an id stays unique with so many characters less."""
+"""In one container, see `docker_image_mounts`: an id stays unique with so many characters less."""
 
 FAILED = "ImageVolumeMountFailed"
 """The kubelet looks for this at the beginning of a message."""
@@ -33,38 +34,57 @@ def is_image_volume(mount: pb.Mount) -> bool:
     return bool(mount.image.image)
 
 
-def with_image_ids(rt: Runtime, config: pb.ContainerConfig) -> pb.ContainerConfig:
-    """Give the configuration with the id of every mounted image in its `image_ref`, for Docker and for the status.
+@dataclass(frozen=True, slots=True)
+class ImageVolume:
+    """What is mounted of an image that is on this node."""
 
-    Each is on this node, and its sub-path a directory of it. Unsupported where Docker cannot mount images; all messages
-    begin as the kubelet wants it.
+    image_id: ImageId
+    sub_path: str
+    """A directory, relative to the image's root and without a link on the way; empty for all of the image."""
+
+
+def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVolume]:
+    """Find the images among a container's mounts, by their places in the list.
+
+    NotFound for an image that is not here, FailedPrecondition for a sub-path that is no directory of it, Unsupported
+    where Docker cannot mount images; all begin as the kubelet wants it.
     """
-    resolved = pb.ContainerConfig()
-    resolved.CopyFrom(config)
-    volumes = {index: mount for index, mount in enumerate(resolved.mounts) if is_image_volume(mount)}
-    for index, mount in volumes.items():
+    wanted = {index: mount for index, mount in enumerate(mounts) if is_image_volume(mount)}
+    for index in wanted:
         _check_supported(rt, field=f"config.mounts[{index}].image")
-        mount.image.image_ref = _image_id(rt, mount.image, field=f"config.mounts[{index}].image.image")
-    _check_count(volumes.values())
-    _check_sub_paths(rt, volumes)
-    return resolved
+    ids = {
+        index: _image_id(rt, mount.image, field=f"config.mounts[{index}].image.image")
+        for index, mount in wanted.items()
+    }
+    _check_counts(ids.values())
+    directories = _directories(rt, wanted, ids)
+    return {index: ImageVolume(image_id, directories.get(index, "")) for index, image_id in ids.items()}
 
 
-def docker_image_mount(mount: pb.Mount, *, target: str) -> JsonObject:
-    """Docker's form of a mount whose `image_ref` is known."""
-    docker: JsonObject = {"Type": "image", "Source": mount.image.image_ref, "Target": target, "ReadOnly": True}
-    sub_path = _sub_path(mount)
-    return {**docker, "ImageOptions": {"Subpath": sub_path}} if sub_path else docker
+def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolume]) -> pb.ContainerConfig:
+    """Give the configuration as the status tells it: with the id of every mounted image in its `image_ref`."""
+    told = pb.ContainerConfig()
+    told.CopyFrom(config)
+    for index, volume in volumes.items():
+        told.mounts[index].image.image_ref = volume.image_id
+    return told
 
 
-def with_distinct_images(docker: Iterable[JsonObject]) -> list[JsonObject]:
-    """Let an image be mounted several times in one container.
+def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObject]:
+    """Docker's form of image volumes, but for the places in the container.
 
     Docker 28 names what it mounts by container and `Source`, and fails at the second of a name. But it also takes an id
-    without its last characters, as people type them.
+    without its last characters, as people type them; so an image can be mounted several times.
     """
-    seen: Counter[str] = Counter()
-    return [_distinct(mount, seen) if mount["Type"] == "image" else mount for mount in docker]
+    seen: Counter[ImageId] = Counter()
+    docker = {}
+    for index, volume in volumes.items():
+        source = volume.image_id[: len(volume.image_id) - seen[volume.image_id]]
+        seen[volume.image_id] += 1
+        docker[index] = {"Type": "image", "Source": source, "ReadOnly": True}
+        if volume.sub_path:
+            docker[index]["ImageOptions"] = {"Subpath": volume.sub_path}
+    return docker
 
 
 def check_mounted(rt: Runtime, record: ContainerRecord) -> None:
@@ -81,13 +101,6 @@ def check_mounted(rt: Runtime, record: ContainerRecord) -> None:
                 f"{FAILED}: container {record.id}: the image for {mount.destination} is not mounted any more: Docker"
                 " has been restarted since the container was created"
             )
-
-
-def _distinct(mount: JsonObject, seen: Counter[str]) -> JsonObject:
-    source = mount["Source"]
-    shortened = source[: len(source) - seen[source]]
-    seen[source] += 1
-    return {**mount, "Source": shortened}
 
 
 def _check_supported(rt: Runtime, *, field: str) -> None:
@@ -108,9 +121,8 @@ def _image_id(rt: Runtime, image: pb.ImageSpec, *, field: str) -> ImageId:
     return record.id
 
 
-def _check_count(volumes: Iterable[pb.Mount]) -> None:
-    counts = Counter(mount.image.image_ref for mount in volumes)
-    for image_id, count in counts.items():
+def _check_counts(image_ids: Iterable[ImageId]) -> None:
+    for image_id, count in Counter(image_ids).items():
         if count > MAX_OF_ONE_IMAGE:
             raise InvalidArgument(
                 f"{FAILED}: config.mounts has {count} mounts of image {image_id}, at most {MAX_OF_ONE_IMAGE}"
@@ -118,20 +130,32 @@ def _check_count(volumes: Iterable[pb.Mount]) -> None:
             )
 
 
-def _check_sub_paths(rt: Runtime, volumes: Mapping[int, pb.Mount]) -> None:
-    with_sub_path = {index: mount for index, mount in volumes.items() if _sub_path(mount)}
-    for image_id in sorted({mount.image.image_ref for mount in with_sub_path.values()}):
-        of_image = {index: mount for index, mount in with_sub_path.items() if mount.image.image_ref == image_id}
-        kinds = look_into(rt, image_id=ImageId(image_id), look=partial(_kinds, of_image.values()))
-        for (index, mount), kind in zip(of_image.items(), kinds, strict=True):
-            if kind is not PathKind.DIRECTORY:
-                what = "is not in it" if kind is None else f"is {kind.value} of it, not a directory"
-                field = f"config.mounts[{index}].image_sub_path"
-                raise FailedPrecondition(f"{FAILED}: {field}: image {mount.image.image!r}: {_sub_path(mount)!r} {what}")
+def _directories(rt: Runtime, mounts: Mapping[int, pb.Mount], ids: Mapping[int, ImageId]) -> dict[int, str]:
+    """Find the sub-paths that are given, with one look into each image."""
+    found = {}
+    for image_id in dict.fromkeys(ids.values()):
+        given = {
+            index: _sub_path(mount) for index, mount in mounts.items() if ids[index] == image_id and _sub_path(mount)
+        }
+        if given:
+            seen = look_into(rt, image_id=image_id, look=partial(_resolved, given.values()))
+            for (index, sub_path), resolved in zip(given.items(), seen, strict=True):
+                field = f"config.mounts[{index}].image_sub_path: image {mounts[index].image.image!r}"
+                found[index] = _directory(sub_path, resolved, field=field)
+    return found
 
 
-def _kinds(volumes: Iterable[pb.Mount], files: RootFs) -> list[PathKind | None]:
-    return [files.entry("/" + _sub_path(mount)) for mount in volumes]
+def _resolved(sub_paths: Iterable[str], files: RootFs) -> list[tuple[str, PathKind] | None]:
+    return [files.resolved(sub_path) for sub_path in sub_paths]
+
+
+def _directory(sub_path: str, resolved: tuple[str, PathKind] | None, *, field: str) -> str:
+    if resolved is None:
+        raise FailedPrecondition(f"{FAILED}: {field}: {sub_path!r} is not in it")
+    path, kind = resolved
+    if kind is not PathKind.DIRECTORY:
+        raise FailedPrecondition(f"{FAILED}: {field}: {sub_path!r} is {kind.value} of it, not a directory")
+    return path.strip("/")
 
 
 def _sub_path(mount: pb.Mount) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.image_volumes import docker_image_mount, is_image_volume
 from shim.container.propagation import check_propagation
 from shim.container.read_only import read_only_options
 from shim.container.relabel import relabel
@@ -29,14 +28,11 @@ def bind(source: str, target: str) -> JsonObject:
 
 
 def docker_mount(mount: pb.Mount, *, field: str, api_version: tuple[int, int], recursive_read_only: bool) -> JsonObject:
-    """Turn one CRI mount into Docker's form; the host path is resolved and made when it is missing.
+    """Turn the mount of a host path into Docker's form; the path is resolved, and made when it is missing.
 
-    `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive. Of an image, the
-    `image_ref` tells the id.
+    `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive.
     """
     _refuse_what_docker_cannot(mount, field=field)
-    if is_image_volume(mount):
-        return docker_image_mount(mount, target=container_path(mount))
     options: dict[str, Any] = {}
     if _PROPAGATION[mount.propagation]:
         options["Propagation"] = _PROPAGATION[mount.propagation]

@@ -24,8 +24,8 @@ class Answer(msgspec.Struct, frozen=True, rename="pascal"):
     """Base of all answers: Docker spells keys in PascalCase."""
 
 
-class Runtime(Answer, frozen=True):
-    """One OCI runtime the daemon knows."""
+class Runtime(msgspec.Struct, frozen=True):
+    """One OCI runtime the daemon knows; Docker spells its keys small."""
 
     path: str = ""
     status: dict[str, str] | None = None
@@ -79,6 +79,8 @@ class ContainerSettings(Answer, frozen=True):
     """`Config` of a container inspect."""
 
     image: str = ""
+    user: str = ""
+    """Name or uid, perhaps with `:group`; the image's where none was given."""
     labels: dict[str, str] | None = None
     stop_signal: str = ""
 
@@ -100,6 +102,7 @@ class HostSettings(Answer, frozen=True):
     memory_swap: int = 0
     oom_score_adj: int = 0
     pids_limit: int | None = None
+    group_add: list[str] | None = None
 
 
 class MountPoint(Answer, frozen=True):

@@ -56,6 +56,19 @@ class RootFs:
         stat = self._followed(path)[1]
         return None if stat is None else stat.kind
 
+    def resolved(self, path: str) -> tuple[str, PathKind] | None:
+        """Give a path without a link on it that leads to the same, and what is there; None when nothing is.
+
+        Links are followed as by `entry`.
+        """
+        where, kind = "/", PathKind.DIRECTORY
+        for part in posixpath.normpath(path).strip("/").split("/"):
+            where, stat = self._followed(posixpath.join(where, part))
+            if stat is None:
+                return None
+            kind = stat.kind
+        return where, kind
+
     def read_file(self, path: str, *, limit: int) -> bytes | None:
         """Read a regular file of at most `limit` bytes; None when nothing is there.
 

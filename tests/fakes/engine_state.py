@@ -145,6 +145,7 @@ class FakeContainer:
             state=state,
             config=ContainerSettings(
                 image=str(self.body.get("Image", "")),
+                user=str(self.body.get("User") or self.image.settings.user),
                 labels=self.labels,
                 stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
             ),

@@ -89,6 +89,25 @@ def test_an_entry_is_told_by_what_it_is_in_the_end(
     assert look_into(rt, image_id=image, look=lambda files: files.entry(path)) is kind
 
 
+@pytest.mark.parametrize(
+    ("path", "resolved"),
+    [
+        ("/", ("/", PathKind.DIRECTORY)),
+        ("usr/./lib/", ("/usr/lib", PathKind.DIRECTORY)),
+        ("/out-of-etc", ("/etc", PathKind.DIRECTORY)),
+        ("/out-of-etc/loop-free", ("/usr/lib/real", PathKind.FILE)),
+        ("/out", ("/etc/passwd", PathKind.FILE)),
+        ("/out-of-etc/nothing", None),
+        ("/dangling", None),
+        ("/etc/passwd/below", None),
+    ],
+)
+def test_a_path_can_be_had_without_links(
+    rt: Runtime, image: ImageId, path: str, resolved: tuple[str, PathKind] | None
+) -> None:
+    assert look_into(rt, image_id=image, look=lambda files: files.resolved(path)) == resolved
+
+
 def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     read(rt, image, "/etc/passwd")
 

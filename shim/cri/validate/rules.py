@@ -13,9 +13,7 @@ from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.names import check_name_part
-
-MAX_ID = (1 << 31) - 1
-"""Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
+from shim.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""

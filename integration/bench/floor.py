@@ -123,6 +123,7 @@ class Floor:
             runtime="",
             oom_score_adj=0,
             recursive_read_only=False,
+            image_mounts={},
             docker_log=docker_log(Config()),
             target_id="",
         )

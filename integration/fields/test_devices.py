@@ -21,6 +21,8 @@ OLD = "20.10"
 LOCAL_MAJOR = 60
 """For experiments, so without a driver: an open that the control group allows fails with ENXIO, others with EPERM."""
 ALLOWED, DENIED = "No such device or address", "Operation not permitted"
+
+
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
     """Devices, and what is none."""

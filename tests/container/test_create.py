@@ -1,9 +1,6 @@
 import json
-<<<<<<< HEAD
 from pathlib import Path
-=======
 from typing import Any
->>>>>>> users
 
 import pytest
 
@@ -118,7 +115,6 @@ def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
     assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""
 
 
-<<<<<<< HEAD
 def test_mounts_get_the_label_that_docker_chose(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,7 +141,8 @@ def test_mounts_that_cannot_be_labelled_leave_no_container(rt: Runtime, engine: 
     with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.selinux_relabel: /usr is the system's own"):
         created(rt, sandbox, mounts=[pb.Mount(host_path="/usr", container_path="/a", selinux_relabel=True)])
     assert list(engine.containers) == [sandbox]
-=======
+
+
 def as_user(**context: Any) -> pb.LinuxContainerConfig:
     return pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**context))
 
@@ -182,4 +179,3 @@ def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, 
 
     # The view inspects what it hears of, at times of its own.
     assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]
->>>>>>> users

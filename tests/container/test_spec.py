@@ -173,11 +173,7 @@ def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
             "uidMappings",
         ),
     ],
-<<<<<<< HEAD
-    ids=["strict groups", "id-mapped mount"],
-=======
-    ids=["image volume", "id-mapped mount"],
->>>>>>> users
+    ids=["id-mapped mount"],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
     made: pb.ContainerConfig, error: type[ShimError], field: str

@@ -32,7 +32,7 @@ from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
-from shim.recover import recover_checkpoints, remove_orphaned_files
+from shim.recover import recover_checkpoints, remove_leftover_containers, remove_orphaned_files
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.sampler import Sampler
@@ -248,6 +248,7 @@ def _recovered(rt: Runtime) -> bool:
     try:
         recover_checkpoints(rt)
         remove_orphaned_files(rt)
+        remove_leftover_containers(rt)
     except Unavailable as error:
         log.debug("recovery waits for docker", error=error)
         return False

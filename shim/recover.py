@@ -8,6 +8,7 @@ import structlog
 
 from shim import disk, pod
 from shim.errors import ShimError
+from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.sandbox.rebuild import checkpoint_of
@@ -43,3 +44,8 @@ def remove_orphaned_files(rt: Runtime) -> None:
             if path not in known and path.stat().st_mtime < rt.started_at:
                 path.unlink()
                 log.info("removed the resolv.conf of a pod that never was", file=str(path))
+
+
+def remove_leftover_containers(rt: Runtime) -> None:
+    """Remove the containers that an earlier server made for a moment and crashed before it removed them."""
+    rootfs.remove_leftovers(rt)

@@ -16,6 +16,8 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
+from shim.passwd import ImageAccounts
+from shim.recent import Recent
 from shim.refreshed import Refreshed
 from shim.samples import Samples
 from shim.streaming.sessions import Sessions
@@ -45,6 +47,10 @@ class Runtime:
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
+    accounts: Recent[ImageId, ImageAccounts] = field(default_factory=lambda: Recent(capacity=16 << 20))
+    """Users and groups of the images that containers were made of; weighed in bytes of their files."""
+    account_looks: Flights[ImageAccounts] = field(default_factory=Flights)
+    """Images whose users are being read."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
     """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)

@@ -1,9 +1,11 @@
 import os
 import time
 
-from shim import pod
-from shim.recover import remove_orphaned_files
+from shim import labels, names, pod
+from shim.recover import remove_leftover_containers, remove_orphaned_files
 from shim.runtime import Runtime
+from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod
 
 
@@ -35,3 +37,13 @@ def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert not pod.resolv_conf_directory(rt).exists()
+
+
+def test_the_container_of_a_look_that_was_interrupted_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    body = {"Image": BUSYBOX, "Labels": {labels.LOOK: "rootfs"}}
+    engine.containers[engine.create_container(name=names.look_name(), body=body)].created = 1
+
+    remove_leftover_containers(rt)
+
+    assert list(engine.containers) == [sandbox]

@@ -209,7 +209,6 @@ CANNOT: list[tuple[grpc.StatusCode, str, dict[str, Any]]] = [
     (Code.FAILED_PRECONDITION, "seccomp profile /none", secured(seccomp_profile_path="localhost//none")),
     (Code.FAILED_PRECONDITION, "AppArmor profile 'none'", secured(apparmor_profile="localhost/none")),
     (Code.UNIMPLEMENTED, "supplemental_groups_policy", secured(supplemental_groups_policy=pb.Strict)),
-    (Code.UNIMPLEMENTED, "config.mounts[0].image", mount(image=pb.ImageSpec(image="busybox"))),
     (
         Code.UNIMPLEMENTED,
         "config.mounts[0].uidMappings",

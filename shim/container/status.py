@@ -8,6 +8,7 @@ from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.container.resources import actual_resources
 from shim.container.signals import cri_signal
+from shim.container.users import container_user
 from shim.image.identity import image_ref_of, name_for_people
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
@@ -42,6 +43,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         log_path=record.log_path,
         resources=pb.ContainerResources(linux=actual_resources(record.host)),
         stop_signal=cri_signal(record.stop_signal),
+        user=container_user(record.user, record.host.group_add),
     )
 
 

@@ -12,8 +12,10 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.annotations import sandbox_annotations
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.seccomp import seccomp_of_daemon
+from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
 from shim.gather import gather
-from shim.ids import SandboxId
+from shim.ids import ImageId, SandboxId
+from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
@@ -70,8 +72,10 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
+    image_id = ensure_image(rt, reference=rt.config.pod_infra_container_image)
     around = Surroundings(
-        image_id=ensure_image(rt, reference=rt.config.pod_infra_container_image),
+        image_id=image_id,
+        user=_user(rt, config=config, image_id=image_id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         cgroup_parent=pod.docker_cgroup_parent(rt, config),
@@ -88,6 +92,16 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
     return SandboxId(made[0])
+
+
+def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
+    """Whom pause runs as; for most pods that is whom its image says, and nobody need look into it."""
+    context = config.linux.security_context
+    if not asks_for_identity(context):
+        return DockerUser()
+    found = accounts_of(rt, image_id=image_id)
+    image = f"the pause image {rt.config.pod_infra_container_image}"
+    return docker_user(identity(context, found, image=image), found.accounts)
 
 
 def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts, seccomp, security
-from shim.container.users import docker_groups, docker_user
+from shim.container.users import DockerUser
 from shim.engine.interface import JsonObject
 from shim.ids import ImageId
 from shim.pod import RESOLV_CONF, host_network
@@ -24,6 +24,7 @@ class Surroundings:
     """What a sandbox's configuration is combined with."""
 
     image_id: ImageId
+    user: DockerUser
     labels: dict[str, str]
     resolv_conf: str
     """The pod's file on the host."""
@@ -46,7 +47,7 @@ def pause_body(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
         # Docker refuses a host name beside the host's UTS namespace.
         "Hostname": "" if host_network(config) else config.hostname,
         "Labels": around.labels,
-        "User": docker_user(config.linux.security_context),
+        "User": around.user.user,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host_config(config, around),
     }
@@ -66,7 +67,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         # A privileged pod lets its containers be privileged; pause itself has no use for it.
         "Privileged": False,
         "ReadonlyRootfs": context.readonly_rootfs,
-        "GroupAdd": docker_groups(context.supplemental_groups),
+        "GroupAdd": list(around.user.group_add),
         "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
         "Annotations": around.oci_annotations,
         "LogConfig": around.docker_log,

@@ -73,6 +73,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         image_id=ImageId(seen.image),
         stop_signal=seen.config.stop_signal,
         host=seen.host_config,
+        user=seen.config.user,
         life=life,
         docker_log_path=seen.log_path,
     )

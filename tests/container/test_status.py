@@ -73,3 +73,21 @@ def test_an_image_named_by_id_is_told_by_its_name(rt: Runtime) -> None:
     assert told.image == BUSYBOX
     assert (told.user_specified_image, dict(told.annotations)) == ("busybox", {"a": "b"})
     assert list_containers(rt, filter=pb.ContainerFilter())[0].image == asked
+
+
+def test_who_it_runs_as_is_told_as_docker_gives_it_back(rt: Runtime, engine: FakeEngine) -> None:
+    context = pb.LinuxContainerSecurityContext(run_as_user=pb.Int64Value(value=7), supplemental_groups=[9, 8])
+    container = created(rt, ready_pod(rt), linux=pb.LinuxContainerConfig(security_context=context))
+
+    status = container_status(rt, container_id=container, verbose=False).status
+    assert status.user == pb.ContainerUser(linux=pb.LinuxContainerUser(uid=7, gid=0, supplemental_groups=[0, 8, 9]))
+
+
+def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    tags = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox}
+    body = {"Image": BUSYBOX, "Labels": tags, "User": "www"}
+    container = engine.create_container(name="k8s_other_web_default_uid-web_0", body=body)
+    rt.view.refresh_container(container)
+
+    assert not container_status(rt, container_id=container, verbose=False).status.HasField("user")

@@ -4,11 +4,13 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.users import DockerUser
 from shim.ids import ImageId
 from shim.sandbox.spec import Surroundings, pause_body
 
 AROUND = Surroundings(
     image_id=ImageId("sha256:" + "b" * 64),
+    user=DockerUser(user="1:2", group_add=("3",)),
     labels={"l": "v"},
     resolv_conf="/state/resolv-conf/1",
     cgroup_parent="pod1.slice",
@@ -74,6 +76,6 @@ def test_annotations_and_user_namespace() -> None:
 
 
 def test_users_and_groups() -> None:
-    made = body(run_as_user=pb.Int64Value(value=1), run_as_group=pb.Int64Value(value=2), supplemental_groups=[3])
+    made = body()
     assert made["User"] == "1:2"
     assert made["HostConfig"]["GroupAdd"] == ["3"]

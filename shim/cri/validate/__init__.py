@@ -83,8 +83,7 @@ def port_forward(request: pb.PortForwardRequest) -> None:
     pod_sandbox_id(request)
     for index, port in enumerate(request.port):
         rules.between(port, least=1, most=rules.MAX_PORT, field=f"port[{index}]")
-    if len(request.port) > rules.MAX_FORWARDED_PORTS:
-        raise InvalidArgument(f"port has {len(request.port)} entries, at most {rules.MAX_FORWARDED_PORTS} are allowed")
+    rules.at_most(request.port, rules.MAX_FORWARDED_PORTS, field="port")
 
 
 def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:

@@ -3,7 +3,7 @@
 Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
 """
 
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sized
 from pathlib import PurePosixPath
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -13,9 +13,7 @@ from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.names import check_name_part
-
-MAX_ID = (1 << 31) - 1
-"""Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
+from shim.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
@@ -84,6 +82,12 @@ def between(value: int, *, least: int, most: int, field: str) -> None:
     """Check a number."""
     if not least <= value <= most:
         raise InvalidArgument(f"{field} {value} is not between {least} and {most}")
+
+
+def at_most(entries: Sized, limit: int, *, field: str) -> None:
+    """Check the length of a list."""
+    if len(entries) > limit:
+        raise InvalidArgument(f"{field} has {len(entries)} entries, at most {limit} are allowed")
 
 
 def not_negative(value: int, *, field: str) -> None:

@@ -249,7 +249,7 @@ def test_recursive_read_only_does_not(kubelet: Kubelet, pod: Pod, nested: Path, 
     if served.engine.name == OLD:
         code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
         assert code == Code.FAILED_PRECONDITION
-        assert message.startswith("RROUnsupported: config.mounts[0].recursive_read_only needs Docker Engine 25")
+        assert message.startswith("RROUnsupported: config.mounts[0].recursive_read_only: needs Docker Engine 25.0")
         return
 
     container = kubelet.started(pod, mounts=[mount])

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.versions import ApiVersion, require_api
+from shim.engine.connection import ApiVersion
+from shim.engine.versions import require_api
 from shim.runtime import Runtime
 
 ANNOTATIONS_API = (1, 43)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.versions import ApiVersion, require_api
+from shim.engine.connection import ApiVersion
+from shim.engine.versions import require_api
 from shim.errors import InvalidArgument
 
 ALL = "ALL"

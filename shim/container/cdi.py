@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, Unsupported
+from shim.engine.versions import require_api
+from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 
 CDI_API = (1, 44)
@@ -27,15 +28,13 @@ def check_cdi_devices(rt: Runtime, devices: Iterable[pb.CDIDevice]) -> None:
     named = {device.name: index for index, device in reversed(list(enumerate(devices)))}
     if not named:
         return
-    major, minor = rt.engine.api_version
-    if (major, minor) < CDI_API:
-        raise Unsupported(f"config.CDI_devices need Docker Engine 25 (API 1.44), this is API {major}.{minor}")
+    require_api(rt.engine.api_version, needs=CDI_API, what="config.CDI_devices")
     info = rt.facts.info(max_age=0)  # specifications come and go with plugins
     if not info.cdi_spec_dirs:
         raise FailedPrecondition(
             "config.CDI_devices: CDI is switched off in Docker; `features.cdi` in daemon.json switches it on"
         )
-    if (major, minor) < DISCOVERED_API:
+    if rt.engine.api_version < DISCOVERED_API:
         return
     known = {device.id for device in info.discovered_devices or () if device.source == _DRIVER}
     for name, index in named.items():

@@ -13,7 +13,8 @@ from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import JsonObject, PathKind
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound, Unsupported
+from shim.engine.versions import require_api
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
 from shim.runtime import Runtime
@@ -104,11 +105,7 @@ def check_mounted(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _check_supported(rt: Runtime, *, field: str) -> None:
-    major, minor = rt.engine.api_version
-    if (major, minor) < IMAGE_MOUNT_API:
-        raise Unsupported(
-            f"{FAILED}: {field}: mounting an image needs Docker Engine 28 (API 1.48), this is API {major}.{minor}"
-        )
+    require_api(rt.engine.api_version, needs=IMAGE_MOUNT_API, what=f"{FAILED}: {field}")
 
 
 def _image_id(rt: Runtime, image: pb.ImageSpec, *, field: str) -> ImageId:

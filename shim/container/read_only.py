@@ -9,6 +9,7 @@ import msgspec
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import JsonObject
+from shim.engine.versions import too_old
 from shim.errors import FailedPrecondition, InvalidArgument
 
 READ_ONLY_RECURSIVE_API = (1, 44)
@@ -38,10 +39,8 @@ def read_only_options(
     if not mount.readonly or mount.propagation != pb.PROPAGATION_PRIVATE:
         raise InvalidArgument(f"{field}.recursive_read_only needs readonly and private propagation")
     if api_version < READ_ONLY_RECURSIVE_API:
-        major, minor = api_version
-        raise FailedPrecondition(
-            f"{UNSUPPORTED}: {field}.recursive_read_only needs Docker Engine 25 (API 1.44), this is API {major}.{minor}"
-        )
+        reason = too_old(api_version, needs=READ_ONLY_RECURSIVE_API)
+        raise FailedPrecondition(f"{UNSUPPORTED}: {field}.recursive_read_only: {reason}")
     if not recursive_read_only:
         raise FailedPrecondition(f"{UNSUPPORTED}: {field}.recursive_read_only: the OCI runtime or the kernel cannot")
     return {"ReadOnlyForceRecursive": True}

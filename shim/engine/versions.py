@@ -1,8 +1,7 @@
 """What the Engine is too old for. The one place that words it."""
 
+from shim.engine.connection import ApiVersion
 from shim.errors import Unsupported
-
-ApiVersion = tuple[int, int]
 
 FIRST_ENGINE = {
     (1, 41): "20.10",

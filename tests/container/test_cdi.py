@@ -67,5 +67,5 @@ def test_cdi_may_be_off(rt: Runtime, engine: FakeEngine, directories: list[str] 
 
 def test_an_engine_may_be_too_old(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 43)
-    with pytest.raises(Unsupported, match=r"^config\.CDI_devices need Docker Engine 25 .* this is API 1\.43$"):
+    with pytest.raises(Unsupported, match=r"^config\.CDI_devices: needs Docker Engine 25\.0 .* speaks 1\.43$"):
         check_cdi_devices(rt, cdi("v.com/gpu=0"))

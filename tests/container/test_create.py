@@ -44,6 +44,7 @@ def test_labels_of_the_image_are_not_those_of_the_container(rt: Runtime, engine:
 
 def test_without_any_command_the_fields_are_named(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
+    created(rt, sandbox, "earlier")  # the image has been looked into
     engine.fail_next("create_container", NoCommand("create container k8s_app: image x names no command either"))
     with pytest.raises(InvalidArgument, match=r"^config\.command and config\.args are empty: .* image x names no"):
         created(rt, sandbox)

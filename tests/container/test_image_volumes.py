@@ -142,7 +142,7 @@ def test_an_engine_may_be_too_old(rt: Runtime, engine: FakeEngine, model: ImageI
     engine.version = (1, 47)
     with pytest.raises(
         Unsupported,
-        match=r"^ImageVolumeMountFailed: config\.mounts\[0\]\.image: .* Docker Engine 28 .* this is API 1\.47$",
+        match=r"^ImageVolumeMountFailed: config\.mounts\[0\]\.image: needs Docker Engine 28\.0 .* speaks 1\.47$",
     ):
         mounting(rt, volume())
 

@@ -4,7 +4,7 @@ import posixpath
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import extra_writes
+from shim.container.cgroup import check_on_node
 from shim.container.mounts import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
@@ -42,7 +42,7 @@ def _surroundings(
 ) -> Surroundings:
     resources = config.linux.resources
     field = "config.linux.resources"
-    extra_writes(resources, field=field, version=rt.facts.info().cgroup_version)  # refused here, not at start
+    check_on_node(rt, resources, field=field, sandbox=sandbox)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.resources import actual_resources
+from shim.container.actual import actual_resources
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
@@ -40,7 +40,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         annotations=record.config.annotations,
         mounts=record.config.mounts,
         log_path=record.log_path,
-        resources=pb.ContainerResources(linux=actual_resources(record.host)),
+        resources=pb.ContainerResources(linux=actual_resources(rt, record)),
         stop_signal=stop_signal_number(record.stop_signal),
     )
 

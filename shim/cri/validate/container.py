@@ -4,6 +4,7 @@ import posixpath
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.limits import resources
 from shim.errors import InvalidArgument
 from shim.names import check_name_part
 
@@ -25,7 +26,7 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
     _mounts(config, field=f"{field}.mounts")
     _devices(config, field=field)
     rules.labels_and_annotations(config, field=field)
-    rules.resources(config.linux.resources, field=f"{field}.linux.resources")
+    resources(config.linux.resources, field=f"{field}.linux.resources")
     _security(config.linux.security_context, field=f"{field}.linux.security_context")
 
 

@@ -2,9 +2,10 @@ import os
 import time
 
 from shim import pod
+from shim.api.v1 import api_pb2 as pb
 from shim.recover import remove_orphaned_files
 from shim.runtime import Runtime
-from tests.pods import ready_pod
+from tests.pods import created, ready_pod
 
 
 def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
@@ -35,3 +36,14 @@ def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert not pod.resolv_conf_directory(rt).exists()
+
+
+def test_limits_of_containers_that_are_gone_are_forgotten(rt: Runtime) -> None:
+    limits = pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20)
+    there = created(rt, ready_pod(rt))
+    for container in (there, "f" * 64):
+        rt.limits.put(container, limits)
+
+    remove_orphaned_files(rt)
+
+    assert [path.stem for path in (rt.config.root_directory / "limits").iterdir()] == [there]

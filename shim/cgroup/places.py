@@ -176,11 +176,12 @@ def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
     """Give the group that was made for a container, `name` its full id, whose first process this is.
 
     Unlike what is read, what is written must not reach another group: a tree in which the process is elsewhere counts
-    as not mounted. NotFound when the process has ended, or is in no such group.
+    as not mounted. NotFound when the process has ended, or is in no such group; one that is ending has left its groups
+    of version 1, and not that of version 2.
     """
     groups = belonging_to(groups_of_process(pid), name)
     own = {controller: path for controller, path in groups.items() if name in path}
-    if not own:
+    if ("memory" if "memory" in mounts else UNIFIED) not in own:
         raise NotFound(f"process {pid} is in no control group of container {name}")
     return group_at(own, mounts)
 

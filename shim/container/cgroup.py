@@ -4,7 +4,8 @@ There is a window of some milliseconds between start and write; Docker offers no
 again after each update of Docker's own, since the OCI runtime, or systemd for it, then writes what it knows of.
 """
 
-from pathlib import Path
+import os
+import select
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
@@ -15,6 +16,9 @@ from shim.container.resources import check_memory, is_small, known_resources
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, SandboxRecord
+
+EXIT_SECONDS = 1.0
+"""Bound on the way of a process out of the kernel."""
 
 
 def check_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
@@ -81,9 +85,23 @@ def group_to_write(rt: Runtime, record: ContainerRecord, resources: pb.LinuxCont
     try:
         return own_group(pid, name=record.id, mounts=rt.samples.mounts) if pid else None
     except NotFound as error:
-        if needs_writing(resources) and Path(f"/proc/{pid}").exists():
+        if needs_writing(resources) and not _ends(pid):
             raise FailedPrecondition(f"write limits of container {record.id}: {error}") from error
         return None
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(EXIT_SECONDS * 1000))
+    finally:
+        os.close(handle)
 
 
 def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:

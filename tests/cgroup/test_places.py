@@ -128,8 +128,8 @@ def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_ow
 
 @pytest.mark.parametrize(
     "text",
-    [f"4:memory:{POD}\n0::/\n", f"0::{SLICE}/docker-{'d' * 64}.scope\n", ""],
-    ids=["the pod's", "another container's", "none"],
+    [f"4:memory:{POD}\n0::/\n", f"0::{SLICE}/docker-{'d' * 64}.scope\n", "", f"4:memory:/\n0::{POD}/{ID}\n"],
+    ids=["the pod's", "another container's", "none", "ending"],
 )
 def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of_process(text, monkeypatch)

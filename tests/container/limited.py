@@ -26,7 +26,9 @@ class RuncEngine(FakeEngine):
         self.runtime_fails = ""
         """What the runtime says once it has written all but memory; Docker then forgets the update."""
         self.loses_answers = False
-        """Whether updates are made, but nobody hears of it."""
+        """Whether the next update is made, but nobody hears of it."""
+        self.then = ""
+        """What the update after that one fails with."""
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         former = dict(self.containers[container_id].host)
@@ -40,6 +42,8 @@ class RuncEngine(FakeEngine):
             self._write_memory(group, body)
         if self.loses_answers:
             self.loses_answers = False
+            if self.then:
+                self.fail_next("update_container", ShimError(self.then))
             raise Unavailable("the connection to docker was lost")
 
     def _write_cpu(self, group: Group, body: JsonObject) -> None:

@@ -84,15 +84,27 @@ def test_memory_that_docker_cannot_set(memory: int, swap: int, v1: list[str], v2
     assert [text for _, text in writes(resources, V2)] == v2
 
 
-def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime) -> None:
+def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """As below a sandbox of the runtime's: what Docker does itself goes on, what needs writing is refused."""
     record = rt.view.container(running(rt, ready_pod(rt)))
     small = Resources(memory_limit_in_bytes=1 << 20)
     assert group_to_write(rt, record, small) is None  # it has ended
+    monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
     record = replace(record, life=replace(record.life, pid=os.getpid()))
     assert group_to_write(rt, record, Resources(cpu_shares=5)) is None
     with pytest.raises(FailedPrecondition, match=rf"write limits of container {record.id}: process \d+ is in no"):
         group_to_write(rt, record, small)
+
+
+def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        record = rt.view.container(running(rt, ready_pod(rt)))
+        record = replace(record, life=replace(record.life, pid=child))
+        assert group_to_write(rt, record, Resources(memory_limit_in_bytes=1 << 20)) is None
+    finally:
+        os.waitpid(child, 0)
 
 
 def test_files_the_node_does_not_have_are_noticed_at_create(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

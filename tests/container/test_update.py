@@ -253,15 +253,10 @@ def test_what_the_runtime_had_written_before_it_failed_is_put_back(rt: Runtime, 
 def test_an_undo_that_fails_is_told_and_the_rest_is_undone(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
-    engine.runtime_fails = "runc did not terminate successfully"
-    failures: list[ShimError] = []
-    with engine.held("update_container", container) as gate:
-        updating = threading.Thread(target=lambda: failures.append(failure_of(rt, container, LIMITS)))
-        updating.start()
-        gate.wait_entered()
-        engine.fail_next("inspect_container", ShimError("docker hangs"))
-    updating.join()
-    assert getattr(failures[0], "__notes__", []) == ["undo of the update failed: docker hangs"]
+    engine.loses_answers, engine.then = True, "docker hangs"
+    failure = failure_of(rt, container, LIMITS)
+    assert isinstance(failure, Unavailable)
+    assert failure.__notes__ == ["undo of the update failed: docker hangs"]
     assert v1.file(container, "cpu.shares") == "1024"
 
 

@@ -56,7 +56,8 @@ def _take_limits(told: pb.LinuxContainerResources, limits: Limits) -> None:
 
 def _take_files(told: pb.LinuxContainerResources, group: Group) -> None:
     """Read what was asked for by file; what was not is not told."""
-    for key, asked in told.unified.items():
+    # A copy: setting a key may move the others of a map that is walked.
+    for key, asked in dict(told.unified).items():
         told.unified[key] = line(read(group.unified_file(key))) or asked
     for limit in told.hugepage_limits:
         files = group.huge_page_files(limit.page_size)

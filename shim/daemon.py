@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from shim import disk
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -185,6 +186,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             view=view,
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
+            limits=LimitStore(config.root_directory / "limits"),
             pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
             networks=networks,
             plugins=Plugins(

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -35,6 +36,8 @@ class Runtime:
     logs: ContainerLogs
     """Copies what containers write into the CRI's log files."""
     checkpoints: CheckpointStore
+    limits: LimitStore
+    """Limits of containers that were changed since and that Docker has no field for."""
     pod_cidr: PodCidr
     networks: ConfDirectory
     """Which CNI configuration new pods get."""

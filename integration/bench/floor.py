@@ -77,7 +77,7 @@ class Floor:
         for _ in range(times):
             lap.call("list containers", lambda: docker.get("/containers/json?all=1"))
         lap.call("exec", lambda: docker.exec(pod.container, ["true"]))
-        body = update_fields(LIMITS)
+        body = update_fields(LIMITS, wanted=LIMITS)
         lap.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
 
     def down(self, lap: Lap, pod: FloorPod) -> None:

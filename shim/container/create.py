@@ -6,7 +6,7 @@ from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
-from shim.container.cgroup import extra_writes
+from shim.container.cgroup import check_on_node
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
 from shim.container.mounts import relabel_mounts
 from shim.container.read_only import recursive_read_only_supported
@@ -68,7 +68,7 @@ def _surroundings(
 ) -> Surroundings:
     resources = config.linux.resources
     field = "config.linux.resources"
-    extra_writes(resources, field=field, version=rt.facts.info().cgroup_version)  # refused here, not at start
+    check_on_node(rt, resources, field=field, sandbox=sandbox)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""

@@ -6,7 +6,7 @@ import msgspec
 
 from shim import references
 from shim.api.v1 import api_pb2 as pb
-from shim.container.resources import actual_resources
+from shim.container.actual import actual_resources
 from shim.container.signals import cri_signal
 from shim.container.users import container_user
 from shim.image.identity import image_ref_of, name_for_people
@@ -41,7 +41,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         annotations=record.config.annotations,
         mounts=record.config.mounts,
         log_path=record.log_path,
-        resources=pb.ContainerResources(linux=actual_resources(record.host)),
+        resources=pb.ContainerResources(linux=actual_resources(rt, record)),
         stop_signal=cri_signal(record.stop_signal),
         user=container_user(record.user, record.host.group_add),
     )

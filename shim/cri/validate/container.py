@@ -2,6 +2,7 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.limits import resources
 from shim.cri.validate.mounts import cdi_devices, container_mounts, host_devices
 from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
@@ -24,7 +25,7 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
     host_devices(config, field=f"{field}.devices")
     cdi_devices(config, field=f"{field}.CDI_devices")
     rules.labels_and_annotations(config, field=field)
-    rules.resources(config.linux.resources, field=f"{field}.linux.resources")
+    resources(config.linux.resources, field=f"{field}.linux.resources")
     _security(config.linux.security_context, field=f"{field}.linux.security_context")
     rules.no_windows(config, field=field)
 

@@ -5,6 +5,7 @@ import re
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.limits import resources
 from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
 
@@ -77,8 +78,8 @@ def _linux(linux: pb.LinuxPodSandboxConfig, *, field: str) -> None:
     for key in linux.sysctls:
         if not key or "=" in key or key.split() != [key]:
             raise InvalidArgument(f"{field}.sysctls: {key!r} is not the name of a sysctl")
-    rules.resources(linux.overhead, field=f"{field}.overhead")
-    rules.resources(linux.resources, field=f"{field}.resources")
+    resources(linux.overhead, field=f"{field}.overhead")
+    resources(linux.resources, field=f"{field}.resources")
     _security(linux.security_context, field=f"{field}.security_context")
 
 

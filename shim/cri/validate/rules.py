@@ -23,16 +23,6 @@ MAX_PORT = (1 << 16) - 1
 MAX_FORWARDED_PORTS = 100
 """Of one PortForward: a WebSocket connection has two channels for each, and a byte to name them."""
 
-_LEAST = {
-    "cpu_period": 0,
-    "cpu_quota": -1,  # no limit
-    "cpu_shares": 0,
-    "memory_limit_in_bytes": -1,  # no limit
-    "memory_swap_limit_in_bytes": -1,  # no limit
-    "oom_score_adj": -1000,
-}
-_MAX_OOM_SCORE_ADJ = 1000
-
 
 def well_formed(message: Message, *, field: str = "") -> None:
     """Check all of a message: enum values that are known (proto3 lets others in), texts without NUL.
@@ -137,16 +127,6 @@ def no_windows(config: Message, *, field: str) -> None:
     """Check that nothing is asked for that only Windows has. An empty message asks for nothing."""
     for descriptor, _ in config.windows.ListFields():  # type: ignore[attr-defined]
         raise InvalidArgument(f"{field}.windows.{descriptor.name} is for Windows, and this node runs Linux")
-
-
-def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:
-    """Check CPU, memory and OOM score."""
-    for name, least in _LEAST.items():
-        value = getattr(wanted, name)
-        if value < least:
-            raise InvalidArgument(f"{field}.{name} {value} is less than {least}")
-    if wanted.oom_score_adj > _MAX_OOM_SCORE_ADJ:
-        raise InvalidArgument(f"{field}.oom_score_adj {wanted.oom_score_adj} is more than {_MAX_OOM_SCORE_ADJ}")
 
 
 def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:

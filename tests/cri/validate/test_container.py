@@ -155,11 +155,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "cpu-quota": (
         lambda r: setattr(r.config.linux.resources, "cpu_quota", -2),
-        "config.linux.resources.cpu_quota -2 is less than -1",
+        "config.linux.resources.cpu_quota -2 is neither -1 nor at least 1000",
     ),
     "cpu-period": (
         lambda r: setattr(r.config.linux.resources, "cpu_period", -1),
-        "config.linux.resources.cpu_period -1 is less than 0",
+        "config.linux.resources.cpu_period -1 is not between 1000 and 1000000",
     ),
     "swap": (
         lambda r: setattr(r.config.linux.resources, "memory_swap_limit_in_bytes", -2),
@@ -167,11 +167,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "oom-high": (
         lambda r: setattr(r.config.linux.resources, "oom_score_adj", 1001),
-        "config.linux.resources.oom_score_adj 1001 is more than 1000",
+        "config.linux.resources.oom_score_adj 1001 is not between -1000 and 1000",
     ),
     "oom-low": (
         lambda r: setattr(r.config.linux.resources, "oom_score_adj", -1001),
-        "config.linux.resources.oom_score_adj -1001 is less than -1000",
+        "config.linux.resources.oom_score_adj -1001 is not between -1000 and 1000",
     ),
     "uid-large": (
         lambda r: setattr(context(r).run_as_user, "value", MAX_ID + 1),

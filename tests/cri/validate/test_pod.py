@@ -165,7 +165,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "resources": (
         lambda c: setattr(c.linux.resources, "cpu_shares", -1),
-        "config.linux.resources.cpu_shares -1 is less than 0",
+        "config.linux.resources.cpu_shares -1 is not between 2 and 262144",
     ),
     "uid-large": (
         lambda c: setattr(context(c).run_as_user, "value", MAX_ID + 1),

@@ -7,7 +7,6 @@ import structlog
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import apply_writes, extra_writes
-from shim.container.image_volumes import check_mounted
 from shim.container.removal import ensure_killed
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
@@ -30,7 +29,6 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-    check_mounted(rt, record)
     _follow_log(rt, record)
     try:
         rt.engine.start_container(record.id)

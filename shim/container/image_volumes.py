@@ -4,7 +4,6 @@ Docker looks for a sub-path only when the container is started, mounts a file as
 links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is looked into.
 """
 
-import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,6 @@ from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
 from shim.runtime import Runtime
-from shim.view.records import ContainerRecord
 
 IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
@@ -86,22 +84,6 @@ def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObj
         if volume.sub_path:
             docker[index]["ImageOptions"] = {"Subpath": volume.sub_path}
     return docker
-
-
-def check_mounted(rt: Runtime, record: ContainerRecord) -> None:
-    """FailedPrecondition when the images of a container are not mounted any more.
-
-    Docker mounts them at create, on the host. A daemon that has been restarted since then may start the container all
-    the same, with empty directories in their place (seen on 28 with overlay2).
-    """
-    if not any(is_image_volume(mount) for mount in record.config.mounts):
-        return
-    for mount in rt.engine.inspect_container(record.id).mounts or ():
-        if mount.type == "image" and not os.path.ismount(mount.source):
-            raise FailedPrecondition(
-                f"{FAILED}: container {record.id}: the image for {mount.destination} is not mounted any more: Docker"
-                " has been restarted since the container was created"
-            )
 
 
 def _check_supported(rt: Runtime, *, field: str) -> None:

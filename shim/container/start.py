@@ -8,7 +8,6 @@ from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.writes import write_all
 from shim.container.cgroup import group_to_write, needs_writing, wanted_resources, writes_beyond_docker
-from shim.container.image_volumes import check_mounted
 from shim.container.removal import ensure_killed
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
@@ -37,7 +36,6 @@ def _start(rt: Runtime, container_id: str) -> None:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-    check_mounted(rt, record)
     rt.limits.check(record.id)
     _follow_log(rt, record)
     try:

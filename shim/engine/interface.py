@@ -105,16 +105,6 @@ class HostSettings(Answer, frozen=True):
     group_add: list[str] | None = None
 
 
-class MountPoint(Answer, frozen=True):
-    """One of the `Mounts` of a container inspect."""
-
-    type: str = ""
-    """bind, volume, tmpfs or image."""
-    source: str = ""
-    """On the host; of an image, where Docker has mounted its layers."""
-    destination: str = ""
-
-
 class ContainerInspect(Answer, frozen=True):
     """`GET /containers/{id}/json`."""
 
@@ -127,7 +117,6 @@ class ContainerInspect(Answer, frozen=True):
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
-    mounts: list[MountPoint] | None = None
     mount_label: str = ""
     """SELinux label of the files it may use; empty where SELinux does not confine it."""
     log_path: str = ""

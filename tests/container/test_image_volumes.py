@@ -1,11 +1,9 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.image_volumes import MAX_OF_ONE_IMAGE
-from shim.container.start import start_container
 from shim.container.status import container_status
 from shim.engine.interface import PathKind
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unsupported
@@ -163,17 +161,3 @@ def test_the_places_of_one_image_are_limited(rt: Runtime, model: ImageId) -> Non
         InvalidArgument, match=rf"config\.mounts has 33 mounts of image {model}, at most 32 are allowed"
     ):
         mounting(rt, *(volume(at=f"/{number}") for number in range(MAX_OF_ONE_IMAGE + 1)))
-
-
-def test_a_container_whose_image_is_not_mounted_any_more_does_not_start(
-    rt: Runtime, engine: FakeEngine, model: ImageId, tmp_path: Path
-) -> None:
-    container = mounting(rt, volume())
-    engine.containers[container].images_at = str(tmp_path)
-    with pytest.raises(FailedPrecondition, match=rf"^ImageVolumeMountFailed: container {container}: .* /model "):
-        start_container(rt, container_id=container)
-    assert not rt.view.container(container).life.running
-
-    engine.containers[container].images_at = "/proc"
-    start_container(rt, container_id=container)
-    assert rt.view.container(container).life.running

@@ -17,7 +17,6 @@ from shim.engine.interface import (
     ImageSettings,
     ImageSummary,
     JsonObject,
-    MountPoint,
 )
 from tests.fakes.engine_files import FakeFile
 
@@ -108,8 +107,6 @@ class FakeContainer:
     stdin: FakeInput = field(default_factory=FakeInput)
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
-    images_at: str = "/proc"
-    """Where the images it mounts are on the host; some mount point."""
     mount_label: str = ""
 
     @property
@@ -150,15 +147,10 @@ class FakeContainer:
                 stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
-            mounts=[self._mount_point(mount) for mount in self.host.get("Mounts") or ()],
             mount_label=self.mount_label,
             log_path=f"{directory}/{self.id}-json.log" if self.started else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
-
-    def _mount_point(self, mount: JsonObject) -> MountPoint:
-        source = self.images_at if mount["Type"] == "image" else mount["Source"]
-        return MountPoint(type=mount["Type"], source=source, destination=mount["Target"])
 
     def summary(self) -> ContainerSummary:
         return ContainerSummary(

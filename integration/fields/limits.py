@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ NONE = "max" if V2 else "9223372036854771712"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One field: what is asked for, what the kernel has then, and what the status tells where that differs."""
+    """One field: what is asked for, which the status tells again, and what the kernel has then."""
 
     asked: dict[str, Any]
     v1: dict[str, str]
     v2: dict[str, str]
-    told: dict[str, Any] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, str]:

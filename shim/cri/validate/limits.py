@@ -7,11 +7,11 @@ them is in force already.
 import re
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.keys import check_unified, huge_page_limits
+from shim.cgroup.figures import NO_LIMIT
+from shim.cgroup.keys import MAX_VALUE, check_unified, huge_page_limits
 from shim.cri.validate import rules
 from shim.errors import InvalidArgument
 
-NO_LIMIT = -1
 PERIOD = (1_000, 1_000_000)
 """Microseconds; what the kernel takes."""
 LEAST_QUOTA = 1_000
@@ -49,6 +49,8 @@ def _cpu(wanted: pb.LinuxContainerResources, *, field: str) -> None:
 
 def _numbers(text: str, *, most: int, field: str) -> None:
     """Check a list such as `0-3,8`."""
+    if len(text) > MAX_VALUE:
+        raise InvalidArgument(f"{field} has {len(text)} characters, at most {MAX_VALUE} are allowed")
     for part in text.split(",") if text else ():
         parsed = _RANGE.match(part)
         if parsed is None:

@@ -28,6 +28,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "cpus with a newline": ({"cpuset_cpus": "0\n"}, r"linux\.cpuset_cpus"),
     "as many cpus as fill the memory": ({"cpuset_cpus": "0-999999999"}, r"linux\.cpuset_cpus: 0-999999999"),
     "more digits than there are": ({"cpuset_cpus": "9" * 5000}, r"linux\.cpuset_cpus"),
+    "a list longer than a page": ({"cpuset_cpus": "0," * 5000 + "0"}, r"linux\.cpuset_cpus has 10001 characters"),
     "mems": ({"cpuset_mems": "-1"}, r"linux\.cpuset_mems '-1'"),
     "memory": ({"memory_limit_in_bytes": -2}, r"linux\.memory_limit_in_bytes -2"),
     "swap": ({"memory_swap_limit_in_bytes": -2}, r"linux\.memory_swap_limit_in_bytes -2"),

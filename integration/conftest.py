@@ -97,7 +97,7 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
-    """Make an engine of one of ENGINES, not started; `variant` names one with `settings` of its own."""
+    """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own."""
     binaries = node.stable.path
     settings = settings or {}
     if name != "20.10":
@@ -107,7 +107,14 @@ def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str,
     if name == "28-containerd":
         settings = {**settings, "features": {"containerd-snapshotter": True}}
     home = HOME / f"{name}{variant}-{os.getpid()}"
-    return Engine(name, binaries=binaries, home=home, cgroup_parent=node.cgroup_parent, settings=settings)
+    return Engine(
+        name,
+        binaries=binaries,
+        home=home,
+        cgroup_parent=node.cgroup_parent,
+        settings=settings,
+        shares_bridge=bool(variant),
+    )
 
 
 # --- images -----------------------------------------------------------------------------------------------

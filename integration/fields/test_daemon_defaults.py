@@ -43,7 +43,7 @@ def test_an_administrators_profile_is_the_default_and_privileges_are_the_pods_to
     profile = tmp_path / "administrators.json"
     rule = {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}
     profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
-    settings: dict[str, object] = {"seccomp-profile": str(profile), "no-new-privileges": True, "bridge": "none"}
+    settings: dict[str, object] = {"seccomp-profile": str(profile), "no-new-privileges": True}
     strict = make_engine(node, engine.name, variant="s", settings=settings)
     with served_by(strict, node, pause_image) as (served, kubelet):
         pod = kubelet.pod()
@@ -61,7 +61,7 @@ def test_a_daemon_that_confines_nothing_is_not_taken_at_its_word(
 ) -> None:
     if engine.name == "20.10":
         pytest.skip("this engine cannot be told to confine nothing")
-    loose = make_engine(node, engine.name, variant="u", settings={"seccomp-profile": "unconfined", "bridge": "none"})
+    loose = make_engine(node, engine.name, variant="u", settings={"seccomp-profile": "unconfined"})
     with served_by(loose, node, pause_image) as (served, kubelet):
         pod = kubelet.pod()
         container = kubelet.started(pod, **secured(seccomp=DEFAULT))

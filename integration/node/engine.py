@@ -39,6 +39,7 @@ class Engine:
         home: Path,
         cgroup_parent: str,
         settings: dict[str, object] | None = None,
+        shares_bridge: bool = False,
     ) -> None:
         self.name = name
         self.home = home
@@ -46,10 +47,9 @@ class Engine:
         self.socket = home / "docker.sock"
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
-        made = self._settings(settings or {})
-        self._has_bridge = made.get("bridge") != "none"
+        self._shares_bridge = shares_bridge
         home.mkdir(parents=True)
-        (home / "daemon.json").write_bytes(msgspec.json.encode(made))
+        (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
         search = os.pathsep.join([*map(str, binaries), os.environ["PATH"]])
         self.daemon = Daemon(
             [program("dockerd", binaries), "--config-file", home / "daemon.json"],
@@ -114,14 +114,14 @@ class Engine:
         self.daemon.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Remove all containers, stop dockerd and take away the bridge it leaves behind."""
+        """Remove all containers, stop dockerd and take away the bridge it leaves behind, unless it is another's too."""
         if self.daemon.running:
             for container in self.api.containers(all=True, quiet=True):
                 self.api.remove_container(container["Id"], force=True, v=True)
         if self._api is not None:
             self._api.close()
         self.stop()
-        if self._has_bridge:  # else it is another engine's
+        if not self._shares_bridge:
             remove_link("docker0")
 
 

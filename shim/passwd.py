@@ -4,7 +4,6 @@ The files are an image's, hence anybody's. A line that is not one of theirs is p
 user whose number cannot be read does not become number 0. Of two entries that fit, the first counts, as in libc.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ MAX_ID = (1 << 31) - 1
 
 _DIGITS = 10
 """As many as MAX_ID has."""
-_NUMERIC_NAME = re.compile(rb"^[^0-9:\n]*([0-9]+)[^0-9:\n]*(?::|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +42,8 @@ class Accounts:
 
     users: tuple[User, ...] = ()
     groups: tuple[Group, ...] = ()
-    numeric_group_names: frozenset[str] = frozenset()
-    """Digits that stand where a group has its name, also in lines that are passed over: others may read them."""
+    impostors: frozenset[int] = frozenset()
+    """Numbers that are the name of a group of another number, also in lines that are passed over here."""
 
     def user_of(self, who: str | int) -> User | None:
         """Find a user by name or uid."""
@@ -74,7 +72,7 @@ def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
     return Accounts(
         users=tuple(_users(passwd)),
         groups=tuple(_groups(group)),
-        numeric_group_names=frozenset(digits.decode() for digits in _NUMERIC_NAME.findall(group)),
+        impostors=frozenset(_impostors(group)),
     )
 
 
@@ -103,6 +101,15 @@ def _groups(group: bytes) -> Iterator[Group]:
         if gid is not None:
             members = fields[3].split(b",") if len(fields) > 3 else []
             yield Group(name, gid, frozenset(member for member in map(_name, members) if member))
+
+
+def _impostors(group: bytes) -> Iterator[int]:
+    """Yield them as the most lenient reader finds them: one that cuts off any space, and takes what it cannot read."""
+    for line in group.split(b"\n"):
+        name, *fields = line.decode(errors="replace").strip().split(":")
+        number = id_from_text(name) if is_number(name) else None
+        if number is not None and name == str(number) and fields[1:2] != [name]:
+            yield number
 
 
 def _lines(content: bytes, *, least: int) -> Iterator[tuple[str, list[bytes]]]:

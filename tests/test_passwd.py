@@ -93,18 +93,25 @@ def test_a_line_is_a_group_or_passed_over(group: bytes, groups: list[Group]) -> 
 
 
 @pytest.mark.parametrize(
-    ("group", "names"),
+    ("group", "impostors"),
     [
         (GROUP, set()),
-        (b"1234:x:0:\n", {"1234"}),
-        (b" 1234 :x:0:\n\t01234\n1x:x:1:\n", {"1234", "01234", "1"}),
-        (b"1234:x:unreadable:\n", {"1234"}),
-        (b"\xa01234\xa0:x:5:\n", {"1234"}),
-        (b"1234", {"1234"}),
+        (b"1234:x:1234:\n", set()),
+        (b"1234:x:0:\n", {1234}),
+        (b"1234:x:1234:\n1234:x:0:\n", {1234}),
+        (b"\t1234:x:0:\n", {1234}),
+        ("\u3000\u00a01234:x:0:\n".encode(), {1234}),
+        (b"1234:x:unreadable:\n", {1234}),
+        (b"1234:x\n", {1234}),
+        (b"1234 ", {1234}),
+        (b"0:x:5:\n", {0}),
+        # What nobody can mean by a number.
+        (b"01234:x:0:\nx1234:x:0:\n1234 :x:0:\n12 34:x:0:\n", set()),
+        (b"4294967296:x:0:\n", set()),
     ],
 )
-def test_digits_in_the_place_of_a_group_name_are_noted(group: bytes, names: set[str]) -> None:
-    assert accounts_from_files(passwd=b"", group=group).numeric_group_names == names
+def test_groups_that_have_the_number_of_another_for_a_name_are_noted(group: bytes, impostors: set[int]) -> None:
+    assert accounts_from_files(passwd=b"", group=group).impostors == impostors
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,8 @@ def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
 
 
 def _user(rt: Runtime, *, config: pb.ContainerConfig, image_id: ImageId) -> DockerUser:
-    found = accounts_of(rt, image_id=image_id)
     image = f"config.image.image {config.image.image!r}"
-    return docker_user(identity(config.linux.security_context, found, image=image), found.accounts)
+    return docker_user(identity(config.linux.security_context, accounts_of(rt, image_id=image_id), image=image))
 
 
 def _recursive_read_only(rt: Runtime, runtime: str) -> bool:

@@ -4,7 +4,7 @@ All of it is decided here, from the image's passwd and group, and Docker is told
 memberships of a user as soon as a group is named, and can leave them out on no other condition.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
@@ -62,20 +62,22 @@ def identity(context: Context, found: ImageAccounts, *, image: str) -> Identity:
     groups = {gid, *context.supplemental_groups}
     if user is not None and context.supplemental_groups_policy == pb.Merge:
         groups.update(accounts.memberships(user))
+    if impostors := accounts.impostors & groups:
+        # Docker looks for a group by name first, and so does runc, even for the numbers that Docker gives it.
+        number = min(impostors)
+        raise FailedPrecondition(f"{image} calls a group of another number {number} in its {GROUP}, not group {number}")
     return Identity(uid=uid, gid=gid, groups=tuple(sorted(groups)))
 
 
-def docker_user(identity: Identity, accounts: Accounts) -> DockerUser:
+def docker_user(identity: Identity) -> DockerUser:
     """Tell Docker an identity.
 
     It looks up no membership for a user of the form `uid:gid`, and adds the primary group to the supplementary ones by
-    itself (since Engine 20.10.18). A group it looks up by name first, even one of digits; a spelling that is no name
-    remains a number.
+    itself (since Engine 20.10.18).
     """
-    names = accounts.numeric_group_names
     return DockerUser(
         user=f"{identity.uid}:{identity.gid}",
-        group_add=tuple(_spelled(gid, names) for gid in identity.groups if gid != identity.gid),
+        group_add=tuple(str(gid) for gid in identity.groups if gid != identity.gid),
     )
 
 
@@ -136,10 +138,3 @@ def _uid(name: str, accounts: Accounts) -> int | None:
         return id_from_text(name)
     user = accounts.user_of(name)
     return None if user is None else user.uid
-
-
-def _spelled(gid: int, names: Collection[str]) -> str:
-    text = str(gid)
-    while text in names:
-        text = "0" + text
-    return text

@@ -95,9 +95,8 @@ def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> Doc
     context = config.linux.security_context
     if not asks_for_identity(context):
         return DockerUser()
-    found = accounts_of(rt, image_id=image_id)
     image = f"the pause image {rt.config.pod_infra_container_image}"
-    return docker_user(identity(context, found, image=image), found.accounts)
+    return docker_user(identity(context, accounts_of(rt, image_id=image_id), image=image))
 
 
 def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:

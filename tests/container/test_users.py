@@ -16,7 +16,7 @@ from shim.container.users import (
     identity,
 )
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
-from shim.passwd import MAX_ID, Accounts, ImageAccounts, accounts_from_files
+from shim.passwd import MAX_ID, ImageAccounts, accounts_from_files
 
 FIELD = "config.linux.security_context"
 ACCOUNTS = accounts_from_files(
@@ -82,7 +82,6 @@ ASKED: dict[str, tuple[dict[str, Any], Identity]] = {
     "image: name and group": ({"user": "www:staff"}, numbers(1000, 50, 10, 50, 1001)),
     "image: name and gid": ({"user": "www:60"}, numbers(1000, 60, 10, 50, 60, 1001)),
     "image: uid and gid": ({"user": "65535:65535"}, numbers(65535, 65535, 65535)),
-    "image: group of digits that are a name": ({"user": "77:5555"}, numbers(77, 5555, 5555)),
     "image: group alone": ({"user": ":staff"}, numbers(0, 50, 10, 50)),
     "image: empty group": ({"user": "www:"}, numbers(1000, 1001, 10, 50, 1001)),
     "the image's group is its user's alone": ({"user": "www:staff", "run_as_user": 77}, numbers(77, 0, 0)),
@@ -175,29 +174,22 @@ def test_most_pods_leave_pause_to_its_image(context: dict[str, Any], asks: bool)
     assert asks_for_identity(pb.LinuxSandboxSecurityContext(**context)) is asks
 
 
-def test_docker_is_told_numbers_and_adds_the_primary_group_itself() -> None:
-    assert docker_user(numbers(1000, 50, 10, 50, 60), ACCOUNTS) == DockerUser(user="1000:50", group_add=("10", "60"))
-
-
 @pytest.mark.parametrize(
-    ("group", "spelled"),
+    "asked",
     [
-        (b"", "1234"),
-        (b"a:x:1234:\n", "1234"),
-        (b"1234:x:0:\n", "01234"),
-        (b"1234:x:0:\n01234:x:0:\n", "001234"),
-        # Docker takes the number that it cannot read for 0.
-        (b"1234:x:unreadable:\n", "01234"),
-        (b"1234", "01234"),
+        {"run_as_user": 77, "run_as_group": 5555},
+        {"run_as_user": 77, "supplemental_groups": [1, 5555]},
+        {"user": "77:5555"},
+        {"policy": pb.Strict, "supplemental_groups": [5555]},
     ],
 )
-def test_a_group_is_not_mistaken_for_one_whose_name_are_its_digits(group: bytes, spelled: str) -> None:
-    accounts = accounts_from_files(passwd=b"", group=group)
+def test_a_group_that_would_be_mistaken_for_another_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(FailedPrecondition, match="calls a group of another number 5555 in its /etc/group"):
+        who(**asked)
 
-    made = docker_user(numbers(0, 0, 0, 1234), accounts)
 
-    assert made.group_add == (spelled,)
-    assert int(spelled) == 1234
+def test_docker_is_told_numbers_and_adds_the_primary_group_itself() -> None:
+    assert docker_user(numbers(1000, 50, 10, 50, 60)) == DockerUser(user="1000:50", group_add=("10", "60"))
 
 
 _ID = st.integers(0, MAX_ID)
@@ -205,7 +197,7 @@ _ID = st.integers(0, MAX_ID)
 
 @given(_ID, _ID, st.sets(_ID))
 def test_docker_gives_back_what_it_was_told(uid: int, gid: int, groups: set[int]) -> None:
-    made = docker_user(Identity(uid=uid, gid=gid, groups=tuple(sorted({gid, *groups}))), Accounts())
+    made = docker_user(Identity(uid=uid, gid=gid, groups=tuple(sorted({gid, *groups}))))
 
     seen = container_user(made.user, made.group_add)
 

@@ -104,11 +104,6 @@ class DockerEngine:
         with self._asking(f"send {signal} to container {container_id}"):
             self._session.kill(container_id, signal)
 
-    def wait_container(self, container_id: str) -> int:
-        """See `Engine`."""
-        with asking(f"wait for the end of container {container_id}"):
-            return _read(self._session.wait(container_id), _Waited).status_code
-
     def wait_removed(self, container_id: str) -> None:
         """See `Engine`."""
         what = f"wait for the removal of container {container_id}"
@@ -124,11 +119,6 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"remove container {container_id}"):
             self._session.remove_container(container_id, v=True, force=True)
-
-    def rename_container(self, container_id: str, *, name: str) -> None:
-        """See `Engine`."""
-        with self._asking(f"rename container {container_id} to {name}"):
-            self._session.rename(container_id, name)
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """See `Engine`."""
@@ -241,7 +231,6 @@ class _WaitError(msgspec.Struct, rename="pascal"):
 
 
 class _Waited(msgspec.Struct, rename="pascal"):
-    status_code: int
     error: _WaitError | None = None
 
 

@@ -44,8 +44,6 @@ class EngineInfo(Answer, frozen=True):
     driver_status: list[list[str]] | None = None
     runtimes: dict[str, Runtime] | None = None
     default_runtime: str = ""
-    live_restore_enabled: bool = False
-    security_options: list[str] | None = None
 
 
 class ContainerState(Answer, frozen=True):
@@ -86,7 +84,6 @@ class HostSettings(Answer, frozen=True):
     memory: int = 0
     memory_swap: int = 0
     oom_score_adj: int = 0
-    pids_limit: int | None = None
 
 
 class ContainerInspect(Answer, frozen=True):
@@ -284,20 +281,12 @@ class Engine(Protocol):
         """Send a signal; FailedPrecondition when it does not run."""
         ...
 
-    def wait_container(self, container_id: str) -> int:
-        """Wait until the container does not run, and give its exit code. Bound by the current scope alone."""
-        ...
-
     def wait_removed(self, container_id: str) -> None:
         """Wait until the container is gone; returns at once for one that does not exist. Bound by the scope alone."""
         ...
 
     def remove_container(self, container_id: str) -> None:
         """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
-        ...
-
-    def rename_container(self, container_id: str, *, name: str) -> None:
-        """Rename it. NameConflict when the name is taken."""
         ...
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:

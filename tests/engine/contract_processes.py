@@ -4,7 +4,7 @@ import pytest
 
 from shim.engine.interface import AttachOptions, JsonObject
 from shim.errors import FailedPrecondition
-from tests.engine.contract import Subject
+from tests.engine.contract import SECONDS, Subject
 
 
 def _exec_body(command: list[str], **changes: object) -> JsonObject:
@@ -56,7 +56,8 @@ def test_an_attachment_is_the_input_and_output_of_the_container(subject: Subject
         stream.close_stdin()
         assert list(frames) == []
 
-    assert subject.engine.wait_container(container_id) == 0
+    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the end
+    assert subject.engine.inspect_container(container_id).state.exit_code == 0
 
 
 def test_an_attachment_ends_with_its_container_and_the_container_not_with_it(subject: Subject) -> None:

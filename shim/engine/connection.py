@@ -13,7 +13,8 @@ from shim.engine import http1
 ApiVersion = tuple[int, int]
 T = TypeVar("T")
 
-_PIECE = 64 * 1024
+PIECE = 64 * 1024
+"""Most bytes of one read."""
 
 
 class ConnectionLost(Exception):
@@ -142,7 +143,7 @@ class Connection:
         return bool(data)
 
     def _received(self, scope: Scope) -> bytes:
-        return self._with_socket(lambda connected: connected.recv(_PIECE), scope=scope)
+        return self._with_socket(lambda connected: connected.recv(PIECE), scope=scope)
 
     def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
         """Do something that waits on the socket.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from shim import deadline
+from shim.engine.connection import PIECE
 from shim.engine.failures import asking
 from shim.engine.session import Params, Session, Stream
 from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
@@ -19,8 +20,6 @@ _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 GATHER_SECONDS = 0.0003
 """Rest before the next read of output that keeps coming in small pieces. Docker mostly writes 4 KiB at a time: a read
 and a send for each took as much of the processor as dockerd itself, from which the output comes."""
-SMALL = 32 * 1024
-"""Bytes of a read that is worth its cost."""
 FLOWING_SECONDS = 0.001
 """Output for which a read has waited no longer than this keeps coming."""
 
@@ -43,7 +42,7 @@ class Gathering:
             self._sleep(GATHER_SECONDS)
         began = self._clock()
         piece = read()
-        self._flowing = len(piece) < SMALL and self._clock() - began < FLOWING_SECONDS
+        self._flowing = len(piece) < PIECE and self._clock() - began < FLOWING_SECONDS
         return piece
 
 

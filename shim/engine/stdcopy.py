@@ -12,6 +12,7 @@ MAX_PAYLOAD = 16 * 1024 * 1024
 """Docker copies in pieces of 32 KiB; a far longer frame means that this is not the multiplexed format."""
 
 _HEADER = struct.Struct(">B3sI")
+_ZEROS = bytes(3)
 
 Frame = tuple[int, bytes]
 """Stream number and bytes, never empty. Where they are cut says nothing: they are what has arrived so far."""
@@ -40,18 +41,20 @@ class Decoder:
         per piece more than per byte.
         """
         joined: list[tuple[int, list[memoryview]]] = []
-        view, at = memoryview(self._header + data), 0
-        self._header = b""
-        while at < len(view):
-            if not self._left:
-                at += self._take_header(view[at : at + _HEADER.size])
-                continue
-            piece = view[at : at + self._left]
-            at += len(piece)
-            self._left -= len(piece)
-            if not joined or joined[-1][0] != self._stream:
-                joined.append((self._stream, []))
-            joined[-1][1].append(piece)
+        data, self._header = self._header + data, b""
+        view, at = memoryview(data), 0
+        while at < len(data):
+            if self._left:
+                piece = view[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                _join(joined, self._stream, piece)
+            elif len(data) - at < _HEADER.size:
+                self._header = data[at:]
+                break
+            else:
+                self._stream, self._left = _read_header(data, at)
+                at += _HEADER.size
         return [(stream, b"".join(pieces)) for stream, pieces in joined]
 
     def end(self) -> None:
@@ -59,13 +62,17 @@ class Decoder:
         if self._left or self._header:
             raise MalformedStream(f"the stream ended inside a frame, {self._left} bytes before the end of its payload")
 
-    def _take_header(self, header: memoryview) -> int:
-        """Read a header, or keep the beginning of one; gives its length."""
-        if len(header) < _HEADER.size:
-            self._header = bytes(header)
-            return len(header)
-        stream, zeros, size = _HEADER.unpack(header)
-        if stream > SYSTEM_ERROR or any(zeros) or size > MAX_PAYLOAD:
-            raise MalformedStream(f"not a frame header: {header.hex()}")
-        self._stream, self._left = stream, size
-        return _HEADER.size
+
+def _join(joined: list[tuple[int, list[memoryview]]], stream: int, piece: memoryview) -> None:
+    if joined and joined[-1][0] == stream:
+        joined[-1][1].append(piece)
+    else:
+        joined.append((stream, [piece]))
+
+
+def _read_header(data: bytes, at: int) -> tuple[int, int]:
+    """Give the stream and the length of the payload of the frame at an offset."""
+    stream, zeros, size = _HEADER.unpack_from(data, at)
+    if stream > SYSTEM_ERROR or zeros != _ZEROS or size > MAX_PAYLOAD:
+        raise MalformedStream(f"not a frame header: {data[at : at + _HEADER.size].hex()}")
+    return stream, size

@@ -12,7 +12,8 @@ import pytest
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine.client import DockerEngine
-from shim.engine.hijack import SMALL, Gathering, hijacked
+from shim.engine.connection import PIECE
+from shim.engine.hijack import Gathering, hijacked
 from shim.engine.session import Session
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.engine.contract import WatchedScope
@@ -191,8 +192,8 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("size", "after", "rests"),
-    [(4096, 0.0001, 9), (4096, 0.01, 0), (SMALL, 0.0001, 0)],
-    ids=["flood of small pieces", "now and then", "large pieces"],
+    [(4096, 0.0001, 9), (4096, 0.01, 0), (PIECE, 0.0001, 0)],
+    ids=["flood of small pieces", "now and then", "full reads"],
 )
 def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, rests: int) -> None:
     clock = Clock()

@@ -114,6 +114,22 @@ def test_a_crash_of_the_server_in_run_leaves_nothing(frail: Frail, point: Point)
     frail.served.clear()
 
 
+@pytest.mark.parametrize("done", [False, True], ids=["before ADD", "after ADD"])
+def test_a_plugin_that_a_crashed_server_left_running_is_ended_by_the_next(frail: Frail, done: bool) -> None:
+    config = pod_config(unused_name("crashed"))
+    before = frail.traces()
+    with frail.plugin.held("ADD", done=done) as held:
+        frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+        held.wait_reached()
+        frail.served.server.kill()
+        assert not held.gone()
+        frail.served.restart()
+        assert held.gone()
+
+    frail.served.clear()
+    assert frail.traces() == before
+
+
 @points(IN_REMOVE)
 def test_a_crash_of_the_server_in_remove_leaves_nothing(frail: Frail, point: Point) -> None:
     before = frail.traces()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import grpc
@@ -154,7 +155,7 @@ def test_starts_and_stops_at_the_same_time_leave_nothing_running(served: Served,
     containers = [kubelet.created(pod, linux=OWN_PROCESSES) for pod in pods]
     calls: list[Callable[[], None]] = []
     for pod, container in zip(pods, containers, strict=True):
-        calls += [lambda container=container: served.cri.start(container), lambda pod=pod: served.cri.stop(pod.id)]
+        calls += [partial(served.cri.start, container), partial(served.cri.stop, pod.id)]
 
     with ThreadPoolExecutor(len(calls)) as pool:
         done = [pool.submit(call) for call in calls]

@@ -5,17 +5,18 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 
 import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK
-from integration.pods.kubelet import Kubelet, Pod
+from integration.pods.kubelet import Kubelet, Pod, unused_name
 from integration.streaming.api_server import ApiServer
 from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers
 from integration.waiting import wait_until
+from shim.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
 
 MIB = 1 << 20
 BIG = 100 * MIB
@@ -148,3 +149,35 @@ def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served) -> Non
         connection.close()
 
     wait_until(lambda: Leftovers.of(served) <= before)
+
+
+@pytest.fixture
+def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[str]:
+    """A pod that cri-dockerd left running, with a server in it: nobody has pinned its network namespace."""
+    api = served.engine.api
+    name = unused_name("old")
+    tags = {TYPE: TYPE_SANDBOX, CONTAINER_NAME: "POD"}
+    sandbox = api.create_container(images.pause, name=f"k8s_POD_{name}_default_uid_0", labels=tags)["Id"]
+    api.start(sandbox)
+    host = api.create_host_config(network_mode=f"container:{sandbox}")
+    server = api.create_container(images.busybox, ["sh", "-c", SERVERS], host_config=host)["Id"]
+    api.start(server)
+    api_server.pods["old"] = sandbox
+    wait_until(lambda: served.cri.sandboxes(id=sandbox))
+    yield sandbox
+    api.remove_container(server, force=True)
+    served.cri.stop(sandbox)
+    served.cri.remove(sandbox)
+
+
+def test_a_pod_of_cri_dockerd(kubectl: Kubectl, old_pod: str) -> None:
+    assert old_pod
+    with forwarded(kubectl, HTTPD, pod="old") as local:
+        assert wait_until(lambda: fetched(local[HTTPD])) == b"hello\n"
+
+
+def fetched(port: int) -> bytes:
+    """Fetch, unless the server is not there yet."""
+    with suppress(OSError, HTTPException):
+        return get(port)
+    return b""

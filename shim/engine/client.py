@@ -141,10 +141,16 @@ class DockerEngine:
             answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
             return _read(answer, _Created).id
 
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[HijackedStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
         path = f"/exec/{quote(exec_id, safe='')}/start"
-        body = msgspec.json.encode({"Detach": False, "Tty": tty})
+        asked: JsonObject = {"Detach": False, "Tty": tty}
+        if size is not None:
+            width, height = size
+            asked["ConsoleSize"] = [height, width]
+        body = msgspec.json.encode(asked)
         return hijacked(self._session, path, what=f"exec {exec_id}", body=body, timeout=self._timeout)
 
     def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:

@@ -305,10 +305,12 @@ class Engine(Protocol):
         """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
         ...
 
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[ProcessStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> AbstractContextManager[ProcessStream]:
         """Start a prepared exec for the block; leaving it ends the connection, not the process.
 
-        `tty` as in the body it was prepared with.
+        `tty` as in the body it was prepared with; `size` is the width and height of its terminal (API 1.42).
         """
         ...
 

@@ -182,10 +182,14 @@ class FakeEngine(FakeImages):
             return exec_id
 
     @contextmanager
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> Iterator[ProcessStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> Iterator[ProcessStream]:
         with self._entered("start_exec", exec_id):
             started = self._exec(exec_id)
             assert tty == bool(started.body.get("Tty"))
+            assert size is None or (tty and self.version >= (1, 42))
+            started.size = size or started.size
             started.running = True
         stream = FakeProcessStream(self, started.stdin, lambda closed: self._frames(started, closed))
         try:

@@ -12,7 +12,7 @@ from shim.errors import ShimError, Unavailable
 from shim.view.node import NodeView
 from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
-from tests.view.samples import create_container, create_sandbox
+from tests.view.samples import create_container, create_sandbox, unset_clock
 from tests.view.waits import wait_change, wait_until
 
 
@@ -23,7 +23,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def view(engine: FakeEngine) -> NodeView:
-    view = NodeView(engine)
+    view = NodeView(engine, clock=unset_clock)
     view.complete_rebuild(view.begin_rebuild())
     return view
 

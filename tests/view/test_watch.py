@@ -20,7 +20,7 @@ from shim.view.node import NodeView
 from shim.view.records import Change, Record
 from shim.view.watch import Ended, Pace, Watcher
 from tests.fakes.engine import FakeEngine
-from tests.view.samples import create_container, create_sandbox, create_stranger
+from tests.view.samples import create_container, create_sandbox, create_stranger, unset_clock
 from tests.view.waits import SECONDS, wait_change, wait_until
 
 EAGER = Pace(
@@ -56,7 +56,7 @@ def watching(
     # The containers of the fake have no processes that could be gone.
     ended: Ended = lambda _: False,
 ) -> Iterator[NodeView]:
-    view = NodeView(engine, patience=patience)
+    view = NodeView(engine, patience=patience, clock=unset_clock)
     watcher = Watcher(engine, view, pace=pace, ended=ended)
     watcher.start()
     try:

@@ -119,9 +119,11 @@ def test_a_plugin_that_a_crashed_server_left_running_is_ended_by_the_next(frail:
     config = pod_config(unused_name("crashed"))
     before = frail.traces()
     with frail.plugin.held("ADD", done=done) as held:
-        frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
         held.wait_reached()
         frail.served.server.kill()
+        with pytest.raises(grpc.RpcError):
+            call.result()
         assert not held.gone()
         frail.served.restart()
         assert held.gone()

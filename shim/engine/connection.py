@@ -159,8 +159,8 @@ class Connection:
             left = scope.remaining()
             if left is not None and left <= 0:
                 raise TimedOut
-            if left != self._socket.gettimeout():  # setting it is a system call
-                self._socket.settimeout(left)
+            # Also where it is the same already: another thread may be about to set it, and it takes two steps.
+            self._socket.settimeout(left)
             return deed(self._socket)
         except TimeoutError as cause:
             raise TimedOut from cause

@@ -16,6 +16,7 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
+from shim.manifests import Manifests
 from shim.refreshed import Refreshed
 from shim.samples import Samples
 from shim.streaming.sessions import Sessions
@@ -45,6 +46,8 @@ class Runtime:
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
+    manifests: Manifests = field(default_factory=Manifests)
+    """What earlier pulls have brought, so that another one of the same need not be looked up."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
     """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)

@@ -10,6 +10,7 @@ from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.spec import Surroundings, container_body
 from shim.errors import FailedPrecondition, NotFound
 from shim.ids import ContainerId, ImageId
+from shim.image.find import find_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -64,7 +65,7 @@ def _surroundings(
 
 
 def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
-    record = rt.view.image(image.image)
+    record = find_image(rt, image.image)
     if record is None:
         raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
     return record.id

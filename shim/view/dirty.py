@@ -40,6 +40,16 @@ class Dirty:
                 self._waiting[key] = None
                 self._changed.notify()
 
+    def mark_soon(self, key: str, *, seconds: float) -> None:
+        """Ask for a look that begins after this call, `seconds` later: one look for all that changes until then."""
+        with self._changed:
+            if key in self._running:
+                self._again.add(key)
+            elif key not in self._waiting:
+                due = time.monotonic() + seconds
+                self._due[key] = min(due, self._due.get(key, due))
+                self._changed.notify()
+
     def mark_failed(self, key: str) -> None:
         """Ask for another look at what failed elsewhere, after a while."""
         with self._changed:

@@ -19,10 +19,10 @@ V = TypeVar("V")
 
 SECOND = 1_000_000_000
 """Nanoseconds."""
-INTERVAL = 8.0
+INTERVAL = 9.0
 """Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
 ten seconds after which the kubelet asks again."""
-METRICS_INTERVAL = 16.0
+METRICS_INTERVAL = 18.0
 """Seconds between two background looks at all that metrics tell; cAdvisor's are nearly as far apart."""
 WANTED = 60.0
 """Seconds for which lists are made ahead after one has been asked for."""
@@ -30,7 +30,7 @@ WANTED = 60.0
 _LEAST_WINDOW = 1 * SECOND
 _MOST_WINDOW = 10 * SECOND
 _KEPT = 4
-"""Points for each container: at one every eight seconds, more than the longest window."""
+"""Points for each container: at one every nine seconds, more than the longest window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,12 @@ def test_a_thread_is_used_again() -> None:
 
 def test_work_at_the_same_time_has_threads_of_its_own() -> None:
     crew, meeting = Crew("test-crew"), threading.Barrier(3)
+
+    def meet() -> None:
+        meeting.wait(SECONDS)
+
     for _ in range(2):
-        crew.run(lambda: meeting.wait(SECONDS) and None)
+        crew.run(meet)
     meeting.wait(SECONDS)
     wait_idle(crew, threads=2)
 

@@ -85,6 +85,15 @@ class CpuHistory:
         return recent[0] if recent else old_enough[-1] if old_enough else None
 
 
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A whole file system; sizes in bytes."""
+
+    size: int
+    inodes: int
+    inodes_free: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerUsage:
     """What a container has written to its own layer."""
@@ -96,6 +105,8 @@ class LayerUsage:
     inodes: int
     store: str
     """Directory of the image store, for a file system the kubelet can map to a device."""
+    file_system: FileSystem | None = None
+    """The one the layer lies on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from shim.api.v1 import api_pb2 as pb
 from shim.ids import ContainerId, ImageId
 from shim.runtime import Runtime
 from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
-from shim.stats.disk import file_system_of
 from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
@@ -117,7 +116,6 @@ def _figures(rt: Runtime, record: ContainerRecord, reading: Reading) -> Figures:
         processes=processes(group.process_ids()),
         soft_limits=soft_limits(reading.place.pid),
         layer=rt.samples.layers.get(record.id),
-        file_system=file_system_of(rt, record),
         host=record.host,
         started_at=record.life.started_at,
         at=reading.at,

@@ -81,7 +81,7 @@ if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
 fi
 ip link set lo up
 ulimit -n 65536
-mkdir -p /disk/tmp && mount --bind /disk/tmp /var/tmp
+mkdir -p -m 1777 /disk/tmp && mount --bind /disk/tmp /var/tmp && export TMPDIR=/disk/tmp
 cd {directory}
 {command} </dev/null >/dev/console 2>&1
 echo $? >/run/vm/status

@@ -20,6 +20,7 @@ from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, registry_auth, without_secrets
 from shim.image.progress import Progress
+from shim.image.store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -97,17 +98,22 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
 
 
 def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
-    """Give what the view has under the name if a pull of this manifest has brought the same before.
+    """Give what the view has under the name if that is what a pull of this manifest brings.
 
     The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
-    image_id = rt.manifests.image_of(digest)
-    return None if image_id is None else rt.view.confirm_image(reference, image_id)
+    # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
+    image_id = rt.manifests.image_of(digest) or ImageId(digest)
+    return rt.view.confirm_image(reference, image_id)
 
 
 def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord:
     """Ask Docker which image has arrived."""
-    record = rt.view.refresh_image(reference)
+    if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
+        rt.view.refresh_images()
+        record = rt.view.image(reference)
+    else:
+        record = rt.view.refresh_image(reference)
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
     if f"{references.parse(reference).name}@{digest}" in record.repo_digests:  # else the name has moved on already

@@ -150,6 +150,16 @@ def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None
     assert found == rt.view.image(image_id)
 
 
+def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, engine: FakeEngine) -> None:
+    snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[snapshotter])
+    image_id = pull(rt)
+    assert ("list_images", "") in engine.calls
+    engine.calls.clear()
+    assert pull(rt) == image_id
+    assert {method for method, _ in engine.calls} == {"pull_image"}
+
+
 def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeEngine) -> None:
     first = pull(rt)
     second = engine.publish_image(APP, ImageSettings(user="other"))

@@ -103,7 +103,7 @@ def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | No
     The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
-    image_id = rt.manifests.image_of(digest) or ImageId(digest)
+    image_id = rt.manifests.get(digest) or ImageId(digest)
     return rt.view.confirm_image(reference, image_id)
 
 
@@ -117,7 +117,7 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord:
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
     if f"{references.parse(reference).name}@{digest}" in record.repo_digests:  # else the name has moved on already
-        rt.manifests.learn(digest, record.id)
+        rt.manifests.put(digest, record.id, weight=1)
     return record
 
 

@@ -19,7 +19,7 @@ from shim.engine.interface import ImageSettings, ImageSummary, PullProgress, Reg
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
-from shim.manifests import Manifests
+from shim.recent import Recent
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 
@@ -138,7 +138,7 @@ def test_what_an_earlier_pull_brought_is_not_looked_at(rt: Runtime, engine: Fake
 def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
     pull(rt)
     with engine.held("list_images"):  # the watcher's, for the event of the pull
-        assert pull(replace(rt, manifests=Manifests())) == engine.registry[APP].id
+        assert pull(replace(rt, manifests=Recent(capacity=1))) == engine.registry[APP].id
 
 
 def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:

@@ -24,11 +24,18 @@ class Scope:
     __slots__ = ("_cancelled", "_expires", "_lock", "_tickets", "_wakers")
 
     def __init__(self, *, seconds: float | None = None) -> None:
-        self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
+        self.restart(seconds)
         self._cancelled = False
         self._lock = threading.Lock()
         self._tickets = itertools.count()
         self._wakers: dict[int, Callable[[], None]] = {}
+
+    def restart(self, seconds: float | None) -> None:
+        """Let the time begin anew, without end for None: for work that may take long but must move on.
+
+        A wait under way keeps the bound it began with, so this is for the thread that waits.
+        """
+        self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
 
     @property
     def cancelled(self) -> bool:

@@ -3,9 +3,11 @@
 import contextvars
 import threading
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 from shim import deadline
+from shim.crew import Crew
 from shim.deadline import Scope
 from shim.errors import ShimError
 
@@ -13,7 +15,7 @@ T = TypeVar("T")
 
 
 class Flights(Generic[T]):
-    """One thread for each piece of work under way; work nobody wants takes no memory. Thread-safe.
+    """One thread for each piece of work under way; what has been done is not remembered. Thread-safe.
 
     The work does not run in the thread of the caller who came first: that one may leave while others wait on.
     """
@@ -21,6 +23,7 @@ class Flights(Generic[T]):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._under_way: dict[Hashable, _Flight[T]] = {}
+        self._crew = Crew("flight")
 
     def join(self, key: Hashable, work: Callable[[], T], *, what: str) -> T:
         """Give the result of `work`, or raise its failure; joins the work that runs for an equal `key`.
@@ -41,8 +44,7 @@ class Flights(Generic[T]):
             if flight is None:
                 flight = self._under_way[key] = _Flight(work)
                 context = contextvars.copy_context()
-                # A daemon thread: an Engine that hangs must not keep a server from ending.
-                threading.Thread(target=context.run, args=(self._fly, key, flight), name="flight", daemon=True).start()
+                self._crew.run(partial(context.run, self._fly, key, flight))
             flight.passengers += 1
             return flight
 

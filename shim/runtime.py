@@ -50,6 +50,8 @@ class Runtime:
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
+    manifests: Recent[str, ImageId] = field(default_factory=lambda: Recent(capacity=1000))
+    """What pulls have brought, by the digest of the manifest: it stands for the same image for ever."""
     accounts: Recent[ImageId, ImageAccounts] = field(default_factory=lambda: Recent(capacity=16 << 20))
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
     account_looks: Flights[ImageAccounts] = field(default_factory=Flights)

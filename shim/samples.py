@@ -19,10 +19,10 @@ V = TypeVar("V")
 
 SECOND = 1_000_000_000
 """Nanoseconds."""
-INTERVAL = 8.0
+INTERVAL = 9.0
 """Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
 ten seconds after which the kubelet asks again."""
-METRICS_INTERVAL = 16.0
+METRICS_INTERVAL = 18.0
 """Seconds between two background looks at all that metrics tell; cAdvisor's are nearly as far apart."""
 WANTED = 60.0
 """Seconds for which lists are made ahead after one has been asked for."""
@@ -30,7 +30,7 @@ WANTED = 60.0
 _LEAST_WINDOW = 1 * SECOND
 _MOST_WINDOW = 10 * SECOND
 _KEPT = 4
-"""Points for each container: at one every eight seconds, more than the longest window."""
+"""Points for each container: at one every nine seconds, more than the longest window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,15 @@ class CpuHistory:
         return recent[0] if recent else old_enough[-1] if old_enough else None
 
 
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A whole file system; sizes in bytes."""
+
+    size: int
+    inodes: int
+    inodes_free: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerUsage:
     """What a container has written to its own layer."""
@@ -96,6 +105,8 @@ class LayerUsage:
     inodes: int
     store: str
     """Directory of the image store, for a file system the kubelet can map to a device."""
+    file_system: FileSystem | None = None
+    """The one the layer lies on."""
 
 
 @dataclass(frozen=True, slots=True)

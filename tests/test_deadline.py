@@ -155,3 +155,14 @@ def test_a_time_beyond_what_the_system_can_wait_is_as_good_as_none() -> None:
     assert Scope(seconds=2.0**63).remaining() is None
     with deadline.bound(2.0**63) as scope:
         assert scope.remaining() is None
+
+
+def test_a_time_that_begins_anew() -> None:
+    scope = Scope(seconds=0)
+    scope.restart(60)
+    left = scope.remaining()
+    assert left is not None
+    assert 50 < left <= 60
+    scope.restart(None)
+    assert scope.remaining() is None
+    assert not scope.expired

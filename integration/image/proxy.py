@@ -3,10 +3,12 @@
 import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 _PIECE = 16 * 1024
+_THROTTLED_PIECE = 128 * 1024
 
 
 class Proxy:
@@ -22,6 +24,9 @@ class Proxy:
         self._allowed: int | None = None
         self._open: set[int] = set()
         self._blocked: set[int] = set()
+        self._seconds_per_byte = 0.0
+        self._free_at = 0.0
+        """When all that has passed back would have gone through the narrow link."""
         threading.Thread(target=self._serve, name="proxy", daemon=True).start()
 
     def allow(self, size: int | None) -> None:
@@ -29,6 +34,10 @@ class Proxy:
         with self._changed:
             self._allowed = None if size is None else (self._allowed or 0) + size
             self._changed.notify_all()
+
+    def throttle(self, bytes_per_second: float) -> None:
+        """Let no more than this come back in a second, over all connections; before the first one is made."""
+        self._seconds_per_byte = 1 / bytes_per_second
 
     def wait_blocked(self, *, timeout: float) -> None:
         """Wait until all that was allowed has passed and more would come."""
@@ -76,7 +85,8 @@ class Proxy:
 
     def _pass_back(self, number: int, server: socket.socket, client: socket.socket) -> None:
         with suppress(OSError):
-            while piece := server.recv(_PIECE):
+            while piece := server.recv(_THROTTLED_PIECE if self._seconds_per_byte else _PIECE):
+                self._wait_turn(len(piece))
                 while piece:
                     size = self._wait_allowed(number, len(piece))
                     client.sendall(piece[:size])
@@ -94,6 +104,13 @@ class Proxy:
             size = min(wanted, self._allowed)
             self._allowed -= size
             return size
+
+    def _wait_turn(self, size: int) -> None:
+        if self._seconds_per_byte:
+            with self._changed:
+                self._free_at = max(self._free_at, time.monotonic()) + size * self._seconds_per_byte
+                turn = self._free_at
+            time.sleep(max(0.0, turn - time.monotonic()))
 
     def _note(self, change: Callable[[int], None], number: int) -> None:
         with self._changed:

@@ -24,6 +24,7 @@ from shim.credentials.keyring import Keyring
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import read_providers
 from shim.engine.errors import RegistryDenied
+from shim.errors import ShimError
 from shim.image.ensure import ensure_image
 from shim.image.pull import pull_image
 from shim.image.remove import remove_image
@@ -181,6 +182,18 @@ def test_a_registry_with_tls(
     keyring = Keyring(paths=[file])
     pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
     engine.api.remove_image(reference)
+
+
+def test_a_registry_with_tls_without_credentials(
+    rt: Runtime, engine: Engine, images: Images, tls_registry: Registry
+) -> None:
+    reference = tls_registry.push(engine.api, images.busybox, name="secured:2")
+    # 20.10 tries plain HTTP then, and tells of that alone.
+    words = (
+        "credentials may be missing" if engine.name == "20.10" else "wants credentials, and none were given or found"
+    )
+    with pytest.raises(ShimError, match=words):
+        pull_image(rt, image=pb.ImageSpec(image=reference), auth=None)
 
 
 # --- a whole server ---------------------------------------------------------------------------------------

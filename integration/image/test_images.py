@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from integration.conftest import Images
 from integration.image.conftest import PROGRESS_DEADLINE, Publish
+from integration.image.noise import push_noise
 from integration.image.proxy import Proxy
 from integration.node.engine import Engine
 from integration.node.registry import PASSWORD, USER, Registry
@@ -21,7 +23,7 @@ from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from shim.image.ensure import ensure_image
 from shim.image.fs_info import image_fs_info
 from shim.image.list import list_images
@@ -32,6 +34,9 @@ from shim.runtime import Runtime
 
 SECONDS = 30.0
 MIB = 1024 * 1024
+LARGE = 300 * MIB
+LINK = 34 * MIB
+"""Bytes per second; the image above needs nine of them."""
 
 
 def pull(rt: Runtime, reference: str, **auth: str) -> str:
@@ -135,29 +140,58 @@ def test_registry_that_refuses_connections(rt: Runtime) -> None:
         pull(rt, "127.0.0.1:1/x")
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_registry_that_answers_with_errors(rt: Runtime, status: int) -> None:
     with answering(status) as address, pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image "):
         pull(rt, f"{address}/x:1")
 
 
-def test_registry_that_wants_fewer_requests(rt: Runtime) -> None:
-    with answering(429) as address, pytest.raises(ShimError, match=r"(?i)^pull image \S+: .*(429|too ?many ?requests)"):
+TOO_MANY = b'{"errors": [{"code": "TOOMANYREQUESTS", "message": "You have reached your pull rate limit."}]}'
+DOWN = b'{"errors": [{"code": "UNAVAILABLE", "message": "service unavailable"}]}'
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, TOO_MANY), (503, DOWN)])
+def test_registry_that_says_why(rt: Runtime, status: int, body: bytes) -> None:
+    with (
+        answering(status, body=body) as address,
+        pytest.raises(RegistryUnavailable, match=r"(?i)^RegistryUnavailable: pull image \S+: .*(many|limit|unavail)"),
+    ):
         pull(rt, f"{address}/x:1")
 
 
+@pytest.mark.parametrize(("status", "body"), [(429, TOO_MANY), (429, b""), (503, DOWN), (503, b"")])
+def test_registry_that_gives_no_layers(
+    rt: Runtime, publish: Publish, registry: Registry, status: int, body: bytes
+) -> None:
+    reference = publish("rated:1")
+    with (
+        answering(status, body=body, upstream=registry.address) as address,
+        pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image "),
+    ):
+        pull(rt, reference.replace(registry.address, address))
+    assert not present(rt, reference)
+
+
 @contextmanager
-def answering(status: int) -> Iterator[str]:
-    """Serve one answer to all requests; gives the address."""
+def answering(status: int, *, body: bytes = b"", upstream: str = "") -> Iterator[str]:
+    """Serve one answer to all requests, with `upstream` to those for layers only; gives the address."""
 
     class Answer(BaseHTTPRequestHandler):
         # So that a client that tries TLS first is answered with a status line, by which it knows to try without.
         default_request_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if upstream and "/blobs/" not in self.path:
+                self.send_response(307)
+                self.send_header("Location", f"http://{upstream}{self.path}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             self.send_response(status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body if self.command == "GET" else b"")
 
         do_HEAD = do_GET  # noqa: N815 - named by http.server
 
@@ -243,6 +277,17 @@ def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Pro
     image_id = future.result(SECONDS)
     assert time.monotonic() - began > 2 * PROGRESS_DEADLINE
     assert present(rt, reference)
+    remove(rt, image_id)
+
+
+def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy: Proxy, tmp_path: Path) -> None:
+    reference = push_noise(registry, name="large:1", size=LARGE, directory=tmp_path)
+    proxy.throttle(LINK)
+    config = msgspec.structs.replace(rt.config, image_pull_progress_deadline=LARGE / LINK / 3)
+    began = time.monotonic()
+    image_id = pull(replace(rt, config=config), reference.replace(registry.address, proxy.address))
+    assert time.monotonic() - began > LARGE / LINK
+    assert status(rt, image_id).image.size >= LARGE
     remove(rt, image_id)
 
 

@@ -68,6 +68,11 @@ class Image:
     config: Mapping[str, object] = field(default_factory=dict)
 
 
+def architecture() -> str:
+    """Name this machine's architecture as images do."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
 def load(api: docker.APIClient, image: Image) -> str:
     """Load the image into the engine; returns its id there."""
     for line in api.load_image(archive(image)):  # type: ignore[no-untyped-call]  # absent from types-docker
@@ -93,7 +98,7 @@ def archive(image: Image) -> bytes:
     layer = _tar(image.files)
     config = msgspec.json.encode(
         {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "architecture": architecture(),
             "os": "linux",
             "created": _EPOCH,
             "config": dict(image.config),

@@ -19,6 +19,7 @@ from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ContainerId, ImageId
 from shim.image.accounts import accounts_of
+from shim.image.find import find_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -96,7 +97,7 @@ def _surroundings(
 
 
 def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
-    record = rt.view.image(image.image)
+    record = find_image(rt, image.image)
     if record is None:
         raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
     return record.id

@@ -15,6 +15,7 @@ from shim.engine.interface import JsonObject, PathKind
 from shim.engine.versions import require_api
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ImageId
+from shim.image.find import find_image
 from shim.image.rootfs import RootFs, look_into
 from shim.runtime import Runtime
 
@@ -92,7 +93,7 @@ def _check_supported(rt: Runtime, *, field: str) -> None:
 
 def _image_id(rt: Runtime, image: pb.ImageSpec, *, field: str) -> ImageId:
     try:
-        record = rt.view.image(image.image)
+        record = find_image(rt, image.image)
     except InvalidArgument as error:
         raise InvalidArgument(f"{FAILED}: {field}: {error}") from error
     if record is None:

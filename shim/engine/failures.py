@@ -156,10 +156,18 @@ _UNREACHABLE = re.compile(
     | Client\.Timeout | context\ deadline\ exceeded | network\ is\ unreachable | no\ route\ to\ host | \bEOF\b
     | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
     | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
-    | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
+    | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ (429|5\d\d)\b
+    | too\ ?many\ ?requests | HTTP\ 429\b
+    # The containerd store leaves the code out where a registry gives a text of its own.
+    | \brate\ (limit|exceeded) | service\ unavailable | error\ from\ registry:\ unavailable
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_TOO_MANY_REQUESTS = 429
+_FELL_BACK = re.compile(r"sent an HTTP request to an HTTPS server", re.IGNORECASE)
+"""Engine 20.10 asks a registry on loopback by plain HTTP when HTTPS has failed in whatever way, and tells the second
+failure alone."""
+_LIKELY = "credentials may be missing"
 _DENIED = re.compile(
     r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
     r"|incorrect username or password",
@@ -177,7 +185,9 @@ def error_from_pull_failure(message: str, *, reference: str, status: int = 0) ->
     """
     text = f"pull image {reference}: {message}"
     searched = message.replace(reference, "").replace(reference.rpartition(":")[0] or reference, "")
-    if _UNREACHABLE.search(searched):
+    if _FELL_BACK.search(searched):
+        return ShimError(f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})")
+    if _UNREACHABLE.search(searched) or status == _TOO_MANY_REQUESTS:
         return RegistryUnavailable(text)
     if _DENIED.search(searched):
         return RegistryDenied(text)

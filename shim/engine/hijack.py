@@ -120,4 +120,6 @@ def hijacked(
             stream = held.enter_context(
                 session.streamed("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
             )
+        # Also where the upgrade was dropped and nothing in the response says that it is no ordinary one.
+        held.callback(stream.abort)
         yield HijackedStream(stream, what)

@@ -57,7 +57,8 @@ def pull(
             if message.failure:
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
-        stream.scope.check(what)
+        if stream.is_aborted():
+            stream.scope.check(what)
 
 
 def split_reference(reference: str) -> tuple[str, str]:

@@ -46,7 +46,7 @@ class Pool:
     @contextmanager
     def lease(self, *, scope: Scope, outer: Scope) -> Iterator[Connection]:
         """Lend a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
-        connection = self._idle_one() or self.open(scope=scope, outer=outer)
+        connection = self.take(scope=scope, outer=outer)
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
                 yield connection
@@ -58,8 +58,11 @@ class Pool:
             connection.end_use()
             self.give_back(connection)
 
-    def open(self, *, scope: Scope, outer: Scope) -> Connection:
-        """Open a connection of its own for a stream; `give_back` ends it. Bounds as for `lease`."""
+    def take(self, *, scope: Scope, outer: Scope) -> Connection:
+        """Give a connection nobody uses, until `give_back`. Bounds as for `lease`."""
+        return self._idle_one() or self._opened(scope=scope, outer=outer)
+
+    def _opened(self, *, scope: Scope, outer: Scope) -> Connection:
         connection = connect(self.path, scope=scope)
         with self._lock:
             self._open += 1

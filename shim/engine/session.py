@@ -102,14 +102,14 @@ class Session(docker.APIClient):
         body: bytes = b"",
         timeout: float | None,
     ) -> Iterator["Stream"]:
-        """Send a request over a connection of its own, and give its response as it comes.
+        """Send a request, and give its response as it comes.
 
-        `timeout` in seconds bounds the wait for its beginning; None leaves it to the scope. A client that goes ends
-        the connection, and with it Docker's work.
+        `timeout` in seconds bounds the wait for its beginning; None leaves it to the scope. A client that goes, or
+        leaves the block before the end of the response, ends the connection, and with it Docker's work.
         """
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(timeout))
-        connection = self._pool.open(scope=scope, outer=outer)
+        connection = self._pool.take(scope=scope, outer=outer)
         stream = Stream(connection, outer)
         try:
             with outer.on_cancel(stream.abort):
@@ -120,12 +120,12 @@ class Session(docker.APIClient):
                     raise self._refused(head.status, connection.read_all(scope))
                 yield stream
         finally:
-            stream.abort()
+            stream.end()
             self._pool.give_back(connection)
 
 
 class Stream:
-    """A response under way on a connection of its own. One thread reads; any may `abort`.
+    """A response under way on a connection nobody else uses. One thread reads; any may `abort`.
 
     Each wait is bound by the scope of the thread that waits. `scope` is the one it was opened in.
     """
@@ -162,6 +162,12 @@ class Stream:
         """End the connection, and every wait on it. Idempotent."""
         self._aborted.set()
         self._connection.abort(self._use)
+
+    def end(self) -> None:
+        """Be done with it: what has not been read to its end is aborted. Nothing touches the connection afterwards."""
+        if not self._connection.reusable:
+            self.abort()
+        self._connection.end_use()
 
     def _next(self, receive: Callable[[Scope], bytes]) -> bytes:
         if self.is_aborted():

@@ -4,6 +4,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ImageId
+from shim.image.find import find_image
 from shim.image.pull import pull_image
 from shim.runtime import Runtime
 
@@ -13,7 +14,7 @@ def ensure_image(rt: Runtime, *, reference: str) -> ImageId:
 
     FailedPrecondition names the image and the ways to provide it.
     """
-    present = rt.view.image(reference)
+    present = find_image(rt, reference)
     if present is not None:
         return present.id
     try:

@@ -15,6 +15,8 @@ _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
 _DONE = frozenset({"Pull complete", "Already exists"})
 _STEPS = _TO_COME | _LOCAL | _DONE
 _RETRYING = "Retrying"
+_DIGEST = "Digest: "
+"""Before the digest of the manifest, or of the list it was chosen from, which Docker tells at the end of each pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,16 @@ class Progress:
     def __init__(self) -> None:
         self._layers: dict[str, _Layer] = {}
         self._said = ""
+        self.digest = ""
+        """Of the manifest; empty before it is told."""
 
     def advance(self, message: PullProgress) -> bool:
         """Take in one message; whether the pull is further than before it."""
         if message.status.startswith(_RETRYING):
             # Docker's wait before it asks the registry again, counted down second by second.
             return False
+        if message.status.startswith(_DIGEST):
+            self.digest = message.status.removeprefix(_DIGEST).strip()
         if message.status not in _STEPS:
             is_news = message.status != self._said
             self._said = message.status

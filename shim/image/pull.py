@@ -16,11 +16,11 @@ from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.engine.interface import PullProgress, RegistryAuth
-from shim.errors import InvalidArgument, NotFound, ShimError
+from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, registry_auth, without_secrets
 from shim.image.progress import Progress
-from shim.image.watchdog import Watchdog
+from shim.image.store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -78,38 +78,51 @@ def _named(text: str) -> references.Reference:
     return references.parse(text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pulled:
+    """A pull that has succeeded."""
+
+    digest: str
+    """Of the manifest; empty if Docker did not tell."""
+    source: str
+    """Of the credentials the registry took."""
+
+
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
-    source = _pull_with_any(rt, reference, logins=logins)
-    record = _known(rt, reference)
-    if record is None:
-        rt.view.refresh_images()
-        record = rt.view.image(reference)
-    if record is None:
-        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
+    pulled = _pull_with_any(rt, reference, logins=logins)
+    record = _recognised(rt, reference, digest=pulled.digest) or _looked_up(rt, reference, digest=pulled.digest)
     seconds = round(time.monotonic() - began, 1)
-    log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=source or None)
+    log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
     return record.id
 
 
-def _known(rt: Runtime, reference: str) -> ImageRecord | None:
-    """Give what the view has of the image if Docker says the same of it.
+def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+    """Give what the view has under the name if that is what a pull of this manifest brings.
 
-    After the pull of what was here already that is so, and one inspect is much less than a list of all images.
+    The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
-    record = rt.view.image(reference)
+    # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
+    image_id = rt.manifests.get(digest) or ImageId(digest)
+    return rt.view.confirm_image(reference, image_id)
+
+
+def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord:
+    """Ask Docker which image has arrived."""
+    if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
+        rt.view.refresh_images()
+        record = rt.view.image(reference)
+    else:
+        record = rt.view.refresh_image(reference)
     if record is None:
-        return None
-    try:
-        seen = rt.engine.inspect_image(reference)
-    except NotFound:
-        return None
-    digests = {references.canonical(digest) for digest in seen.repo_digests or ()}
-    return record if seen.id == record.id and digests == set(record.repo_digests) else None
+        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
+    if f"{references.parse(reference).name}@{digest}" in record.repo_digests:  # else the name has moved on already
+        rt.manifests.put(digest, record.id, weight=1)
+    return record
 
 
-def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> str:
-    """Pull with the first login the registry takes, and give its source; the last refusal is raised.
+def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
+    """Pull with the first login the registry takes; the last refusal is raised.
 
     A registry that is down ends the search: it would let every login wait.
     """
@@ -117,17 +130,17 @@ def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> 
     for login in logins:
         if refusals:
             log.info("trying other credentials", image=reference, source=login.source, error=refusals[-1])
-        refusal = _refusal(rt, reference, login=login)
-        if refusal is None:
-            return login.source
-        refusals.append(refusal)
+        outcome = _tried(rt, reference, login=login)
+        if isinstance(outcome, _Pulled):
+            return outcome
+        refusals.append(outcome)
     raise refusals[-1]
 
 
-def _refusal(rt: Runtime, reference: str, *, login: _Login) -> ShimError | None:
-    """Try to pull; None when the image is here, else why the registry does not give it to this login."""
+def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
+    """Try to pull; an error is why the registry does not give the image to this login."""
     try:
-        _pull_while_moving(rt, reference, auth=login.auth)
+        digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
         text, cause = _shown(failure, reference, login=login)
         raise RegistryUnavailable(f"{_UNAVAILABLE}: {_what(reference)}: {text}") from cause
@@ -139,25 +152,27 @@ def _refusal(rt: Runtime, reference: str, *, login: _Login) -> ShimError | None:
         if cause is None:
             raise type(failure)(f"{_what(reference)}: {text}") from None
         raise
-    return None
+    return _Pulled(digest, login.source)
 
 
-def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> None:
-    """Pull, and end the pull when it shows no progress for the configured time, from its first moment on."""
+def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:
+    """Pull, and give the digest of the manifest.
+
+    The pull is ended when it shows no progress for the configured time, from its first moment on.
+    """
     patience = rt.config.image_pull_progress_deadline
-    # A scope of its own: silence ends the pull, not what its callers do next.
-    pulling = Scope()
-    with (
-        deadline.current().on_cancel(pulling.cancel),
-        deadline.entered(pulling),
-        Watchdog(seconds=patience, bark=pulling.cancel) as watchdog,
-    ):
+    # A scope of its own: silence ends the pull, not what its callers do next. No thread watches it: the one that reads
+    # the progress waits no longer than the silence may last.
+    pulling = Scope(seconds=patience or None)
+    observer = _Observer(reference, pulling, patience=patience)
+    with deadline.current().on_cancel(pulling.cancel), deadline.entered(pulling):
         try:
-            rt.engine.pull_image(reference, auth=auth, progress=_Observer(reference, watchdog))
-        except ShimError as failure:
-            if watchdog.barked:  # whatever it is called, it comes from the end we made
+            rt.engine.pull_image(reference, auth=auth, progress=observer)
+        except DeadlineExceeded as failure:
+            if pulling.expired:
                 raise RegistryUnavailable(f"no progress for {patience:g} s") from failure
             raise
+    return observer.progress.digest
 
 
 def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
@@ -190,18 +205,19 @@ def _what(reference: str) -> str:
 
 
 class _Observer:
-    """Feeds the watchdog and the log from the progress messages of one pull."""
+    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages."""
 
-    def __init__(self, reference: str, watchdog: Watchdog) -> None:
+    def __init__(self, reference: str, pulling: Scope, *, patience: float) -> None:
         self._reference = reference
-        self._watchdog = watchdog
-        self._progress = Progress()
+        self._pulling = pulling
+        self._patience = patience or None
+        self.progress = Progress()
         self._report_at = time.monotonic() + _REPORT_SECONDS
 
     def __call__(self, message: PullProgress) -> None:
-        if not self._progress.advance(message):
+        if not self.progress.advance(message):
             return
-        self._watchdog.feed(rest=self._progress.is_local)
+        self._pulling.restart(None if self.progress.is_local else self._patience)
         if time.monotonic() >= self._report_at:
             self._report(message)
 
@@ -210,7 +226,7 @@ class _Observer:
         log.info(
             "pulling an image",
             image=self._reference,
-            layers=self._progress.layers,
-            bytes=self._progress.downloaded,
+            layers=self.progress.layers,
+            bytes=self.progress.downloaded,
             step=message.status,
         )

@@ -2,6 +2,7 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.image.find import find_image
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, ImageRecord
@@ -17,7 +18,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     """
     if not image.image:
         raise InvalidArgument("image.image is empty")
-    record = _find(rt, image.image)
+    record = find_image(rt, image.image)
     if record is None:
         return
     # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
@@ -25,15 +26,6 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
         current = rt.view.image(record.id)
         if current is not None:
             _remove(rt, current)
-
-
-def _find(rt: Runtime, name: str) -> ImageRecord | None:
-    record = rt.view.image(name)
-    if record is None:
-        # The event of an image that came around us, by `docker pull`, may be on its way.
-        rt.view.refresh_images()
-        record = rt.view.image(name)
-    return record
 
 
 def _remove(rt: Runtime, record: ImageRecord) -> None:

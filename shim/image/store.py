@@ -13,6 +13,11 @@ _PROC = Path("/proc")
 _SYSTEM_CONTAINERD = Path("/var/lib/containerd")
 
 
+def is_containerd_store(info: EngineInfo) -> bool:
+    """Whether the Engine keeps its images in containerd."""
+    return [_KIND, _SNAPSHOTTER] in (info.driver_status or [])
+
+
 def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> Path:
     """Give the directory of the image store, for a file system the kubelet can map to a device.
 
@@ -20,7 +25,7 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
     which the Engine does not tell: it is read from the root mount of a running container (`pids`: their first
     processes), else looked for below Docker's own containerd and the machine's.
     """
-    if [_KIND, _SNAPSHOTTER] not in (info.driver_status or []):
+    if not is_containerd_store(info):
         return Path(info.docker_root_dir)
     plugin = f"{_SNAPSHOTTER}.{info.driver}"
     for pid in pids:

@@ -6,7 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu
 from shim.runtime import Runtime
 from shim.stats import messages
-from shim.stats.readings import container_processor, place_of, running_containers
+from shim.stats.readings import Reading, container_reading, running_containers
 from shim.view.records import ContainerRecord
 
 
@@ -32,18 +32,19 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
     """Tell what a running container uses, also for the stats of its pod; None when it has ended."""
-    place = place_of(rt, record)
-    processor = container_processor(rt, record)
-    memory = None if place is None else place.group.memory()
-    if place is None or processor is None or memory is None:
-        return None
-    at = time.time_ns()
+    reading = container_reading(rt, record)
+    return None if reading is None else stats_of(rt, record, reading)
+
+
+def stats_of(rt: Runtime, record: ContainerRecord, reading: Reading) -> pb.ContainerStats:
+    """Tell what was read of a running container."""
+    processor, memory, at = reading.processor, reading.memory, reading.at
     return pb.ContainerStats(
         attributes=_attributes(rt, record),
         cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate),
         memory=messages.memory_usage(memory, at=at),
         swap=messages.swap_usage(memory, at=at),
-        io=messages.io_usage(place.group.io_psi(), at=at),
+        io=messages.io_usage(reading.io_psi, at=at),
         writable_layer=writable_layer(rt, record),
     )
 

@@ -17,7 +17,7 @@ from shim import deadline
 from shim.errors import ShimError
 from shim.overlay import upper_directory
 from shim.runtime import Runtime
-from shim.samples import LayerUsage
+from shim.samples import FileSystem, LayerUsage
 from shim.stats.readings import running_containers
 from shim.view.records import ContainerRecord
 
@@ -37,6 +37,7 @@ _SLICE = 256
 _TURN = 20
 """Slices after which a walk that is not done lets the others pass."""
 
+_STOP_SECONDS = 3.0
 _PROC = Path("/proc")
 
 log = structlog.get_logger(__name__)
@@ -48,15 +49,6 @@ class Sum:
 
     used_bytes: int
     inodes: int
-
-
-@dataclass(frozen=True, slots=True)
-class FileSystem:
-    """A whole file system; sizes in bytes."""
-
-    size: int
-    inodes: int
-    inodes_free: int
 
 
 def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
@@ -71,14 +63,11 @@ def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
     return known if known is not None and known.is_absolute() else None
 
 
-def file_system_of(rt: Runtime, record: ContainerRecord) -> FileSystem | None:
-    """Describe the file system of a container's layer; None where the layer cannot be seen."""
-    upper = upper_of(rt, record)
-    if upper is None:
-        return None
+def file_system_of(directory: Path) -> FileSystem | None:
+    """Describe the file system of a layer; None when the layer has gone."""
     try:
-        found = os.statvfs(upper)
-    except OSError:  # removed meanwhile
+        found = os.statvfs(directory)
+    except OSError:
         return None
     return FileSystem(size=found.f_blocks * found.f_frsize, inodes=found.f_files, inodes_free=found.f_ffree)
 
@@ -148,7 +137,7 @@ class Budget:
 @dataclass(slots=True)
 class _Walk:
     container_id: str
-    store: str
+    upper: Path
     under_way: Generator[None, None, Sum]
     cost: float = 0.0
     """Seconds of CPU time so far."""
@@ -177,11 +166,11 @@ class LayerMeter:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a walk under way is given up."""
+        """End the thread; a walk under way is given up, and a disk that does not answer is not waited for."""
         self._stopping.set()
         self._scope.cancel()
         self._rt.samples.started.set()
-        self._thread.join()
+        self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -205,7 +194,7 @@ class LayerMeter:
             upper = upper_of(self._rt, records[key]) if self._due.get(key, now) <= now else None
             if upper is None:
                 continue
-            begun = _Walk(key, str(upper.parents[2]), walk(upper))
+            begun = _Walk(key, upper, walk(upper))
             # What has no figure at all goes first.
             (self._walks.append if key in self._due else self._walks.appendleft)(begun)
 
@@ -232,6 +221,10 @@ class LayerMeter:
 
     def _finish(self, turn: _Walk, total: Sum) -> None:
         self._rt.samples.layers[turn.container_id] = LayerUsage(
-            at=time.time_ns(), used_bytes=total.used_bytes, inodes=total.inodes, store=turn.store
+            at=time.time_ns(),
+            used_bytes=total.used_bytes,
+            inodes=total.inodes,
+            store=str(turn.upper.parents[2]),
+            file_system=file_system_of(turn.upper),
         )
         self._due[turn.container_id] = time.monotonic() + max(PERIOD, _REST * turn.cost)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
 from shim.engine.interface import HostSettings
-from shim.samples import LayerUsage
-from shim.stats.disk import FileSystem
+from shim.samples import FileSystem, LayerUsage
 from shim.stats.network import Interface
 from shim.stats.processes import Processes
 
@@ -30,11 +29,15 @@ class Figures:
     processes: Processes
     soft_limits: dict[str, int]
     layer: LayerUsage | None
-    file_system: FileSystem | None
     host: HostSettings
     started_at: int
     at: int
     device_name: Callable[[int, int], str]
+
+    @property
+    def file_system(self) -> FileSystem | None:
+        """The one its layer lies on, once that has been measured."""
+        return self.layer.file_system if self.layer else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,18 @@
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.ids import ImageId
+from shim.ids import ContainerId, ImageId
 from shim.runtime import Runtime
-from shim.samples import Place
 from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
-from shim.stats.disk import file_system_of
 from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
-from shim.stats.readings import place_of, running_containers, running_sandboxes, runs_exactly
+from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
 from shim.view.records import ContainerRecord, SandboxRecord
 
 POD = "POD"
@@ -36,9 +34,18 @@ def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
     return [_read_ahead(rt, record) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
 
 
-def pod_metrics(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics:
-    """Read all metrics of a pod now. Containers that have ended meanwhile are left out."""
-    containers = (_container_metrics(rt, record, container) for container in running_containers(rt, of=record.id))
+def pod_metrics(
+    rt: Runtime, record: SandboxRecord, *, read: Mapping[ContainerId, Reading | None] | None = None
+) -> pb.PodSandboxMetrics:
+    """Read all metrics of a pod now. Containers that have ended meanwhile are left out.
+
+    `read` is what the same pass has read of its containers already.
+    """
+    known = read or {}
+    containers = (
+        _container_metrics(rt, record, container, known.get(container.id) or container_reading(rt, container))
+        for container in running_containers(rt, of=record.id)
+    )
     return pb.PodSandboxMetrics(
         pod_sandbox_id=record.id,
         metrics=_network_metrics(rt, record),
@@ -71,15 +78,15 @@ def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
     ]
 
 
-def _container_metrics(rt: Runtime, sandbox: SandboxRecord, record: ContainerRecord) -> pb.ContainerMetrics | None:
-    place = place_of(rt, record)
-    figures = None if place is None else _figures(rt, record, place)
-    if figures is None:
+def _container_metrics(
+    rt: Runtime, sandbox: SandboxRecord, record: ContainerRecord, reading: Reading | None
+) -> pb.ContainerMetrics | None:
+    if reading is None:
         return None
     metadata = sandbox.config.metadata
     image = _image_name(rt, record)
     base = (metadata.name, metadata.namespace, record.config.metadata.name, record.id, image, record.name)
-    return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(figures, base=base))
+    return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(_figures(rt, record, reading), base=base))
 
 
 def _metrics(figures: Figures, *, base: tuple[str, ...]) -> Iterator[pb.Metric]:
@@ -95,27 +102,23 @@ def _metrics(figures: Figures, *, base: tuple[str, ...]) -> Iterator[pb.Metric]:
                 )
 
 
-def _figures(rt: Runtime, record: ContainerRecord, place: Place) -> Figures | None:
-    group = place.group
-    cpu, memory = group.cpu(), group.memory()
-    if cpu is None or memory is None:
-        return None
+def _figures(rt: Runtime, record: ContainerRecord, reading: Reading) -> Figures:
+    group = reading.place.group
     return Figures(
-        cpu=cpu,
+        cpu=reading.processor.cpu,
         cpu_times=group.cpu_times(),
-        memory=memory,
+        memory=reading.memory,
         memory_history=group.memory_history(),
         pids=group.pids(),
-        io_psi=group.io_psi(),
+        io_psi=reading.io_psi,
         io=group.io(),
         huge_pages=group.huge_pages(),
         processes=processes(group.process_ids()),
-        soft_limits=soft_limits(place.pid),
+        soft_limits=soft_limits(reading.place.pid),
         layer=rt.samples.layers.get(record.id),
-        file_system=file_system_of(rt, record),
         host=record.host,
         started_at=record.life.started_at,
-        at=time.time_ns(),
+        at=reading.at,
         device_name=_device_name,
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shim import pod
-from shim.cgroup.figures import Cpu, Memory
+from shim.cgroup.figures import Cpu, Memory, Psi
 from shim.cgroup.places import above, belonging_to, group_at, groups_of_process
 from shim.errors import NotFound
 from shim.ids import SandboxId
@@ -21,6 +21,18 @@ class Processor:
     at: int
     cpu: Cpu
     rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What stats and metrics both tell of a running container; each pass reads it once."""
+
+    place: Place
+    processor: Processor
+    memory: Memory
+    io_psi: Psi | None
+    at: int
+    """When memory was read, ns since the epoch."""
 
 
 def place_of(rt: Runtime, record: Record) -> Place | None:
@@ -45,6 +57,18 @@ def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | Non
     """Read the CPU time of a container."""
     place = place_of(rt, record)
     return None if place is None else _processor(rt, record, place.group.cpu())
+
+
+def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
+    """Read a running container; None when it has ended."""
+    place = place_of(rt, record)
+    if place is None:
+        return None
+    cpu, memory = place.group.cpu(), place.group.memory()
+    processor = _processor(rt, record, cpu)
+    if processor is None or memory is None:
+        return None
+    return Reading(place, processor, memory, place.group.io_psi(), time.time_ns())
 
 
 def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:

@@ -10,11 +10,13 @@ from shim.api.v1 import api_pb2 as pb
 from shim.errors import ShimError
 from shim.runtime import Runtime
 from shim.samples import INTERVAL, METRICS_INTERVAL, Point
-from shim.stats.containers import running_stats
+from shim.stats.containers import stats_of
 from shim.stats.metrics import pod_metrics
 from shim.stats.readings import (
     Processor,
+    Reading,
     container_processor,
+    container_reading,
     pod_processor,
     running_containers,
     running_sandboxes,
@@ -36,21 +38,24 @@ def sample(rt: Runtime, *, metrics: bool) -> None:
     there: set[str] = {record.id for record in rt.view.containers()}
     there.update(record.id for record in rt.view.sandboxes())
     rt.samples.keep_only(there)
-    for container in running_containers(rt):
-        _sample_container(rt, container)
+    read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
         if metrics and rt.samples.sandbox_metrics.wanted:
-            rt.samples.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox))
+            rt.samples.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox, read=read))
 
 
-def _sample_container(rt: Runtime, record: ContainerRecord) -> None:
+def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
+    """Note the CPU time of a container; gives what was read if that was all of it."""
     shelf = rt.samples.container_stats
     if not (shelf.wanted or rt.samples.sandbox_stats.wanted):
         _note(rt, record.id, container_processor(rt, record))
-    elif (stats := running_stats(rt, record)) is not None:
-        shelf.put(record.id, stats)
-        _note_usage(rt, record.id, stats.cpu)
+        return None
+    reading = container_reading(rt, record)
+    if reading is not None:
+        shelf.put(record.id, stats_of(rt, record, reading))
+        _note(rt, record.id, reading.processor)
+    return reading
 
 
 def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:

@@ -31,7 +31,10 @@ class Dirty:
         self._due: dict[str, float] = {}
 
     def mark(self, key: str, *, after: float = 0.0) -> None:
-        """Ask for a look that begins after this call, in `after` seconds unless one is due sooner."""
+        """Ask for a look that begins after this call, in `after` seconds unless one is due sooner.
+
+        It is one look for all that changes until then.
+        """
         with self._changed:
             if key in self._running:
                 self._again.add(key)

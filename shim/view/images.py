@@ -1,6 +1,7 @@
 """The images of the node, found by whatever a client calls them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -43,11 +44,22 @@ class ImageIndex:
         prefix = references.image_id_prefix(reference)
         return None if prefix is None else self._by_prefix(prefix, reference=reference)
 
+    def with_record(self, record: ImageRecord) -> "ImageIndex":
+        """Give the index with this image as it is now; its tags are no other's any more."""
+        others = (_without_tags(other, record.repo_tags) for other in self.records if other.id != record.id)
+        return ImageIndex([*others, record])
+
     def _by_prefix(self, prefix: str, *, reference: str) -> ImageRecord | None:
         found = [record for record in self.records if record.id.startswith(prefix)]
         if len(found) > 1:
             raise InvalidArgument(f"image id prefix {reference!r} fits {len(found)} images")
         return found[0] if found else None
+
+
+def _without_tags(record: ImageRecord, tags: Sequence[str]) -> ImageRecord:
+    if set(record.repo_tags).isdisjoint(tags):
+        return record
+    return replace(record, repo_tags=tuple(tag for tag in record.repo_tags if tag not in tags))
 
 
 class ImageDetails:

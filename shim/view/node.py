@@ -15,7 +15,7 @@ from shim import deadline
 from shim.broadcast import Subscription
 from shim.engine.interface import ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import SandboxId
+from shim.ids import ImageId, SandboxId
 from shim.logs.interface import Drains
 from shim.view import changes, translate
 from shim.view.announce import Announcer
@@ -231,6 +231,37 @@ class NodeView:
                         self._looks.overtake(IMAGES)
                         self._images = images
                         return
+
+    def refresh_image(self, reference: str) -> ImageRecord | None:
+        """Inspect one image now, and publish it: much less than a list of all. None when Docker has none of this name.
+
+        Raises what the inspect does otherwise; the images stay as they were then.
+        """
+        while True:
+            with self._looking(IMAGES) as look:
+                try:
+                    seen = self._engine.inspect_image(reference)
+                except NotFound:
+                    return None
+                record = translate.image_record(seen, seen)
+                with self._changed:
+                    if not look.overtaken:
+                        self._looks.overtake(IMAGES)
+                        self._images = self._images.with_record(record)
+                        return record
+
+    def confirm_image(self, reference: str, image_id: ImageId) -> ImageRecord | None:
+        """Say that Docker has this image under this name now; gives its record if the view has it under the name, too.
+
+        Lists under way are then repeated: they may have begun before Docker had it.
+        """
+        with self._changed:
+            self._availability.wait_available()
+            record = self._images.find(reference)
+            if record is None or record.id != image_id:
+                return None
+            self._looks.overtake(IMAGES)
+            return record
 
     # What only the watcher does
 

@@ -22,6 +22,9 @@ LIST_SECONDS = 60.0
 
 _NEVER_SEEN = sys.maxsize
 """A time, ns since the epoch, after which no look has begun."""
+BURST_SECONDS = 0.02
+"""From a change of the images to the list of them. A build, a removal, a pull of several come as many events; and what
+an RPC has changed it has looked at itself, with less to do for Docker while it does so."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,8 +70,8 @@ class Refresher:
         self._dirty.mark(container_id, after=after)
 
     def mark_images(self) -> None:
-        """Ask for a list of the images that begins after this call."""
-        self._dirty.mark(IMAGES)
+        """Ask for a list of the images that begins after this call, at the end of the burst."""
+        self._dirty.mark(IMAGES, after=BURST_SECONDS)
 
     def refresh_first(self, container_id: str, *, seconds: float, fallback: Fallback | None) -> None:
         """Inspect a container in this thread for a rebuild, which needs some answer soon; the rest is done later.

@@ -272,7 +272,7 @@ def _container(
     )
 
 
-def image_record(listed: ImageSummary, detail: ImageInspect | None) -> ImageRecord:
+def image_record(listed: ImageSummary | ImageInspect, detail: ImageInspect | None) -> ImageRecord:
     """Give the record of an image.
 
     `detail` is None for one that cannot be inspected: without its user it counts as one of root, which no pod that

@@ -140,6 +140,17 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (500, "received unexpected HTTP status: 503 Service Unavailable", RegistryUnavailable),
         (500, "unexpected status from HEAD request to http://x/v2/a: 502 Bad Gateway", RegistryUnavailable),
         (0, "unexpected EOF", RegistryUnavailable),
+        (500, "toomanyrequests: You have reached your pull rate limit", RegistryUnavailable),
+        (500, "error parsing HTTP 429 response body: unexpected end of JSON input", RegistryUnavailable),
+        (500, "unexpected status from HEAD request to http://x/v2/a: 429 Too Many Requests", RegistryUnavailable),
+        (
+            0,
+            "httpReadSeeker: failed open: unexpected status code http://x/a: 429 Too Many Requests",
+            RegistryUnavailable,
+        ),
+        (429, "come again", RegistryUnavailable),
+        (0, "error from registry: You have reached your pull rate limit.", RegistryUnavailable),
+        (0, "error from registry: unavailable\nunavailable", RegistryUnavailable),
         (500, 'Head "http://x/v2/a/manifests/1": no basic auth credentials', RegistryDenied),
         (401, "unauthorized: authentication required", RegistryDenied),
         (
@@ -162,6 +173,15 @@ def test_a_failed_pull_tells_whose_failure_it_is(status: int, message: str, kind
 
     assert type(error) is kind
     assert str(error) == f"pull image {REGISTRY}: {message}"
+
+
+def test_the_failure_that_hides_another_is_told_as_such() -> None:
+    message = "error parsing HTTP 400 response body: Client sent an HTTP request to an HTTPS server."
+    error = error_from_pull_failure(message, reference=REGISTRY, status=500)
+
+    assert type(error) is ShimError
+    assert str(error).startswith(f"pull image {REGISTRY}: {message} (HTTPS was tried first, ")
+    assert "credentials may be missing" in str(error)
 
 
 @pytest.mark.parametrize("name", ["x/access-denied:1", "x/eof:EOF", "x/unauthorized@sha256:00"])

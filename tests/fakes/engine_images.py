@@ -65,6 +65,7 @@ class FakeImages(Orders):
             if (image := self.registry.get(familiar(reference))) is None:
                 raise NotFound(f"pull image {reference}: manifest unknown")
             self._add_image(image)
+        progress(PullProgress(status=f"Digest: {image.digests[0].partition('@')[2]}"))
         progress(PullProgress(status=f"Status: Downloaded newer image for {reference}"))
 
     def remove_image(self, reference: str) -> None:
@@ -90,7 +91,7 @@ class FakeImages(Orders):
         return FakeImage(
             id=f"sha256:{hex_id(f'{name} {settings} {size}')}",
             tags=[name],
-            digests=[f"{repository}@sha256:{hex_id(f'manifest of {name} {size}')}"],
+            digests=[f"{repository}@sha256:{hex_id(f'manifest of {name} {settings} {size}')}"],
             settings=settings or ImageSettings(cmd=["sh"]),
             size=size,
         )

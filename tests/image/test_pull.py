@@ -15,10 +15,11 @@ from shim.api.v1 import api_pb2 as pb
 from shim.credentials.keyring import Keyring
 from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.engine.interface import ImageSettings, PullProgress, RegistryAuth
+from shim.engine.interface import ImageSettings, ImageSummary, PullProgress, RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
+from shim.recent import Recent
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 
@@ -26,19 +27,42 @@ APP = "r.example/team/app:1"
 SECONDS = 10.0
 
 
+class Late:
+    """A list that Docker has made, and that arrives later."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+
+
 class TalkingEngine(FakeEngine):
-    """A fake Engine whose pulls say what the test ordered before they are held."""
+    """A fake Engine whose pulls say what the test ordered before they are held, and whose next list may be late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.says: list[PullProgress] = []
+        self.late: Late | None = None
+        self.cut_short = threading.Event()
+        """Set when a pull was cancelled."""
+
+    def list_images(self) -> list[ImageSummary]:
+        listed = super().list_images()
+        if self.late is not None:
+            late, self.late = self.late, None
+            late.entered.set()
+            assert late.go_on.wait(SECONDS)
+        return listed
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
     ) -> None:
         for message in self.says:
             progress(message)
-        super().pull_image(reference, auth=auth, progress=progress)
+        try:
+            super().pull_image(reference, auth=auth, progress=progress)
+        except Cancelled:
+            self.cut_short.set()
+            raise
 
 
 @pytest.fixture
@@ -104,10 +128,73 @@ def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
     assert (found.id, found.user) == (moved, "other")
 
 
-def test_what_is_here_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+def test_what_an_earlier_pull_brought_is_not_looked_at(rt: Runtime, engine: FakeEngine) -> None:
     image_id = pull(rt)
+    engine.calls.clear()
+    assert pull(rt) == image_id
+    assert {method for method, _ in engine.calls} == {"pull_image"}
+
+
+def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+    pull(rt)
     with engine.held("list_images"):  # the watcher's, for the event of the pull
+        assert pull(replace(rt, manifests=Recent(capacity=1))) == engine.registry[APP].id
+
+
+def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("list_images"):  # which takes Docker long where there are hundreds
+        image_id = pull(rt)
+        found = rt.view.image(APP)
+    assert found is not None
+    rt.view.refresh_images()
+    assert found == rt.view.image(image_id)
+
+
+def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, engine: FakeEngine) -> None:
+    snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[snapshotter])
+    image_id = pull(rt)
+    assert ("list_images", "") in engine.calls
+    engine.calls.clear()
+    assert pull(rt) == image_id
+    assert {method for method, _ in engine.calls} == {"pull_image"}
+
+
+def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeEngine) -> None:
+    first = pull(rt)
+    second = engine.publish_image(APP, ImageSettings(user="other"))
+    assert pull(rt) == second
+    assert engine.publish_image(APP) == first
+    assert pull(rt) == first
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == first
+
+
+def test_a_name_that_is_moved_while_the_view_looks_elsewhere(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = pull(rt)
+    engine.add_image("other.example/app:1")
+    mine, other = engine.images
+    other.tags, mine.tags = other.tags + mine.tags, []  # the view has not heard of it
+    assert pull(rt) == image_id
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == image_id
+
+
+def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Runtime, engine: TalkingEngine) -> None:
+    image_id = pull(rt)
+    engine.remove_image(APP)
+    late = engine.late = Late()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(rt.view.refresh_images)
+        assert late.entered.wait(SECONDS)
         assert pull(rt) == image_id
+        late.go_on.set()
+        looking.result(SECONDS)
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == image_id
 
 
 @pytest.mark.parametrize(
@@ -150,7 +237,7 @@ def test_credentials_reach_docker(rt: Runtime, engine: FakeEngine) -> None:
 
 
 def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> None:
-    with engine.held("list_images") as gate:
+    with engine.held("inspect_image") as gate:
         future = Callers(rt).pull()
         gate.wait_entered()
         engine.images.clear()
@@ -413,7 +500,7 @@ def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
     assert pulls(engine) == [APP]
 
 
-def test_the_last_caller_leaves(rt: Runtime, engine: FakeEngine, callers: Callers) -> None:
+def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Callers) -> None:
     leaving = Scope()
     with engine.held("pull_image") as gate:
         future = callers.pull(scope=leaving)
@@ -421,20 +508,13 @@ def test_the_last_caller_leaves(rt: Runtime, engine: FakeEngine, callers: Caller
         leaving.cancel()
         with pytest.raises(Cancelled):
             future.result(SECONDS)
-        assert ended("flight")
+        assert engine.cut_short.wait(SECONDS)
     assert rt.view.image(APP) is None
     assert pull(rt) == engine.registry[APP].id
 
 
-def test_a_deadline_that_has_passed(rt: Runtime, engine: FakeEngine) -> None:
-    with engine.held("pull_image"), deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded):
-        pull(rt)
-    assert ended("flight")
-
-
-def ended(name: str) -> bool:
-    """Whether the threads of this name come to their end."""
-    threads = [thread for thread in threading.enumerate() if thread.name == name]
-    for thread in threads:
-        thread.join(SECONDS)
-    return not any(thread.is_alive() for thread in threads)
+def test_a_deadline_that_has_passed(rt: Runtime, engine: TalkingEngine) -> None:
+    with engine.held("pull_image"):
+        with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded):
+            pull(rt)
+        assert engine.cut_short.wait(SECONDS)

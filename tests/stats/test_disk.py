@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from shim.api.v1 import api_pb2 as pb
 from shim.ids import ContainerId
 from shim.runtime import Runtime
 from shim.samples import LayerUsage
 from shim.stats import disk as module
-from shim.stats.disk import Budget, FileSystem, LayerMeter, Sum, file_system_of, upper_of, walk
+from shim.stats.containers import list_container_stats
+from shim.stats.disk import Budget, LayerMeter, Sum, file_system_of, upper_of, walk
+from shim.stats.metrics import list_pod_sandbox_metrics
+from shim.stats.sampler import sample
+from tests.cgroup.trees import group_v2
 from tests.pods import ready_pod, running
-from tests.stats.kernel import without_docker
+from tests.stats.kernel import pod_with_container, without_docker
 
 SECONDS = 20
 
@@ -194,17 +199,42 @@ def test_a_container_without_a_layer_that_can_be_seen(rt: Runtime) -> None:
     record = rt.view.container(running(rt, ready_pod(rt)))
 
     assert upper_of(rt, record) is None
-    assert file_system_of(rt, record) is None
 
 
-def test_the_file_system_of_a_layer(rt: Runtime, tree: Path) -> None:
-    container = container_with_layer(rt, tree)
-    record = rt.view.container(container)
+def test_the_file_system_of_a_layer(tree: Path) -> None:
     real = os.statvfs(tree)
 
-    found = file_system_of(rt, record)
+    found = file_system_of(tree)
 
-    assert isinstance(found, FileSystem)
+    assert found is not None
     assert (found.size, found.inodes) == (real.f_blocks * real.f_frsize, real.f_files)
-    rt.samples.uppers[container] = tree / "missing"
-    assert file_system_of(rt, record) is None
+    assert 0 < found.inodes_free <= found.inodes or real.f_files == 0
+    assert file_system_of(tree / "missing") is None
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
+    rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.uppers[pod.container] = tree
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(_path: object) -> os.statvfs_result:
+        hangs.set()
+        assert answers.wait(SECONDS)
+        raise OSError("it has gone")
+
+    monkeypatch.setattr(os, "statvfs", hang)
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.05)
+    meter = LayerMeter(rt)
+    meter.start()
+    try:
+        assert hangs.wait(SECONDS)
+        sample(rt, metrics=True)
+        assert len(list_container_stats(rt, filter=pb.ContainerStatsFilter())) == 1
+        [metrics] = list_pod_sandbox_metrics(rt)
+        assert len(metrics.container_metrics) == 1
+    finally:
+        meter.stop()
+        answers.set()

@@ -6,7 +6,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.runtime import Runtime
-from shim.samples import LayerUsage
+from shim.samples import FileSystem, LayerUsage
 from shim.stats import metrics as module
 from shim.stats.descriptors import BASE_LABELS
 from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
@@ -101,7 +101,9 @@ def upper(tmp_path: Path) -> Path:
 def pod_with_layer(rt: Runtime, group: Group, upper: Path) -> Pod:
     pod = pod_with_container(rt, group)
     rt.samples.uppers[pod.container] = upper
-    rt.samples.layers[pod.container] = LayerUsage(at=1, used_bytes=4096, inodes=3, store="/s")
+    rt.samples.layers[pod.container] = LayerUsage(
+        at=1, used_bytes=4096, inodes=3, store="/s", file_system=FileSystem(1 << 30, 1000, 900)
+    )
     return pod
 
 
@@ -171,7 +173,9 @@ def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
     assert found["container_hugetlb_usage_bytes"] == {("2MB",): 4_194_304, ("1GB",): 0}
     assert found["container_pressure_cpu_waiting_seconds_total"] == {(): 4}
     assert found["container_fs_usage_bytes"] == {(): 4096}
-    assert found["container_fs_limit_bytes"][()] > 0
+    assert found["container_fs_limit_bytes"] == {(): 1 << 30}
+    assert found["container_fs_inodes_total"] == {(): 1000}
+    assert found["container_fs_inodes_free"] == {(): 900}
     assert found["container_threads_max"] == {(): 4096}
     assert found["container_spec_memory_limit_bytes"] == {(): 256 << 20}
     assert found["container_spec_cpu_period"] == {(): 100_000}

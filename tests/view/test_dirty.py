@@ -1,6 +1,7 @@
 """Marks become looks: none is lost, none doubled, and what hangs leaves room for the rest."""
 
 import threading
+import time
 
 from shim.view.dirty import Dirty
 
@@ -32,6 +33,28 @@ def test_mark_during_a_look_asks_for_another_after_it() -> None:
     queue.done("a")
     queue.mark("c")
     assert queue.wait_next() == "c"
+
+
+def test_a_mark_for_soon_waits_for_the_others() -> None:
+    queue = dirty()
+    began = time.monotonic()
+    for _ in range(3):
+        queue.mark("a", after=0.05)
+    queue.mark("b", after=1000)
+    assert queue.wait_next() == "a"
+    assert time.monotonic() - began >= 0.05
+    queue.mark("b")
+    queue.mark("b", after=1000)
+    assert queue.wait_next() == "b"
+
+
+def test_a_mark_for_soon_during_a_look_asks_for_another_after_it() -> None:
+    queue = dirty()
+    queue.mark("a")
+    assert queue.wait_next() == "a"
+    queue.mark("a", after=1000)
+    queue.done("a")
+    assert queue.wait_next() == "a"
 
 
 def test_failure_is_tried_again_and_counted() -> None:

@@ -52,6 +52,19 @@ def test_find(reference: str, expected: ImageRecord | None) -> None:
     assert INDEX.find(reference) is expected
 
 
+def test_an_image_that_came_has_taken_its_tags_from_others() -> None:
+    v2 = "registry.example:5000/team/app:v2"
+    came = image("d00d", tags=(v2,), digests=(f"registry.example:5000/team/app@{DIGEST}",))
+    index = INDEX.with_record(came)
+    before = index.find("registry.example:5000/team/app:v1")
+    assert index.find(v2) is came
+    assert before is not None
+    assert (before.id, before.repo_tags) == (TEAM.id, ("registry.example:5000/team/app:v1",))
+    assert index.find("busybox") is BUSYBOX
+    assert len(index.records) == len(INDEX.records) + 1
+    assert len(index.with_record(came).records) == len(index.records)
+
+
 def test_beginning_of_several_ids_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="'abc' fits 2 images"):
         INDEX.find("abc")

@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.broadcast import Subscription
 from shim.engine.interface import ContainerInspect, ImageSummary
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import SandboxId
+from shim.ids import ImageId, SandboxId
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
@@ -367,3 +367,23 @@ def test_images(engine: LateEngine, view: NodeView) -> None:
     (found,) = view.images()
     assert view.image("docker.io/library/busybox:latest") is view.image(image_id) is found
     assert view.image("registry.example/app") is None
+
+
+def test_one_image_is_looked_at_alone(engine: FakeEngine, view: NodeView) -> None:
+    image_id = engine.add_image("docker.io/library/busybox:latest")
+    engine.calls.clear()
+    record = view.refresh_image("docker.io/library/busybox:latest")
+    assert record is not None
+    assert record == view.image("busybox")
+    assert record.id == image_id
+    assert view.refresh_image("docker.io/library/nothing:latest") is None
+    assert {method for method, _ in engine.calls} == {"inspect_image"}
+
+
+def test_an_image_is_confirmed_only_under_its_name(engine: FakeEngine, view: NodeView) -> None:
+    busybox, other = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("other"))
+    view.refresh_images()
+    record = view.confirm_image("docker.io/library/busybox:latest", busybox)
+    assert record == view.image("busybox")
+    assert view.confirm_image("docker.io/library/busybox:latest", other) is None
+    assert view.confirm_image("docker.io/library/nothing:latest", busybox) is None

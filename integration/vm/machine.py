@@ -1,0 +1,192 @@
+"""One boot: QEMU's emulator, Debian's kernel, and this machine's root file system, which is read but not written."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from integration.node.commands import NodeError, run
+from integration.node.packages import BUSYBOX, Bundle, Unpacked, cache_directory, ensure_unpacked
+from integration.vm.archive import Archive
+
+_MEMORY_MIB = 3072
+_DISK_BYTES = 4 << 30
+_SWAP_BYTES = 256 << 20
+_APT_SECONDS = 60
+
+_SUITE = "bookworm"
+_QEMU = Bundle(
+    name="qemu",
+    suites=(_SUITE,),
+    packages=(
+        "qemu-system-x86",
+        "qemu-system-common",
+        "qemu-system-data",
+        "seabios",
+        "ipxe-qemu",
+        *("libaio1", "libbrlapi0.8", "libcacard0", "libcapstone4", "libdaxctl1", "libepoxy0", "libexecs0", "libfdt1"),
+        *("libfuse3-3", "libibverbs1", "libndctl6", "libnl-3-200", "libnl-route-3-200", "liborc-0.4-0", "libopus0"),
+        *("libgstreamer-plugins-base1.0-0", "libpmem1", "librdmacm1", "libslirp0", "libsndio7.0", "libspice-server1"),
+        *("liburing2", "libusb-1.0-0", "libusbredirparser1", "libvdeplug2"),
+    ),
+)
+_MODULES = (
+    *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
+    *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p", "overlay"),
+    *("crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4"),
+)
+"""In the order in which they need each other."""
+
+_INIT = """\
+#!/bin/sh
+B=/bin/busybox
+$B mkdir -p /proc /sys /lower /changes /new
+$B mount -t proc proc /proc
+$B mount -t sysfs sys /sys
+$B mount -t devtmpfs dev /dev
+for module in {modules}; do $B insmod /modules/$module.ko; done
+$B mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose root /lower
+$B mount -t tmpfs -o mode=755,size=1g tmpfs /changes
+$B mkdir /changes/upper /changes/work
+$B mount -t overlay -o lowerdir=/lower,upperdir=/changes/upper,workdir=/changes/work overlay /new
+$B mkdir -p /new/disk /new/lib/modules
+$B mount -t tmpfs -o mode=755 tmpfs /new/run
+$B mount -t proc proc /new/proc
+$B mount -t sysfs sys /new/sys
+$B mount -t devtmpfs dev /new/dev
+$B mkdir -p /new/dev/pts /new/dev/shm /new/run/vm
+$B mount -t devpts devpts /new/dev/pts
+$B mount -t tmpfs shm /new/dev/shm
+$B mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144 share /new/run/vm
+$B mount --bind /new{kernel}/lib/modules /new/lib/modules
+$B ln -sf {busybox} /new/sbin/modprobe
+$B chroot /new /sbin/mke2fs -F -q -t ext4 /dev/vda
+$B chroot /new /bin/mount /dev/vda /disk
+$B chroot /new /sbin/mkswap /dev/vdb >/dev/null
+$B chroot /new /sbin/swapon /dev/vdb
+$B umount /proc
+$B umount /sys
+exec $B switch_root /new {first}
+"""
+
+_WORK = """\
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb PYDOCKERSHIM_SLOWNESS=10
+if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+    # Docker looks into its own group for what there is, and the one at the root lacks most files.
+    mkdir /sys/fs/cgroup/init
+    echo $$ >/sys/fs/cgroup/init/cgroup.procs
+    sed 's/\\</+/g' /sys/fs/cgroup/cgroup.controllers >/sys/fs/cgroup/cgroup.subtree_control
+fi
+ip link set lo up
+ulimit -n 65536
+mkdir -p -m 1777 /disk/tmp && mount --bind /disk/tmp /var/tmp && export TMPDIR=/disk/tmp
+cd {directory}
+{command} </dev/null >/dev/console 2>&1
+echo $? >/run/vm/status
+sync
+echo o >/proc/sysrq-trigger
+sleep 60
+"""
+
+_UNIT = """\
+[Unit]
+DefaultDependencies=no
+[Service]
+ExecStart=/bin/sh /run/vm/work
+"""
+
+_BEGIN_SYSTEMD = """\
+mkdir -p /run/systemd/system
+cp /run/vm/unit /run/systemd/system/vm.service
+exec /lib/systemd/systemd --unit=vm.service
+"""
+
+
+def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bool, seconds: float) -> int:
+    """Run a command, its output on ours, and return its exit status; NodeError when there is none in time."""
+    qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel()), ensure_unpacked(BUSYBOX)
+    program = busybox.root / "bin/busybox"
+    _ensure_module_table(kernel, busybox=program)
+    (share / "work").write_text(_WORK.format(directory=shlex.quote(str(Path.cwd())), command=shlex.join(command)))
+    (share / "unit").write_text(_UNIT)
+    (share / "begin").write_text(_BEGIN_SYSTEMD)
+    (share / "status").unlink(missing_ok=True)
+    first = "/bin/sh /run/vm/begin" if systemd else "/bin/sh /run/vm/work"
+    _write_initramfs(scratch / "initramfs", kernel=kernel, busybox=program, first=first)
+    for name, size in (("disk", _DISK_BYTES), ("swap", _SWAP_BYTES)):
+        with (scratch / name).open("wb") as file:
+            file.truncate(size)
+    libraries = ":".join(str(qemu.root / place) for place in ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"))
+    try:
+        subprocess.run(
+            _arguments(qemu, kernel, scratch=scratch, share=share),
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+        )
+        return int((share / "status").read_text())
+    except subprocess.TimeoutExpired as cause:
+        raise NodeError(f"no end within {seconds:g} s") from cause
+    except (subprocess.CalledProcessError, FileNotFoundError, ValueError) as cause:
+        raise NodeError(f"it ended before the command did: {cause}") from cause
+
+
+def _kernel() -> Bundle:
+    """Name the package behind `linux-image-amd64`, which changes with every release."""
+    # By the lists that packages to be unpacked come from: the machine's own may know a newer one.
+    env = {"APT_CONFIG": str(cache_directory() / f"apt/{_SUITE}/apt.conf")}
+    for line in run(["apt-cache", "depends", "linux-image-amd64"], timeout=_APT_SECONDS, env=env).splitlines():
+        word, _, name = line.strip().partition("Depends: ")
+        if not word and name.startswith("linux-image-"):
+            return Bundle(name="linux", suites=(_SUITE,), packages=(name,))
+    raise NodeError("find a kernel: apt knows no linux-image-amd64")
+
+
+def _ensure_module_table(kernel: Unpacked, *, busybox: Path) -> None:
+    """Write what modprobe reads; where the package is installed, its script does so."""
+    (modules,) = (kernel.root / "lib/modules").iterdir()
+    if not (modules / "modules.dep").exists():
+        run([busybox, "depmod", "-b", kernel.root, modules.name], timeout=_APT_SECONDS)
+
+
+def _write_initramfs(path: Path, *, kernel: Unpacked, busybox: Path, first: str) -> None:
+    found = {file.stem: file for file in kernel.root.glob("lib/modules/*/kernel/**/*.ko")}
+    modules = [name for name in _MODULES if name in found]
+    init = _INIT.format(modules=" ".join(modules), kernel=kernel.root, busybox=busybox, first=first)
+    with path.open("wb") as file:
+        archive = Archive(file)
+        for directory in ("bin", "dev", "modules"):
+            archive.add_directory(directory)
+        archive.add_device("dev/console", major=5, minor=1)
+        archive.add_file("bin/busybox", busybox.read_bytes())
+        archive.add_link("bin/sh", "busybox")
+        for name in modules:
+            archive.add_file(f"modules/{name}.ko", found[name].read_bytes())
+        archive.add_file("init", init.encode())
+        archive.end()
+
+
+def _arguments(qemu: Unpacked, kernel: Unpacked, *, scratch: Path, share: Path) -> list[str]:
+    (image,) = (kernel.root / "boot").glob("vmlinuz-*")
+    data = [word for part in ("qemu", "seabios") for word in ("-L", str(qemu.root / "usr/share" / part))]
+    # An emulated CPU: where this machine is one itself, there may be no help for another inside.
+    shape = ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(_MEMORY_MIB), "-net", "none"]
+    boot = ["-kernel", str(image), "-initrd", str(scratch / "initramfs")]
+    shares = [
+        word
+        for tag, path, options in (("root", "/", ",readonly=on,multidevs=remap"), ("share", share, ""))
+        for word in (
+            *("-fsdev", f"local,id={tag},path={path},security_model=none{options}"),
+            *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+        )
+    ]
+    drives = [
+        word
+        for name in ("disk", "swap")
+        for word in ("-drive", f"file={scratch / name},if=virtio,format=raw,cache=unsafe")
+    ]
+    quiet = ["-nographic", "-no-reboot", "-append", "console=ttyS0 quiet panic=-1 psi=1"]
+    return [str(qemu.root / "usr/bin/qemu-system-x86_64"), *data, *shape, *boot, *shares, *drives, *quiet]

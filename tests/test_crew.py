@@ -1,0 +1,81 @@
+"""Threads are used again, are as many as needed, and leave when there is nothing to do."""
+
+import threading
+
+import pytest
+
+from shim.crew import Crew
+
+SECONDS = 10.0
+
+
+def ran_in(crew: Crew) -> threading.Thread:
+    """Do something, and give the thread it was done in."""
+    threads: list[threading.Thread] = []
+    done = threading.Event()
+
+    def work() -> None:
+        threads.append(threading.current_thread())
+        done.set()
+
+    crew.run(work)
+    assert done.wait(SECONDS)
+    return threads[0]
+
+
+def wait_idle(crew: Crew, *, threads: int) -> None:
+    """Wait until so many threads wait for work."""
+    for _ in range(1000):
+        if len(crew._idle) == threads:
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError(f"{len(crew._idle)} threads are idle, not {threads}")
+
+
+def test_a_thread_is_used_again() -> None:
+    crew = Crew("test-crew")
+    first = ran_in(crew)
+    wait_idle(crew, threads=1)
+    assert ran_in(crew) is first
+    assert first.daemon
+
+
+def test_work_at_the_same_time_has_threads_of_its_own() -> None:
+    crew, meeting = Crew("test-crew"), threading.Barrier(3)
+
+    def meet() -> None:
+        meeting.wait(SECONDS)
+
+    for _ in range(2):
+        crew.run(meet)
+    meeting.wait(SECONDS)
+    wait_idle(crew, threads=2)
+
+
+def test_a_thread_leaves_when_nothing_comes() -> None:
+    crew = Crew("test-crew", idle_seconds=0.01)
+    first = ran_in(crew)
+    first.join(SECONDS)
+    assert not first.is_alive()
+    assert ran_in(crew) is not first
+
+
+def test_work_that_comes_as_a_thread_leaves_is_done() -> None:
+    crew = Crew("test-crew", idle_seconds=0)
+    for _ in range(300):
+        ran_in(crew)
+
+
+def test_work_that_fails_ends_its_thread_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
+    crew, threads = Crew("test-crew"), []
+
+    def broken() -> None:
+        threads.append(threading.current_thread())
+        raise ZeroDivisionError("a bug")
+
+    crew.run(broken)
+    assert ran_in(crew) is not None
+    threads[0].join(SECONDS)
+    assert [type(failure) for failure in told] == [ZeroDivisionError]

@@ -70,6 +70,13 @@ class ContainerSettings(Answer, frozen=True):
     stop_signal: str = ""
 
 
+class LogSettings(Answer, frozen=True):
+    """`HostConfig.LogConfig` of a container inspect."""
+
+    type: str = ""
+    """The logging driver."""
+
+
 class HostSettings(Answer, frozen=True):
     """`HostConfig` of a container inspect."""
 
@@ -87,6 +94,7 @@ class HostSettings(Answer, frozen=True):
     memory_swap: int = 0
     oom_score_adj: int = 0
     pids_limit: int | None = None
+    log_config: LogSettings = LogSettings()
 
 
 class ContainerInspect(Answer, frozen=True):
@@ -102,6 +110,7 @@ class ContainerInspect(Answer, frozen=True):
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
     log_path: str = ""
+    """Empty until the container is started, and for other drivers than `json-file`."""
     resolv_conf_path: str = ""
 
 

@@ -120,6 +120,7 @@ class FakeContainer:
 
     def inspect(self) -> ContainerInspect:
         directory = f"/var/lib/docker/containers/{self.id}"
+        told = self.started and (self.host.get("LogConfig") or {}).get("Type") != "local"
         state = ContainerState(
             status=self.status,
             running=self.running,
@@ -142,7 +143,7 @@ class FakeContainer:
                 stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
-            log_path=f"{directory}/{self.id}-json.log" if self.started else "",
+            log_path=f"{directory}/{self.id}-json.log" if told else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
 

@@ -85,12 +85,12 @@ def test_the_last_line_may_be_in_the_file_it_was_rotated_to(docker: DockerLog, p
 
 
 def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
-    """All pieces of a line have its time, and these even the same content; other streams come between."""
+    """All pieces of a line have its time, and these even the same content; between them comes what looks like one."""
     docker.write("before\n")
     for number in range(20):
         docker.write(PIECE, time=at(77))
         if number % 3 == 0:
-            docker.write("between\n", stream="stderr")
+            docker.write(" stdout F between\n", stream="stderr")
     docker.write("end\n", time=at(77))
     docker.write("after\n")
     whole = docker.as_cri().splitlines(keepends=True)

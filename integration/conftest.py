@@ -90,23 +90,31 @@ def node() -> Node:
 @pytest.fixture(scope="session")
 def engine(node: Node, engine_name: str) -> Iterator[Engine]:
     """Run an engine with data and socket of its own; tests leave it running and without containers."""
-    made = _engine(node, engine_name)
+    made = make_engine(node, engine_name)
     made.start()
     yield made
     made.close()
 
 
-def _engine(node: Node, name: str) -> Engine:
+def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
+    """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own."""
     binaries = node.stable.path
-    settings: dict[str, object] = {}
+    settings = settings or {}
     if name != "20.10":
         if node.newer is None:
             (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no newer engine: {node.newer_missing}")
         binaries = node.newer.path + binaries
     if name == "28-containerd":
-        settings["features"] = {"containerd-snapshotter": True}
-    home = HOME / f"{name}-{os.getpid()}"
-    return Engine(name, binaries=binaries, home=home, cgroup_parent=node.cgroup_parent, settings=settings)
+        settings = {**settings, "features": {"containerd-snapshotter": True}}
+    home = HOME / f"{name}{variant}-{os.getpid()}"
+    return Engine(
+        name,
+        binaries=binaries,
+        home=home,
+        cgroup_parent=node.cgroup_parent,
+        settings=settings,
+        shares_bridge=bool(variant),
+    )
 
 
 # --- images -----------------------------------------------------------------------------------------------

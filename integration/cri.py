@@ -107,12 +107,12 @@ def pod_config(name: str, *, uid: str = "", attempt: int = 0, **fields: Any) -> 
 
 
 def container_config(
-    name: str, *, image: str, command: Sequence[str] = ("sleep", "3600"), attempt: int = 0, **fields: Any
+    name: str, *, image: str | pb.ImageSpec, command: Sequence[str] = ("sleep", "3600"), attempt: int = 0, **fields: Any
 ) -> pb.ContainerConfig:
     """An ordinary container that sleeps; `fields` are further fields of ContainerConfig."""
     values: dict[str, Any] = {
         "metadata": pb.ContainerMetadata(name=name, attempt=attempt),
-        "image": pb.ImageSpec(image=image),
+        "image": pb.ImageSpec(image=image) if isinstance(image, str) else image,
         "command": command,
         "labels": {"io.kubernetes.container.name": name},
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from shim import disk
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -32,7 +33,7 @@ from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
-from shim.recover import recover_checkpoints, remove_orphaned_files
+from shim.recover import recover_checkpoints, remove_leftover_containers, remove_orphaned_files
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.sampler import Sampler
@@ -186,6 +187,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             view=view,
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
+            limits=LimitStore(config.root_directory / "limits"),
             pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
             networks=networks,
             plugins=Plugins(
@@ -249,6 +251,7 @@ def _recovered(rt: Runtime) -> bool:
     try:
         recover_checkpoints(rt)
         remove_orphaned_files(rt)
+        remove_leftover_containers(rt)
     except Unavailable as error:
         log.debug("recovery waits for docker", error=error)
         return False

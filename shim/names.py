@@ -12,6 +12,8 @@ from shim.errors import InvalidArgument
 
 PREFIX = "k8s_"
 SANDBOX_PREFIX = PREFIX + "POD_"
+LOOK_PREFIX = "pydockershim-look-"
+"""Of containers that exist for the moment in which an image's files are read (`shim.image.rootfs`)."""
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
 MAX_PART = 253
@@ -41,3 +43,8 @@ def container_name(metadata: pb.ContainerMetadata, *, pod: pb.PodSandboxMetadata
 def with_random_suffix(name: str) -> str:
     """`name` and eight random hexadecimal digits, for a name whose holder cannot be removed."""
     return f"{name}_{secrets.token_hex(4)}"
+
+
+def look_name() -> str:
+    """A name nobody has, for a look into an image."""
+    return LOOK_PREFIX + secrets.token_hex(8)

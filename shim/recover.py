@@ -8,6 +8,7 @@ import structlog
 
 from shim import disk, pod
 from shim.errors import ShimError
+from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.sandbox.rebuild import checkpoint_of
@@ -32,14 +33,20 @@ def recover_checkpoints(rt: Runtime) -> None:
 
 
 def remove_orphaned_files(rt: Runtime) -> None:
-    """Remove each resolv.conf that an earlier server wrote, only to crash before Docker had made the pod's container.
+    """Remove what an earlier server kept of containers that are gone, since no Remove will ever name them.
 
-    Nobody knows of such a pod, so no Remove would ever take the file away. Those of this server are left alone: its
-    requests may already be under way.
+    That is the limits of those that were removed behind our back, and each resolv.conf of a pod whose container Docker
+    had not made yet when the server crashed. Files of this server are left alone: its requests may be under way.
     """
+    rt.limits.keep_only({record.id for record in rt.view.containers()})
     known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
     for path in pod.resolv_conf_directory(rt).glob("*"):
         with disk.failing_as(f"remove {path}"):
             if path not in known and path.stat().st_mtime < rt.started_at:
                 path.unlink()
                 log.info("removed the resolv.conf of a pod that never was", file=str(path))
+
+
+def remove_leftover_containers(rt: Runtime) -> None:
+    """Remove the containers that an earlier server made for a moment and crashed before it removed them."""
+    rootfs.remove_leftovers(rt)

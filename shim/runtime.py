@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -16,6 +17,8 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
+from shim.passwd import ImageAccounts
+from shim.recent import Recent
 from shim.refreshed import Refreshed
 from shim.samples import Samples
 from shim.streaming.sessions import Sessions
@@ -33,6 +36,8 @@ class Runtime:
     logs: ContainerLogs
     """Copies what containers write into the CRI's log files."""
     checkpoints: CheckpointStore
+    limits: LimitStore
+    """Limits of containers that were changed since and that Docker has no field for."""
     pod_cidr: PodCidr
     networks: ConfDirectory
     """Which CNI configuration new pods get."""
@@ -45,6 +50,10 @@ class Runtime:
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
+    accounts: Recent[ImageId, ImageAccounts] = field(default_factory=lambda: Recent(capacity=16 << 20))
+    """Users and groups of the images that containers were made of; weighed in bytes of their files."""
+    account_looks: Flights[ImageAccounts] = field(default_factory=Flights)
+    """Images whose users are being read."""
     image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
     """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)

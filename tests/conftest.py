@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -78,6 +79,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
         view=view,
         logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
+        limits=LimitStore(config.root_directory / "limits"),
         pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
         networks=networks,
         plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),

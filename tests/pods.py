@@ -24,11 +24,11 @@ def pod_config(name: str = "web", *, network: pb.NamespaceMode = pb.NODE, **fiel
     return pb.PodSandboxConfig(**(values | fields))
 
 
-def container_config(name: str = "app", *, image: str = BUSYBOX, **fields: Any) -> pb.ContainerConfig:
+def container_config(name: str = "app", *, image: str | pb.ImageSpec = BUSYBOX, **fields: Any) -> pb.ContainerConfig:
     """A container; `fields` are further fields of ContainerConfig."""
     values: dict[str, Any] = {
         "metadata": pb.ContainerMetadata(name=name),
-        "image": pb.ImageSpec(image=image),
+        "image": pb.ImageSpec(image=image) if isinstance(image, str) else image,
         "labels": {"tier": name},
         "log_path": f"{name}.log",
     }

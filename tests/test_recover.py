@@ -1,10 +1,13 @@
 import os
 import time
 
-from shim import pod
-from shim.recover import remove_orphaned_files
+from shim import labels, names, pod
+from shim.api.v1 import api_pb2 as pb
+from shim.recover import remove_leftover_containers, remove_orphaned_files
 from shim.runtime import Runtime
-from tests.pods import ready_pod
+from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod
 
 
 def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
@@ -35,3 +38,24 @@ def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert not pod.resolv_conf_directory(rt).exists()
+
+
+def test_the_container_of_a_look_that_was_interrupted_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    body = {"Image": BUSYBOX, "Labels": {labels.LOOK: "rootfs"}}
+    engine.containers[engine.create_container(name=names.look_name(), body=body)].created = 1
+
+    remove_leftover_containers(rt)
+
+    assert list(engine.containers) == [sandbox]
+
+
+def test_limits_of_containers_that_are_gone_are_forgotten(rt: Runtime) -> None:
+    limits = pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20)
+    there = created(rt, ready_pod(rt))
+    for container in (there, "f" * 64):
+        rt.limits.put(container, limits)
+
+    remove_orphaned_files(rt)
+
+    assert [path.stem for path in (rt.config.root_directory / "limits").iterdir()] == [there]

@@ -24,6 +24,7 @@ from shim.cni.capabilities import capability_args, cni_args
 from shim.config.model import Config
 from shim.container import spec as container_spec
 from shim.container.resources import update_fields
+from shim.container.users import DockerUser
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.ids import SandboxId
@@ -76,7 +77,7 @@ class Floor:
         for _ in range(times):
             lap.call("list containers", lambda: docker.get("/containers/json?all=1"))
         lap.call("exec", lambda: docker.exec(pod.container, ["true"]))
-        body = update_fields(LIMITS)
+        body = update_fields(LIMITS, wanted=LIMITS)
         lap.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
 
     def down(self, lap: Lap, pod: FloorPod) -> None:
@@ -97,12 +98,15 @@ class Floor:
     def _pause_body(self, config: pb.PodSandboxConfig) -> dict[str, Any]:
         around = sandbox_spec.Surroundings(
             image_id=self._bed.pause,
+            user=DockerUser(),
             labels=labels.sandbox_labels(config, runtime_handler=""),
             resolv_conf=str(self._resolv_conf),
             cgroup_parent="",
             runtime="",
             oom_score_adj=self._oom_score_adj,
             docker_log=docker_log(Config()),
+            daemon_seccomp="builtin",
+            oci_annotations={},
         )
         return sandbox_spec.pause_body(config, around)
 
@@ -113,6 +117,7 @@ class Floor:
             sandbox_privileged=False,
             host_network=False,
             image_id=self._bed.busybox,
+            user=DockerUser(user="0:0"),
             labels=labels.container_labels(config, sandbox_id=sandbox_id, log_path=""),
             resolv_conf=str(self._resolv_conf),
             api_version=(int(major), int(minor)),
@@ -120,7 +125,10 @@ class Floor:
             runtime="",
             oom_score_adj=0,
             recursive_read_only=False,
+            image_mounts={},
             docker_log=docker_log(Config()),
+            daemon_seccomp="builtin",
+            oci_annotations={},
             target_id="",
         )
         return container_spec.container_body(config, around)

@@ -12,6 +12,7 @@ from integration.node.box import Node
 from integration.node.engine import Engine
 from integration.node.images import File, busybox_image, load
 from integration.node.registry import Registry
+from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
@@ -48,6 +49,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         view=view,
         logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),
+        limits=LimitStore(tmp_path / "limits"),
         pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
         networks=ConfDirectory(tmp_path, bin_dirs=[]),
         plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),

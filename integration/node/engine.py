@@ -39,6 +39,7 @@ class Engine:
         home: Path,
         cgroup_parent: str,
         settings: dict[str, object] | None = None,
+        shares_bridge: bool = False,
     ) -> None:
         self.name = name
         self.home = home
@@ -46,6 +47,7 @@ class Engine:
         self.socket = home / "docker.sock"
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
+        self._shares_bridge = shares_bridge
         home.mkdir(parents=True)
         (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
         search = os.pathsep.join([*map(str, binaries), os.environ["PATH"]])
@@ -112,14 +114,15 @@ class Engine:
         self.daemon.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Remove all containers, stop dockerd and take away the bridge it leaves behind."""
+        """Remove all containers, stop dockerd and take away the bridge it leaves behind, unless it is another's too."""
         if self.daemon.running:
             for container in self.api.containers(all=True, quiet=True):
                 self.api.remove_container(container["Id"], force=True, v=True)
         if self._api is not None:
             self._api.close()
         self.stop()
-        remove_link("docker0")
+        if not self._shares_bridge:
+            remove_link("docker0")
 
 
 def answers(path: Path) -> bool:

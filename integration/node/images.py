@@ -45,13 +45,14 @@ PAUSE_SCRIPT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One entry of a layer: a file with content, a symbolic link when `link` is set, or a directory."""
+    """One entry of a layer: a file with content, a symbolic link when `link` is set, a directory or a FIFO."""
 
     path: str
     content: bytes = b""
     mode: int = 0o644
     link: str = ""
     directory: bool = False
+    fifo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,8 @@ def _entry(file: File) -> tarfile.TarInfo:
         entry.type = tarfile.DIRTYPE
     elif file.link:
         entry.type = tarfile.SYMTYPE
+    elif file.fifo:
+        entry.type = tarfile.FIFOTYPE
     return entry
 
 

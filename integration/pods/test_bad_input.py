@@ -150,6 +150,7 @@ CONTAINER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("config.devices[0].permissions", {"devices": [pb.Device(host_path="/dev/null", permissions="rx")]}),
     ("run_as_group needs run_as_user", secured(run_as_group=pb.Int64Value(value=1))),
     ("security_context.run_as_user 2147483648", secured(run_as_user=pb.Int64Value(value=1 << 31))),
+    ("supplemental_groups_policy has the unknown value 7", secured(supplemental_groups_policy=7)),
     ("run_as_username must not", secured(run_as_user=pb.Int64Value(value=1), run_as_username="www")),
     ("run_as_username 'www:0'", secured(run_as_username="www:0")),
     ("namespace_options.target_id is empty", secured(namespace_options=pb.NamespaceOption(pid=pb.TARGET))),
@@ -159,7 +160,11 @@ CONTAINER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("security_context.apparmor: unknown profile 'best'", secured(apparmor_profile="best")),
     ("resources.memory_limit_in_bytes -2", limited(memory_limit_in_bytes=-2)),
     ("resources.oom_score_adj 1001", limited(oom_score_adj=1001)),
-    ("CAP_NONE_SUCH", secured(capabilities=pb.Capability(add_capabilities=["NONE_SUCH"]))),
+    (
+        "config.windows.security_context is for Windows",
+        {"windows": pb.WindowsContainerConfig(security_context=pb.WindowsContainerSecurityContext(host_process=True))},
+    ),
+    ("'NONE_SUCH' is not a capability", secured(capabilities=pb.Capability(add_capabilities=["NONE_SUCH"]))),
     *((f"config.labels: the key '{key}'", {"labels": {key: "mine"}}) for key in OWN_LABELS),
 ]
 
@@ -204,8 +209,6 @@ def test_a_container_needs_an_image(served: Served, pod: Pod) -> None:
 CANNOT: list[tuple[grpc.StatusCode, str, dict[str, Any]]] = [
     (Code.FAILED_PRECONDITION, "seccomp profile /none", secured(seccomp_profile_path="localhost//none")),
     (Code.FAILED_PRECONDITION, "AppArmor profile 'none'", secured(apparmor_profile="localhost/none")),
-    (Code.UNIMPLEMENTED, "supplemental_groups_policy", secured(supplemental_groups_policy=pb.Strict)),
-    (Code.UNIMPLEMENTED, "config.mounts[0].image", mount(image=pb.ImageSpec(image="busybox"))),
     (
         Code.UNIMPLEMENTED,
         "config.mounts[0].uidMappings",

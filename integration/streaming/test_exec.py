@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import unused_name
+from integration.pods.kubelet import Kubelet, secured, unused_name
+from integration.streaming.api_server import ApiServer
 from integration.streaming.conftest import Kubectl
 from integration.streaming.leftovers import Leftovers, processes
 from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
 
 pytestmark = pytest.mark.usefixtures("pod")
 
@@ -36,6 +38,22 @@ def test_the_exit_code_is_the_commands(kubectl: Kubectl, code: int) -> None:
     done = kubectl.run("exec", "box", "--", "sh", "-c", f"exit {code}")
 
     assert done.returncode == code, done.stderr
+
+
+def test_a_command_runs_as_whom_its_container_does(kubectl: Kubectl, kubelet: Kubelet, api_server: ApiServer) -> None:
+    """The image's user `www` is a member of 44 and 50; the uid and the groups were asked for."""
+    pod = kubelet.pod()
+    user = pb.Int64Value(value=1000)
+    group = pb.Int64Value(value=4000)
+    kubelet.started(pod, **secured(run_as_user=user, run_as_group=group, supplemental_groups=[7]))
+    api_server.pods["user"] = pod.id
+
+    script = "grep -E '^(Uid|Gid|Groups):' /proc/self/status; echo $HOME"
+    done = kubectl.run("exec", "user", "--", "sh", "-c", script)
+
+    *lines, home = done.stdout.decode().splitlines()
+    assert [line.split()[1:] for line in lines] == [["1000"] * 4, ["4000"] * 4, ["7", "44", "50", "4000"]]
+    assert home == "/home"
 
 
 def test_output_and_errors_are_apart(kubectl: Kubectl) -> None:

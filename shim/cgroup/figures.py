@@ -6,6 +6,29 @@ told as 0, which would be a measurement.
 
 from dataclasses import dataclass
 
+NO_LIMIT = -1
+"""What a limit is where there is none, as in the CRI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a group is allowed, by its own files; a group above may allow less. Each NO_LIMIT where there is none."""
+
+    cpu_period: int | None
+    """Microseconds."""
+    cpu_quota: int | None
+    """Microseconds of CPU time in each period."""
+    cpu_shares: int | None
+    """2 to 262144; version 1 alone."""
+    cpu_weight: int | None
+    """1 to 10000; version 2 alone."""
+    cpuset_cpus: str | None
+    """Such as `0-3,8`. Version 1 copies what the group above has; empty in version 2 where nothing was set."""
+    cpuset_mems: str | None
+    memory: int | None
+    memory_swap: int | None
+    """Memory and swap together, whatever the version counts in its file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pressure:

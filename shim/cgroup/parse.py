@@ -7,12 +7,14 @@ one may be cut short: the lines that are whole count.
 import re
 from collections.abc import Iterable
 
-from shim.cgroup.figures import Io, Pressure, Psi
+from shim.cgroup.figures import NO_LIMIT, Io, Pressure, Psi
 
 UNLIMITED = 1 << 62
 """From here on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
 
 _MICROSECOND = 1000
+_MOST_NUMBERS = 1 << 16
+"""More CPUs, and memory nodes, than a kernel can be built for."""
 _AVERAGE = rb"(\d+\.\d+)"
 _PSI_LINE = re.compile(
     rb"^(some|full) avg10=%b avg60=%b avg300=%b total=(\d{1,20})$" % (_AVERAGE, _AVERAGE, _AVERAGE), re.MULTILINE
@@ -36,6 +38,30 @@ def limit(text: bytes | None) -> int | None:
     """Read a limit; None when there is none, in either version's spelling."""
     value = number(text)
     return None if value is None or value >= UNLIMITED else value
+
+
+def allowed(text: bytes | None) -> int | None:
+    """Read a limit and tell none (NO_LIMIT) from one that cannot be read (None), in either version's spelling."""
+    word = (text or b"").strip()
+    if word in {b"max", b"-1"}:
+        return NO_LIMIT
+    value = number(word)
+    return NO_LIMIT if value is not None and value >= UNLIMITED else value
+
+
+def line(text: bytes | None) -> str | None:
+    """Read a file that is one text, which may be empty."""
+    return None if text is None else text.decode(errors="replace").strip()
+
+
+def numbers(text: str) -> frozenset[int]:
+    """Read a list of CPUs or memory nodes, such as `0-3,8`; what is none counts as empty."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and int(last or first) < _MOST_NUMBERS:
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def flat(text: bytes | None) -> dict[bytes, bytes]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
-from shim.errors import FailedPrecondition, NotFound
+from shim.errors import NotFound
 
 UNIFIED = ""
 """Key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""
@@ -51,6 +51,37 @@ class Group(Protocol):
 
     def process_ids(self) -> list[int]:
         """Processes of this group, those of groups below it not included."""
+        ...
+
+    def limits(self) -> Limits:
+        """What it is allowed of CPU and memory."""
+        ...
+
+    def limit_files(self) -> list[str]:
+        """Paths of the files that an OCI runtime may write to change these, whether they are there or not."""
+        ...
+
+    def cpuset(self) -> tuple[str, str]:
+        """CPUs and memory nodes it runs on, in a form that can be set; empty for what is not told."""
+        ...
+
+    def memory_file(self, memory: int) -> tuple[str, str]:
+        """Path and text for a limit of memory, bytes or NO_LIMIT."""
+        ...
+
+    def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
+        """Path and text for a limit of memory and swap together, beside one of memory; not there on every kernel."""
+        ...
+
+    def huge_page_files(self, size: str) -> list[str]:
+        """Paths of the limits of huge pages of a size, in use and reserved; newer kernels alone have the second.
+
+        Empty where no tree could have them.
+        """
+        ...
+
+    def unified_file(self, key: str) -> str:
+        """Path of a file of version 2 by its name; empty for a group of version 1. The name has been checked."""
         ...
 
 
@@ -141,13 +172,18 @@ def groups_of_process(pid: int) -> dict[str, str]:
         raise NotFound(f"read the control groups of process {pid}: {error.strerror}") from error
 
 
-def cgroup_directory(pid: int, *, controller: str) -> Path:
-    """Directory of the cgroup that limits `pid` for a controller, in a v1, v2 or hybrid tree."""
-    groups, mounts = groups_of_process(pid), this_machines_mounts()
-    key = controller if controller in groups and controller in mounts else UNIFIED
-    if key not in groups or key not in mounts:
-        raise FailedPrecondition(f"no cgroup tree is mounted for {controller or 'cgroup v2'}")
-    return Path(mounts[key].directory(groups[key]))
+def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
+    """Give the group that was made for a container, `name` its full id, whose first process this is.
+
+    Unlike what is read, what is written must not reach another group: a tree in which the process is elsewhere counts
+    as not mounted. NotFound when the process has ended, or is in no such group; one that is ending has left its groups
+    of version 1, and not that of version 2.
+    """
+    groups = belonging_to(groups_of_process(pid), name)
+    own = {controller: path for controller, path in groups.items() if name in path}
+    if ("memory" if "memory" in mounts else UNIFIED) not in own:
+        raise NotFound(f"process {pid} is in no control group of container {name}")
+    return group_at(own, mounts)
 
 
 def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
@@ -165,5 +201,6 @@ def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
         pids_directory=directory("pids"),
         blkio=directory("blkio"),
         hugetlb=directory("hugetlb"),
+        cpuset_directory=directory("cpuset"),
         unified=directory(UNIFIED) if own else "",
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shim.cgroup import parse
-from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.files import names, read
 from shim.cgroup.parse import number
 
@@ -18,6 +18,7 @@ class GroupV1:
     pids_directory: str
     blkio: str
     hugetlb: str
+    cpuset_directory: str = ""
     unified: str = ""
     """Directory in the version 2 tree of a hybrid machine, where pressure is told; empty without one of its own."""
 
@@ -106,6 +107,52 @@ class GroupV1:
     def process_ids(self) -> list[int]:
         """See `Group`."""
         return parse.process_ids(read(f"{self.memory_directory}/cgroup.procs"))
+
+    def limits(self) -> Limits:
+        """See `Group`."""
+        return Limits(
+            cpu_period=number(read(f"{self.cpu_directory}/cpu.cfs_period_us")),
+            cpu_quota=parse.allowed(read(f"{self.cpu_directory}/cpu.cfs_quota_us")),
+            cpu_shares=number(read(f"{self.cpu_directory}/cpu.shares")),
+            cpu_weight=None,
+            cpuset_cpus=parse.line(read(f"{self.cpuset_directory}/cpuset.cpus")),
+            cpuset_mems=parse.line(read(f"{self.cpuset_directory}/cpuset.mems")),
+            memory=parse.allowed(read(f"{self.memory_directory}/memory.limit_in_bytes")),
+            memory_swap=parse.allowed(read(f"{self.memory_directory}/memory.memsw.limit_in_bytes")),
+        )
+
+    def limit_files(self) -> list[str]:
+        """See `Group`."""
+        found = {
+            self.cpu_directory: ("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"),
+            self.cpuset_directory: ("cpuset.cpus", "cpuset.mems"),
+            self.memory_directory: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+            self.pids_directory: ("pids.max",),
+        }
+        return [f"{directory}/{name}" for directory, files in found.items() if directory for name in files]
+
+    def cpuset(self) -> tuple[str, str]:
+        """See `Group`."""
+        found = [parse.line(read(f"{self.cpuset_directory}/cpuset.{name}")) for name in ("cpus", "mems")]
+        return found[0] or "", found[1] or ""
+
+    def memory_file(self, memory: int) -> tuple[str, str]:
+        """See `Group`."""
+        return f"{self.memory_directory}/memory.limit_in_bytes", str(memory)
+
+    def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:  # noqa: ARG002 - see `Group`
+        """See `Group`."""
+        return f"{self.memory_directory}/memory.memsw.limit_in_bytes", str(memory_swap)
+
+    def huge_page_files(self, size: str) -> list[str]:
+        """See `Group`. On a hybrid machine the controller may be in the tree of version 2."""
+        if self.hugetlb:
+            return [f"{self.hugetlb}/hugetlb.{size}.{name}" for name in ("limit_in_bytes", "rsvd.limit_in_bytes")]
+        return [f"{self.unified}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")] if self.unified else []
+
+    def unified_file(self, key: str) -> str:  # noqa: ARG002 - see `Group`
+        """See `Group`."""
+        return ""
 
     def _psi(self, what: str) -> Psi | None:
         return parse.psi(read(f"{self.unified}/{what}.pressure")) if self.unified else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shim.cgroup import parse
-from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
+from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.files import names, read
 from shim.cgroup.parse import number
 
@@ -94,8 +94,56 @@ class GroupV2:
         """See `Group`."""
         return parse.process_ids(read(f"{self.directory}/cgroup.procs"))
 
+    def limits(self) -> Limits:
+        """See `Group`."""
+        quota, _, period = (read(f"{self.directory}/cpu.max") or b"").partition(b" ")
+        memory = parse.allowed(read(f"{self.directory}/memory.max"))
+        swap = parse.allowed(read(f"{self.directory}/memory.swap.max"))
+        unlimited = NO_LIMIT in (memory, swap)
+        return Limits(
+            cpu_period=number(period),
+            cpu_quota=parse.allowed(quota),
+            cpu_shares=None,
+            cpu_weight=number(read(f"{self.directory}/cpu.weight")),
+            cpuset_cpus=parse.line(read(f"{self.directory}/cpuset.cpus")),
+            cpuset_mems=parse.line(read(f"{self.directory}/cpuset.mems")),
+            memory=memory,
+            memory_swap=None if memory is None or swap is None else NO_LIMIT if unlimited else memory + swap,
+        )
+
+    def limit_files(self) -> list[str]:
+        """See `Group`."""
+        files = ("cpu.max", "cpu.weight", "cpuset.cpus", "cpuset.mems", "memory.max", "memory.swap.max", "pids.max")
+        return [f"{self.directory}/{name}" for name in files]
+
+    def cpuset(self) -> tuple[str, str]:
+        """See `Group`."""
+        found = [parse.line(read(f"{self.directory}/cpuset.{name}.effective")) for name in ("cpus", "mems")]
+        return found[0] or "", found[1] or ""
+
+    def memory_file(self, memory: int) -> tuple[str, str]:
+        """See `Group`."""
+        return f"{self.directory}/memory.max", _limit_text(memory)
+
+    def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
+        """See `Group`."""
+        swap = NO_LIMIT if memory_swap == NO_LIMIT else memory_swap - memory
+        return f"{self.directory}/memory.swap.max", _limit_text(swap)
+
+    def huge_page_files(self, size: str) -> list[str]:
+        """See `Group`."""
+        return [f"{self.directory}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")]
+
+    def unified_file(self, key: str) -> str:
+        """See `Group`."""
+        return f"{self.directory}/{key}"
+
     def _psi(self, what: str) -> Psi | None:
         return parse.psi(read(f"{self.directory}/{what}.pressure"))
+
+
+def _limit_text(value: int) -> str:
+    return "max" if value == NO_LIMIT else str(value)
 
 
 def _kernel_before_5_18(stat: dict[bytes, bytes]) -> int | None:

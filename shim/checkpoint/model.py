@@ -1,4 +1,4 @@
-"""What is kept on disk for each pod sandbox.
+"""What is kept on disk for each pod sandbox, and for some containers.
 
 Fields may be added with a default: older shims skip them. Anything else is a new `VERSION`.
 """
@@ -70,3 +70,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the bytes of `data`, in hexadecimal."""
 
     data: msgspec.Raw
+
+
+class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one container that were changed since its creation, and that Docker has no field for."""
+
+    container_id: str
+    """Docker's id."""
+
+    resources: dict[str, Any]
+    """The part of its LinuxContainerResources that Docker cannot give back, as JSON, keys spelled as in the CRI."""

@@ -5,35 +5,27 @@ cannot be trusted is set aside and reported; its pod is then torn down on best e
 checkpoint.
 """
 
-import hashlib
 import os
 import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import structlog
 
 from shim import disk
-from shim.checkpoint.model import VERSION, Envelope, SandboxCheckpoint
+from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.model import SandboxCheckpoint
 from shim.errors import InvalidArgument, ShimError
 from shim.locks import KeyedLocks
 
 SUFFIX = ".json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _json = msgspec.json.Encoder(order="sorted")
-_envelope = msgspec.json.Decoder(Envelope)
 _checkpoint = msgspec.json.Decoder(SandboxCheckpoint)
 
-T = TypeVar("T")
-
 log = structlog.get_logger(__name__)
-
-
-class Untrusted(ShimError):
-    """The content of a file is no checkpoint to rely on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,31 +160,15 @@ def encode(checkpoint: SandboxCheckpoint) -> bytes:
         data = _json.encode(checkpoint)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidArgument(f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {error}") from error
-    envelope = Envelope(version=VERSION, checksum=hashlib.sha256(data).hexdigest(), data=msgspec.Raw(data))
-    return msgspec.json.encode(envelope)
+    return sealed(data)
 
 
 def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
     """Read the content of the checkpoint's file of a sandbox. Untrusted says why it is none."""
-    envelope = _parsed(_envelope, content)
-    if envelope.version > VERSION:
-        raise Untrusted(f"its version {envelope.version} is newer than this shim, which knows {VERSION}")
-    if envelope.version != VERSION:
-        raise Untrusted(f"its version {envelope.version} is unknown")
-    data = bytes(envelope.data)
-    if hashlib.sha256(data).hexdigest() != envelope.checksum:
-        raise Untrusted("its checksum does not match")
-    checkpoint = _parsed(_checkpoint, data)
+    checkpoint = parsed(_checkpoint, unsealed(content))
     if checkpoint.sandbox_id != sandbox_id:
         raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
     return checkpoint
-
-
-def _parsed(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    try:
-        return decoder.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Untrusted(str(error)) from error
 
 
 def _moved_aside(path: Path) -> Path:

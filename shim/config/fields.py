@@ -29,6 +29,8 @@ _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
 """What references are made of, and `*`."""
+_KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
+"""What keys of annotations are made of, and `*`."""
 
 # cri-dockerd knows more levels than there is use for; its flags are to be taken as they are.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
@@ -174,12 +176,15 @@ def _image_reference(raw: object) -> str:
     return text
 
 
-def _image_patterns(raw: object) -> tuple[str, ...]:
-    items = raw if isinstance(raw, list) else _text(raw).split(",") if raw != "" else []
-    patterns = tuple(_text(item) for item in items)
-    if not all(_IMAGE_PATTERN.fullmatch(pattern) for pattern in patterns):
-        raise ValueError(raw)
-    return patterns
+def _patterns_of(allowed: re.Pattern[str]) -> Callable[[object], tuple[str, ...]]:
+    def parse(raw: object) -> tuple[str, ...]:
+        items = raw if isinstance(raw, list) else _text(raw).split(",") if raw != "" else []
+        patterns = tuple(_text(item) for item in items)
+        if not all(allowed.fullmatch(pattern) for pattern in patterns):
+            raise ValueError(raw)
+        return patterns
+
+    return parse
 
 
 def _http_address(raw: object) -> str:
@@ -231,7 +236,11 @@ _BY_NAME = {
         _image_reference, "a reference such as registry.k8s.io/pause:3.10, with lower-case repository"
     ),
     "pinned_images": _Kind(
-        _image_patterns, "names such as registry.example/infra/*, comma-separated (in TOML also a list)"
+        _patterns_of(_IMAGE_PATTERN), "names such as registry.example/infra/*, comma-separated (in TOML also a list)"
+    ),
+    **dict.fromkeys(
+        ("pod_annotations", "container_annotations"),
+        _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,

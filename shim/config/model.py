@@ -91,6 +91,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Whether OOM scores below what Docker may set are raised to it instead of failing; auto finds out."""
 
+    pod_annotations: tuple[str, ...] = ()
+    """Annotations of pods that the OCI runtime gets, for pause and every container: keys, `*` for any characters."""
+
+    container_annotations: tuple[str, ...] = ()
+    """Annotations of a container that its OCI runtime gets besides: keys, `*` for any characters."""
+
     docker_log_driver: DockerLogDriver = "json-file"
     """How Docker keeps its own copy of a new container's output: `local` keeps bytes that are not UTF-8, too."""
 

@@ -1,54 +1,131 @@
 """Limits that Docker has no field for, written into the container's own cgroup after its start and each update.
 
-There is a window of some milliseconds between start and write; Docker offers no earlier moment.
+There is a window of some milliseconds between start and write; Docker offers no earlier moment. They are written
+again after each update of Docker's own, since the OCI runtime, or systemd for it, then writes what it knows of.
 """
 
-import re
+import os
+import select
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.places import cgroup_directory
-from shim.container.resources import SMALLEST_MEMORY
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.cgroup.figures import NO_LIMIT
+from shim.cgroup.keys import check_unified, huge_page_limits, page_size_name
+from shim.cgroup.places import Group, own_group
+from shim.cgroup.writes import Write, check_there
+from shim.container.resources import check_memory, is_small, known_resources
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord, SandboxRecord
 
-_UNIFIED_KEY = re.compile(r"[a-z0-9_]+\.[A-Za-z0-9_.-]+\Z")
-
-Writes = dict[tuple[str, str], str]
-"""(controller, file) to the text to write; cgroup v2 ignores the controller."""
+EXIT_SECONDS = 1.0
+"""Bound on the way of a process out of the kernel."""
 
 
-def extra_writes(resources: pb.LinuxContainerResources, *, field: str, version: str) -> Writes:
-    """List what must be written for `resources` on cgroup `version` ("1" or "2"). Pure.
+def check_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
+    """Check what can be told without the container's cgroup, on cgroup `version` ("1" or "2"). Pure.
 
-    InvalidArgument names a key that no cgroup file can have, or unified keys on cgroup v1 (runc refuses them too).
+    InvalidArgument names a key that no cgroup file can have, a page size that is none, or unified keys on cgroup v1
+    (OCI runtimes refuse them too, and the kubelet sends none there).
     """
     if resources.unified and version != "2":
         raise InvalidArgument(f"{field}.unified needs cgroup v2, this node has v1")
-    writes: Writes = {}
-    for key, value in resources.unified.items():
-        if not _UNIFIED_KEY.match(key) or ".." in key:
-            raise InvalidArgument(f"{field}.unified: {key!r} is no cgroup file")
-        writes[key.partition(".")[0], key] = value
-    for limit in resources.hugepage_limits:
-        name = f"hugetlb.{limit.page_size}." + ("max" if version == "2" else "limit_in_bytes")
-        if "/" in name:
-            raise InvalidArgument(f"{field}.hugepage_limits: bad page size {limit.page_size!r}")
-        # The kubelet sends 0 for every size a pod does not use, also where the kernel has no huge pages.
-        if limit.limit:
-            writes["hugetlb", name] = str(limit.limit)
-    if 0 < resources.memory_limit_in_bytes < SMALLEST_MEMORY:
-        name = "memory.max" if version == "2" else "memory.limit_in_bytes"
-        writes["memory", name] = str(resources.memory_limit_in_bytes)
+    check_unified(resources.unified, field=f"{field}.unified")
+    huge_page_limits(resources.hugepage_limits, field=f"{field}.hugepage_limits")
+
+
+def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: str, sandbox: SandboxRecord) -> None:
+    """Check what a new container in this pod is to have, as far as it can be told.
+
+    The group of pause has the same files as that of the container will have beside it.
+    """
+    check_possible(resources, field=field, version=rt.facts.info().cgroup_version)
+    check_memory(resources, field=field)
+    if not needs_writing(resources) or not sandbox.life.pid:
+        return
+    try:
+        group = own_group(sandbox.life.pid, name=sandbox.id, mounts=rt.samples.mounts)
+    except NotFound:
+        return
+    check_there(writes_beyond_docker(resources, group, field=field))
+
+
+def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
+    """List what must be written to a container's group for it to have `resources`, beside what Docker does.
+
+    Unified keys come last: as with OCI runtimes they win over a field for the same.
+    """
+    return [
+        *_memory(resources, group, field=field),
+        *_huge_pages(resources, group, field=f"{field}.hugepage_limits"),
+        *(
+            Write(group.unified_file(key), value, f"{field}.unified[{key!r}]")
+            for key, value in resources.unified.items()
+        ),
+    ]
+
+
+def needs_writing(resources: pb.LinuxContainerResources) -> bool:
+    """Whether there may be anything that Docker has no field for."""
+    memory = resources.memory_limit_in_bytes
+    unlimited = NO_LIMIT in (memory, resources.memory_swap_limit_in_bytes)
+    return bool(resources.unified or resources.hugepage_limits) or unlimited or is_small(memory)
+
+
+def wanted_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
+    """What a container is to have now, by Docker, its configuration and the updates since."""
+    return known_resources(record.host, rt.limits.get(record.id) or record.config.linux.resources)
+
+
+def group_to_write(rt: Runtime, record: ContainerRecord, resources: pb.LinuxContainerResources) -> Group | None:
+    """The group of a running container; None when it has ended meanwhile, or is in none of its own.
+
+    FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
+    """
+    pid = record.life.pid
+    try:
+        return own_group(pid, name=record.id, mounts=rt.samples.mounts) if pid else None
+    except NotFound as error:
+        if needs_writing(resources) and not _ends(pid):
+            raise FailedPrecondition(f"write limits of container {record.id}: {error}") from error
+        return None
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(EXIT_SECONDS * 1000))
+    finally:
+        os.close(handle)
+
+
+def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
+    memory, both = resources.memory_limit_in_bytes, resources.memory_swap_limit_in_bytes
+    writes = []
+    if is_small(memory):
+        writes.append(Write(*group.memory_file(memory), f"{field}.memory_limit_in_bytes"))
+        both = both or memory
+    if is_small(memory) or NO_LIMIT in (memory, both):
+        # An update of Docker's lifts no limit of swap. Kernels that do not count swap lack the file, and Docker, too,
+        # does without there.
+        path, text = group.swap_file(NO_LIMIT if memory == NO_LIMIT else both, memory=memory)
+        writes.append(Write(path, text, f"{field}.memory_swap_limit_in_bytes", if_there=True))
     return writes
 
 
-def apply_writes(writes: Writes, *, pid: int, container_id: str) -> None:
-    """Write to the cgroup of `pid`. FailedPrecondition names the file that is missing or refused."""
-    for (controller, name), value in writes.items():
-        path = cgroup_directory(pid, controller=controller) / name
-        try:
-            with path.open("r+b", buffering=0) as file:
-                file.write(value.encode())
-        except OSError as error:
-            raise FailedPrecondition(
-                f"set {name}={value} for container {container_id}: {path}: {error.strerror}"
-            ) from error
+def _huge_pages(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:
+    writes = []
+    for one in resources.hugepage_limits:
+        size = page_size_name(one.page_size)
+        paths = group.huge_page_files(size)
+        if not paths and one.limit:
+            raise FailedPrecondition(f"{field}: this node does not limit huge pages (no hugetlb controller)")
+        for number, path in enumerate(paths):
+            # The kubelet sends 0 for every size a pod does not use, also where the kernel has no huge pages.
+            writes.append(Write(path, str(one.limit), f"{field}[{size}]", if_there=not one.limit or number > 0))
+    return writes

@@ -4,12 +4,21 @@ import posixpath
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import extra_writes
-from shim.container.mounts import recursive_read_only_supported
+from shim.container.annotations import container_annotations
+from shim.container.cdi import check_cdi_devices
+from shim.container.cgroup import check_on_node
+from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
+from shim.container.mounts import relabel_mounts
+from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.container.seccomp import seccomp_of_daemon
 from shim.container.spec import Surroundings, container_body
-from shim.errors import FailedPrecondition, NotFound
+from shim.container.users import DockerUser, docker_user, identity
+from shim.engine.errors import NoCommand
+from shim.engine.interface import JsonObject
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ContainerId, ImageId
+from shim.image.accounts import accounts_of
 from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
@@ -24,6 +33,7 @@ def create_container(
     for the log directory of a pod that another shim made.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
+    check_cdi_devices(rt, config.CDI_devices)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox.config.log_directory or sandbox_config.log_directory
     around = _surroundings(rt, sandbox=sandbox, config=config, log_directory=log_directory)
@@ -31,10 +41,26 @@ def create_container(
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        made.append(create_under_name(rt, name=name, body=body))
+        made.append(_create(rt, name=name, body=body))
+        _relabel(rt, made[0], config=config, body=body)
         rt.view.refresh_container(made[0])
         rollback.commit()
     return ContainerId(made[0])
+
+
+def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
+    try:
+        return create_under_name(rt, name=name, body=body)
+    except NoCommand as error:
+        raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
+
+
+def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body: JsonObject) -> None:
+    if any(mount.selinux_relabel for mount in config.mounts):
+        # Empty where SELinux is off, or does not confine this container: then its mounts need no label of its own.
+        label = rt.engine.inspect_container(container_id).mount_label
+        if label:
+            relabel_mounts(config.mounts, body["HostConfig"]["Mounts"], label=label)
 
 
 def _surroundings(
@@ -42,24 +68,30 @@ def _surroundings(
 ) -> Surroundings:
     resources = config.linux.resources
     field = "config.linux.resources"
-    extra_writes(resources, field=field, version=rt.facts.info().cgroup_version)  # refused here, not at start
+    check_on_node(rt, resources, field=field, sandbox=sandbox)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
+    image_id = _image_id(rt, config.image)
+    volumes = image_volumes(rt, config.mounts)
     return Surroundings(
         sandbox_id=sandbox.id,
         sandbox_privileged=sandbox.config.linux.security_context.privileged,
         host_network=pod.host_network(sandbox.config),
-        image_id=_image_id(rt, config.image),
-        labels=labels.container_labels(config, sandbox_id=sandbox.id, log_path=log_path),
+        image_id=image_id,
+        user=_user(rt, config=config, image_id=image_id),
+        labels=labels.container_labels(with_image_refs(config, volumes), sandbox_id=sandbox.id, log_path=log_path),
         resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         cgroup_parent=pod.docker_cgroup_parent(rt, sandbox.config),
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),
+        image_mounts=docker_image_mounts(volumes),
         docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
+        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        oci_annotations=container_annotations(rt, config, pod=sandbox.config),
     )
 
 
@@ -68,6 +100,11 @@ def _image_id(rt: Runtime, image: pb.ImageSpec) -> ImageId:
     if record is None:
         raise NotFound(f"config.image.image: {image.image!r} is not on this node; pull it first")
     return record.id
+
+
+def _user(rt: Runtime, *, config: pb.ContainerConfig, image_id: ImageId) -> DockerUser:
+    image = f"config.image.image {config.image.image!r}"
+    return docker_user(identity(config.linux.security_context, accounts_of(rt, image_id=image_id), image=image))
 
 
 def _recursive_read_only(rt: Runtime, runtime: str) -> bool:

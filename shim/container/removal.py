@@ -34,6 +34,7 @@ def ensure_removed(rt: Runtime, container_id: str) -> None:
     except RemovalInProgress:
         rt.engine.wait_removed(container_id)
     rt.view.forget(container_id)
+    rt.limits.delete(container_id)
 
 
 def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:

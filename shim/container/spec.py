@@ -4,16 +4,19 @@ What does not depend on the fields here is decided by the client's door (shape o
 (whether a capability or device exists).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container import mounts, security
-from shim.container.devices import docker_device_requests, docker_devices
+from shim.container import mounts, seccomp, security
+from shim.container.capabilities import docker_capabilities
+from shim.container.cdi import docker_device_requests
+from shim.container.devices import docker_devices
 from shim.container.resources import create_fields
-from shim.container.users import docker_groups, docker_user
+from shim.container.signals import docker_signal
+from shim.container.users import DockerUser
 from shim.engine.interface import JsonObject
-from shim.errors import InvalidArgument, Unsupported
+from shim.errors import InvalidArgument
 from shim.ids import ImageId, SandboxId
 from shim.pod import RESOLV_CONF
 
@@ -26,6 +29,7 @@ class Surroundings:
     sandbox_privileged: bool
     host_network: bool
     image_id: ImageId
+    user: DockerUser
     labels: dict[str, str]
     resolv_conf: str
     """The pod's file on the host, empty for a pod made by another shim."""
@@ -36,15 +40,20 @@ class Surroundings:
     oom_score_adj: int
     recursive_read_only: bool
     """Whether the OCI runtime can make read-only mounts recursive."""
+    image_mounts: Mapping[int, JsonObject]
+    """Mounts of images by their place in the configuration, all but `Target`."""
     docker_log: JsonObject
     """LogConfig."""
     target_id: str
     """Full id of the container whose pid namespace is joined, empty for none."""
+    daemon_seccomp: str
+    """See `seccomp_of_daemon`."""
+    oci_annotations: dict[str, str]
+    """What of the annotations goes to the OCI runtime."""
 
 
 def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
     """Build the create body. InvalidArgument, FailedPrecondition and Unsupported name the field."""
-    context = config.linux.security_context
     return {
         "Image": around.image_id,
         "Entrypoint": list(config.command) or None,
@@ -52,7 +61,7 @@ def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObje
         "Env": environment(config.envs),
         "WorkingDir": config.working_dir,
         "Labels": around.labels,
-        "User": docker_user(context),
+        "User": around.user.user,
         "OpenStdin": config.stdin,
         "StdinOnce": config.stdin_once,
         "Tty": config.tty,
@@ -76,17 +85,14 @@ def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
     return lines
 
 
-def docker_signal(signal: int) -> str:
-    """Docker's name of a CRI signal; empty for the image's own."""
-    if signal == pb.RUNTIME_DEFAULT:
-        return ""
-    name = pb.Signal.Name(signal)
-    return name.replace("PLUS", "+").replace("MINUS", "-")
-
-
 def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
     context = config.linux.security_context
     _refuse_what_docker_cannot(context, privileged_pod=around.sandbox_privileged)
+    add, drop = docker_capabilities(
+        context.capabilities,
+        api_version=around.api_version,
+        field="config.linux.security_context.capabilities",
+    )
     return {
         **_namespaces(context, around),
         **create_fields(config.linux.resources),
@@ -95,13 +101,14 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "Runtime": around.runtime,
         "Mounts": _mounts(config, around),
         "Devices": docker_devices(config.devices),
-        "DeviceRequests": docker_device_requests(config.CDI_devices, api_version=around.api_version),
+        "DeviceRequests": docker_device_requests(config.CDI_devices),
         "Privileged": context.privileged,
         "ReadonlyRootfs": context.readonly_rootfs,
-        "CapAdd": list(context.capabilities.add_capabilities),
-        "CapDrop": list(context.capabilities.drop_capabilities),
-        "GroupAdd": docker_groups(context.supplemental_groups),
-        "SecurityOpt": _security_options(context),
+        "CapAdd": add,
+        "CapDrop": drop,
+        "GroupAdd": list(around.user.group_add),
+        "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
+        "Annotations": around.oci_annotations,
         # Docker fills in its defaults for null, not for an empty list.
         "MaskedPaths": list(context.masked_paths),
         "ReadonlyPaths": list(context.readonly_paths),
@@ -115,8 +122,6 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
 def _refuse_what_docker_cannot(context: pb.LinuxContainerSecurityContext, *, privileged_pod: bool) -> None:
     if context.privileged and not privileged_pod:
         raise InvalidArgument("config.linux.security_context.privileged: the pod sandbox is not privileged")
-    if context.supplemental_groups_policy == pb.Strict:
-        raise Unsupported("config.linux.security_context.supplemental_groups_policy: Strict is not implemented")
 
 
 def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> JsonObject:
@@ -134,12 +139,16 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
         "PidMode": pid[options.pid],
         "UTSMode": "host" if around.host_network else "",
         "CgroupnsMode": "host" if context.privileged else "",
+        # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
+        "UsernsMode": "host",
     }
 
 
 def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
     docker = [
-        mounts.docker_mount(
+        {**around.image_mounts[index], "Target": mounts.container_path(mount)}
+        if index in around.image_mounts
+        else mounts.docker_mount(
             mount,
             field=f"config.mounts[{index}]",
             api_version=around.api_version,
@@ -153,15 +162,16 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
     return docker
 
 
-def _security_options(context: pb.LinuxContainerSecurityContext) -> list[str]:
+def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_seccomp: str) -> list[str]:
     field = "config.linux.security_context"
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(context.no_new_privs))
     if context.privileged:
         return options  # Docker confines no privileged container, as the CRI wants
-    options += security.seccomp_options(
+    options += seccomp.seccomp_options(
         context.seccomp if context.HasField("seccomp") else None,
         deprecated=context.seccomp_profile_path,
+        daemon_profile=daemon_seccomp,
         field=f"{field}.seccomp",
     )
     options += security.apparmor_options(

@@ -4,7 +4,8 @@ import structlog
 
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import apply_writes, extra_writes
+from shim.cgroup.writes import write_all
+from shim.container.cgroup import group_to_write, needs_writing, wanted_resources, writes_beyond_docker
 from shim.container.removal import ensure_killed
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.logs.formats import docker_log_path
@@ -23,11 +24,18 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
 
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
+    # An update comes before or after: what it was told to set is not lost between a start and the writing of limits.
+    with rt.locks.hold(("limits", rt.view.container(container_id).id)):
+        _start(rt, container_id)
+
+
+def _start(rt: Runtime, container_id: str) -> None:
     record = rt.view.container(container_id)
     if record.life.state != pb.CONTAINER_CREATED:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+    rt.limits.check(record.id)
     _follow_log(rt, record)
     try:
         rt.engine.start_container(record.id)
@@ -57,12 +65,13 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
 
 def _set_limits_docker_cannot(rt: Runtime, record: ContainerRecord) -> None:
     """Write them to the cgroup; a container that would run with weaker limits than asked for is ended instead."""
-    version = rt.facts.info().cgroup_version
-    writes = extra_writes(record.config.linux.resources, field="config.linux.resources", version=version)
-    if not writes or not record.life.pid:
+    resources = wanted_resources(rt, record)
+    if not needs_writing(resources):
         return
     try:
-        apply_writes(writes, pid=record.life.pid, container_id=record.id)
+        group = group_to_write(rt, record, resources)
+        if group is not None:  # it has ended at once, which is not for its limits to say
+            write_all(writes_beyond_docker(resources, group, field="config.linux.resources"))
     except ShimError:
         _end(rt, record)
         raise

@@ -4,13 +4,14 @@ from typing import Any
 
 import msgspec
 
+from shim import references
 from shim.api.v1 import api_pb2 as pb
-from shim.container.resources import actual_resources
-from shim.image.identity import image_ref_of
+from shim.container.actual import actual_resources
+from shim.container.signals import cri_signal
+from shim.container.users import container_user
+from shim.image.identity import image_ref_of, name_for_people
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
-
-DEFAULT_STOP_SIGNAL = "SIGTERM"
 
 
 def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
@@ -33,22 +34,28 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         exit_code=life.exit_code,
         reason=life.reason,
         message=life.message,
-        image=record.image_spec,
+        image=_image_spec(rt, record),
         image_ref=_image_ref(rt, record),
         image_id=record.image_id,
         labels=record.config.labels,
         annotations=record.config.annotations,
         mounts=record.config.mounts,
         log_path=record.log_path,
-        resources=pb.ContainerResources(linux=actual_resources(record.host)),
-        stop_signal=stop_signal_number(record.stop_signal),
+        resources=pb.ContainerResources(linux=actual_resources(rt, record)),
+        stop_signal=cri_signal(record.stop_signal),
+        user=container_user(record.user, record.host.group_add),
     )
 
 
-def stop_signal_number(docker: str) -> pb.Signal:
-    """The CRI's signal for Docker's name; RUNTIME_DEFAULT for one the CRI has no name for."""
-    name = (docker or DEFAULT_STOP_SIGNAL).replace("+", "PLUS").replace("-", "MINUS")
-    return getattr(pb, name) if name in pb.Signal.keys() else pb.RUNTIME_DEFAULT  # noqa: SIM118 - no dict
+def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
+    """Give the image as the client named it. The kubelet names it by id, and shows to people what comes back."""
+    image = rt.view.image(record.image_id)
+    if image is None or references.image_id(record.image_spec.image) != image.id:
+        return record.image_spec
+    named = pb.ImageSpec()
+    named.CopyFrom(record.image_spec)
+    named.image = name_for_people(image, wanted=named.user_specified_image)
+    return named
 
 
 def _image_ref(rt: Runtime, record: ContainerRecord) -> str:

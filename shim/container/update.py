@@ -1,27 +1,121 @@
 """UpdateContainerResources."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import apply_writes, extra_writes
-from shim.container.resources import update_fields
-from shim.errors import FailedPrecondition
+from shim.cgroup.places import Group
+from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
+from shim.container.cgroup import check_possible, group_to_write, wanted_resources, writes_beyond_docker
+from shim.container.resources import beyond_docker, check_memory, former_fields, merged, update_fields
+from shim.engine.interface import JsonObject
+from shim.errors import FailedPrecondition, NotFound
+from shim.rollback import Rollback
 from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
+
+FIELD = "linux"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """What there was before an update, beside what Docker knows."""
+
+    kept: pb.LinuxContainerResources | None
+    files: dict[str, bytes]
+    """What the files of the container's group said by path; none for a container that does not run."""
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
 
 
 def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.LinuxContainerResources) -> None:
-    """Change the limits of a created or running container; a field left at 0 or empty stays as it is.
+    """Change the limits of a created or running container, all or none; what is 0 or empty stays as it is.
 
-    The OOM score is not among them: Docker cannot change it, and the kubelet never does.
+    A created container gets them when it is started. The OOM score is not among them: Docker cannot change it, and the
+    kubelet never does. FailedPrecondition for a container that has ended, and for a memory limit below what it uses.
     """
-    record = rt.view.container(container_id)
+    known = rt.view.container(container_id).id
+    with rt.locks.hold(("limits", known)):
+        record = _current(rt, known)
+        check_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
+        rt.limits.check(record.id)
+        wanted = merged(wanted_resources(rt, record), linux)
+        check_memory(wanted, field=FIELD)
+        group = group_to_write(rt, record, wanted)
+        writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
+        check_there(writes)
+        _check_usage(linux.memory_limit_in_bytes, group, record)
+        body = update_fields(linux, wanted=wanted)
+        with Rollback(f"update of container {record.id}") as rollback:
+            rollback.undo(
+                "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
+            )
+            _apply(rt, record, wanted=wanted, body=body, writes=writes)
+            rollback.commit()
+    rt.view.refresh_container(record.id)
+
+
+def _current(rt: Runtime, container_id: str) -> ContainerRecord:
+    """Look at the container as it is: one whose end is held back for its output has ended."""
+    record = rt.view.refresh_container(container_id)
+    if not isinstance(record, ContainerRecord):
+        raise NotFound(f"no container has the id {container_id}")
     if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
-    writes = extra_writes(linux, field="linux", version=rt.facts.info().cgroup_version)
-    if writes and not record.life.pid:
+    return record
+
+
+def _check_usage(limit: int, group: Group | None, record: ContainerRecord) -> None:
+    """Refuse what would make the kernel kill: page cache that is not in use it gives back, the rest it cannot."""
+    memory = group.memory() if group and limit > 0 else None
+    if memory is not None and memory.working_set > limit:
         raise FailedPrecondition(
-            f"container {record.id} does not run yet: {', '.join(name for _, name in writes)} can be set once it does"
+            f"{FIELD}.memory_limit_in_bytes {limit} is less than the {memory.working_set} bytes container {record.id}"
+            f" uses now ({memory.usage} with page cache)"
         )
-    if fields := update_fields(linux):
-        rt.engine.update_container(record.id, body=fields)
+
+
+def _former(rt: Runtime, record: ContainerRecord, group: Group | None, writes: Sequence[Write]) -> Former:
+    kept = rt.limits.get(record.id)
+    if group is None:
+        return Former(kept=kept, files={})
+    cpus, mems = group.cpuset()
+    files = contents([*group.limit_files(), *(write.path for write in writes)])
+    return Former(kept=kept, files=files, cpuset_cpus=cpus, cpuset_mems=mems)
+
+
+def _apply(
+    rt: Runtime,
+    record: ContainerRecord,
+    *,
+    wanted: pb.LinuxContainerResources,
+    body: JsonObject,
+    writes: Sequence[Write],
+) -> None:
+    beyond = beyond_docker(wanted)
+    if beyond != beyond_docker(rt.limits.get(record.id) or record.config.linux.resources):
+        rt.limits.keep_only({container.id for container in rt.view.containers()})
+        rt.limits.put(record.id, beyond)
+    if body:
+        rt.engine.update_container(record.id, body=body)
     # Last, since Docker writes again what it knows of.
-    apply_writes(writes, pid=record.life.pid, container_id=record.id)
-    rt.view.refresh_container(record.id)
+    if not write_all(writes):
+        raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
+
+
+def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
+    """Undo as much as can be undone, in this order from the last: Docker's fields, the files, what is kept."""
+    with ExitStack() as undoing:
+        undoing.callback(rt.view.refresh_container, record.id)
+        undoing.callback(rt.limits.put, record.id, former.kept)
+        undoing.callback(put_back, former.files)
+        undoing.callback(_undo_docker, rt, record, body=body, former=former)
+
+
+def _undo_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
+    # Docker itself puts back what it refuses; after an answer that was lost, nobody knows.
+    if body and rt.engine.inspect_container(record.id).host_config != record.host:
+        sets = {"cpuset_cpus": former.cpuset_cpus, "cpuset_mems": former.cpuset_mems}
+        rt.engine.update_container(record.id, body=former_fields(record.host, body, **sets))

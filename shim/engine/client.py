@@ -9,7 +9,7 @@ import msgspec
 
 from shim import deadline
 from shim.deadline import Scope
-from shim.engine import messages
+from shim.engine import archive, messages
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon import daemon_pid
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
@@ -24,6 +24,7 @@ from shim.engine.interface import (
     ImageInspect,
     ImageSummary,
     JsonObject,
+    PathStat,
     PullProgress,
     RegistryAuth,
 )
@@ -144,6 +145,14 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking("list containers"):
             return _read(self._session.containers(all=True), list[ContainerSummary])
+
+    def stat_path(self, container_id: str, path: str) -> PathStat | None:
+        """See `Engine`."""
+        return archive.stat_path(self._session, container_id, path, timeout=self._timeout)
+
+    def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """See `Engine`."""
+        return archive.archive(self._session, container_id, path, timeout=self._timeout)
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         """See `Engine`."""

@@ -1,6 +1,6 @@
 """Failures of the Engine that the domain tells apart, beyond the classes of `shim.errors`."""
 
-from shim.errors import AlreadyExists, FailedPrecondition, ShimError
+from shim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShimError
 
 
 class NameConflict(AlreadyExists):
@@ -13,6 +13,10 @@ class NameConflict(AlreadyExists):
 
 class RemovalInProgress(FailedPrecondition):
     """Somebody is removing this container already."""
+
+
+class NoCommand(InvalidArgument):
+    """Neither the container to be made nor its image names a program."""
 
 
 class RegistryUnavailable(ShimError):

@@ -13,7 +13,8 @@ from docker.errors import NullResource
 
 from shim import deadline
 from shim.engine.connection import ConnectionLost, TimedOut
-from shim.engine.errors import NameConflict, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.runc import plain_start_error
 from shim.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -116,9 +117,17 @@ def _error_from_conflict(text: str, message: str) -> ShimError:
     return FailedPrecondition(text)
 
 
+_NO_COMMAND = re.compile(r"^no command specified$", re.IGNORECASE)
+_NO_DIRECTORY = re.compile(r"^Cannot mkdir: ")
+
+
 def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> ShimError:
     """Give the error of a create: a 404 is about the image, or about something else the body names."""
     what = f"create container {name}"
+    if _NO_COMMAND.search(refused.message):
+        return NoCommand(f"{what}: image {image} names no command either")
+    if _NO_DIRECTORY.search(refused.message):
+        return FailedPrecondition(f"{what}: its working directory: {refused.message}")
     if refused.status != 404:
         return error_from_refusal(refused, what=what)
     if "image" in refused.message.lower():
@@ -133,10 +142,11 @@ def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimErro
     the container and not about the caller's argument; only its own absence is NotFound.
     """
     what = f"start container {container_id}"
+    cause = plain_start_error(refused.message)
     if refused.status == 404 and container_id not in refused.message:
-        return FailedPrecondition(f"{what}: {refused.message}")
-    if refused.status == 400:
-        return ShimError(f"{what}: {refused.message}")
+        return FailedPrecondition(f"{what}: {cause}")
+    if refused.status in {400, 500}:
+        return ShimError(f"{what}: {cause}")
     return error_from_refusal(refused, what=what)
 
 

@@ -12,6 +12,7 @@ by the scope, InvalidArgument for what the Engine refuses as malformed, and the 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 import msgspec
@@ -23,12 +24,20 @@ class Answer(msgspec.Struct, frozen=True, rename="pascal"):
     """Base of all answers: Docker spells keys in PascalCase."""
 
 
-class Runtime(Answer, frozen=True):
-    """One OCI runtime the daemon knows."""
+class Runtime(msgspec.Struct, frozen=True):
+    """One OCI runtime the daemon knows; Docker spells its keys small."""
 
     path: str = ""
     status: dict[str, str] | None = None
     """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
+
+
+class DiscoveredDevice(Answer, frozen=True):
+    """One device that a device driver of the Engine has found."""
+
+    source: str = ""
+    """The driver: `cdi`."""
+    id: str = msgspec.field(default="", name="ID")
 
 
 class EngineInfo(Answer, frozen=True):
@@ -46,6 +55,10 @@ class EngineInfo(Answer, frozen=True):
     default_runtime: str = ""
     live_restore_enabled: bool = False
     security_options: list[str] | None = None
+    cdi_spec_dirs: list[str] | None = msgspec.field(default=None, name="CDISpecDirs")
+    """None or empty where CDI is off (API 1.44)."""
+    discovered_devices: list[DiscoveredDevice] | None = None
+    """API 1.50."""
 
 
 class ContainerState(Answer, frozen=True):
@@ -66,6 +79,8 @@ class ContainerSettings(Answer, frozen=True):
     """`Config` of a container inspect."""
 
     image: str = ""
+    user: str = ""
+    """Name or uid, perhaps with `:group`; the image's where none was given."""
     labels: dict[str, str] | None = None
     stop_signal: str = ""
 
@@ -95,6 +110,7 @@ class HostSettings(Answer, frozen=True):
     oom_score_adj: int = 0
     pids_limit: int | None = None
     log_config: LogSettings = LogSettings()
+    group_add: list[str] | None = None
 
 
 class ContainerInspect(Answer, frozen=True):
@@ -109,6 +125,8 @@ class ContainerInspect(Answer, frozen=True):
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
+    mount_label: str = ""
+    """SELinux label of the files it may use; empty where SELinux does not confine it."""
     log_path: str = ""
     """Empty until the container is started, and for other drivers than `json-file`."""
     resolv_conf_path: str = ""
@@ -182,6 +200,37 @@ class ExecInspect(Answer, frozen=True):
     exit_code: int | None = None
     pid: int = 0
     """In the pid namespace of the daemon; 0 until the process runs."""
+
+
+class PathKind(Enum):
+    """What there is at a path."""
+
+    FILE = "a regular file"
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    OTHER = "neither a file nor a directory"
+    """A FIFO, socket or device."""
+
+
+class PathStat(msgspec.Struct, frozen=True, rename="camel"):
+    """What `HEAD /containers/{id}/archive` tells of a path, in the header `X-Docker-Container-Path-Stat`."""
+
+    size: int = 0
+    """Bytes of a regular file."""
+    mode: int = 0
+    """Go's `os.FileMode`."""
+    link_target: str = ""
+    """Of a symbolic link: where it leads in the end, absolute, never out of the container's root file system."""
+
+    @property
+    def kind(self) -> PathKind:
+        """What it is."""
+        return _KINDS.get(self.mode & _MODE_TYPE, PathKind.OTHER)
+
+
+_MODE_TYPE = 0x8F280000
+"""Directory, symlink, device, named pipe, socket, character device, irregular."""
+_KINDS = {0: PathKind.FILE, 1 << 31: PathKind.DIRECTORY, 1 << 27: PathKind.LINK}
 
 
 class Actor(Answer, frozen=True):
@@ -319,6 +368,20 @@ class Engine(Protocol):
 
     def list_containers(self) -> list[ContainerSummary]:
         """All containers of the Engine, in any state, whoever made them."""
+        ...
+
+    def stat_path(self, container_id: str, path: str) -> PathStat | None:
+        """Look at an absolute path in a container's root file system; the container need not run.
+
+        Links on the way are followed inside of it, a link at the end is told as one. None when nothing is there.
+        """
+        ...
+
+    def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        """Read the tar archive of a path, piece by piece, for the block; a link at its end is archived as one.
+
+        Waits are bound by the scope alone. NotFound when nothing is there.
+        """
         ...
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:

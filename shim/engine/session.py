@@ -14,6 +14,7 @@ from shim import deadline
 from shim.deadline import Scope
 from shim.engine.connection import Connection, ConnectionLost
 from shim.engine.failures import Refused, is_about_version, refusal_message
+from shim.engine.http1 import Head
 from shim.engine.pool import OLDEST, USER_AGENT, Pool, text_from_version
 
 Params = Mapping[str, Any]
@@ -24,9 +25,10 @@ _JSON = {**USER_AGENT, "Content-Type": "application/json"}
 class Reply(requests.Response):
     """A complete response of the Engine, as the SDK's methods read it."""
 
-    def __init__(self, status: int, content: bytes) -> None:
+    def __init__(self, head: Head, content: bytes) -> None:
         super().__init__()
-        self.status_code = status
+        self.head = head
+        self.status_code = head.status
         self.encoding = "utf-8"
         self._content = content
         self._content_consumed = True
@@ -81,7 +83,7 @@ class Session(docker.APIClient):
             content = connection.read_all(scope)
         if head.status >= 400:
             raise self._refused(head.status, content)
-        return Reply(head.status, content)
+        return Reply(head, content)
 
     def _refused(self, status: int, content: bytes) -> Refused:
         refused = Refused(status, refusal_message(content))

@@ -65,11 +65,16 @@ def _check_unused(rt: Runtime, record: ImageRecord) -> None:
     users = [
         container
         for container in rt.view.containers()
-        if container.image_id == record.id and container.life.state != pb.CONTAINER_EXITED
+        if record.id in _images_of(container) and container.life.state != pb.CONTAINER_EXITED
     ]
     if users:
         names = ", ".join(_described(container) for container in users)
         raise FailedPrecondition(f"remove image {image_ref_of(record)}: in use by {names}")
+
+
+def _images_of(container: ContainerRecord) -> set[str]:
+    """Ids of the image that it runs and of those that it mounts, of which Docker's check knows nothing."""
+    return {container.image_id, *(mount.image.image_ref for mount in container.config.mounts if mount.image.image)}
 
 
 def _described(container: ContainerRecord) -> str:

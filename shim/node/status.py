@@ -6,7 +6,7 @@ import msgspec
 
 import shim
 from shim.api.v1 import api_pb2 as pb
-from shim.container.mounts import recursive_read_only_supported
+from shim.container.read_only import recursive_read_only_supported
 from shim.errors import ShimError
 from shim.runtime import Runtime
 
@@ -27,7 +27,7 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     return pb.StatusResponse(
         status=pb.RuntimeStatus(conditions=conditions),
         runtime_handlers=_runtime_handlers(rt) if conditions[0].status else [],
-        features=pb.RuntimeFeatures(),
+        features=pb.RuntimeFeatures(supplemental_groups_policy=True),
         info={"config": msgspec.json.encode(_verbose(rt), enc_hook=str).decode()} if verbose else {},
     )
 

@@ -9,9 +9,13 @@ from msgspec.structs import replace
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.container.annotations import sandbox_annotations
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.container.seccomp import seccomp_of_daemon
+from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
 from shim.gather import gather
-from shim.ids import SandboxId
+from shim.ids import ImageId, SandboxId
+from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
@@ -68,14 +72,18 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
+    image_id = ensure_image(rt, reference=rt.config.pod_infra_container_image)
     around = Surroundings(
-        image_id=ensure_image(rt, reference=rt.config.pod_infra_container_image),
+        image_id=image_id,
+        user=_user(rt, config=config, image_id=image_id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         cgroup_parent=pod.docker_cgroup_parent(rt, config),
         runtime=pod.docker_runtime(rt, handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
         docker_log=pod.docker_log(rt.config),
+        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        oci_annotations=sandbox_annotations(rt, config),
     )
     body = pause_body(config, around)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
@@ -84,6 +92,15 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
     return SandboxId(made[0])
+
+
+def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
+    """Whom pause runs as; for most pods that is whom its image says, and nobody need look into it."""
+    context = config.linux.security_context
+    if not asks_for_identity(context):
+        return DockerUser()
+    image = f"the pause image {rt.config.pod_infra_container_image}"
+    return docker_user(identity(context, accounts_of(rt, image_id=image_id), image=image))
 
 
 def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:

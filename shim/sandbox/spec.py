@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container import mounts, security
-from shim.container.users import docker_groups, docker_user
+from shim.container import mounts, seccomp, security
+from shim.container.users import DockerUser
 from shim.engine.interface import JsonObject
 from shim.ids import ImageId
 from shim.pod import RESOLV_CONF, host_network
@@ -24,6 +24,7 @@ class Surroundings:
     """What a sandbox's configuration is combined with."""
 
     image_id: ImageId
+    user: DockerUser
     labels: dict[str, str]
     resolv_conf: str
     """The pod's file on the host."""
@@ -33,6 +34,10 @@ class Surroundings:
     oom_score_adj: int
     docker_log: JsonObject
     """LogConfig."""
+    daemon_seccomp: str
+    """See `seccomp_of_daemon`."""
+    oci_annotations: dict[str, str]
+    """What of the annotations goes to the OCI runtime."""
 
 
 def pause_body(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
@@ -42,7 +47,7 @@ def pause_body(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObject:
         # Docker refuses a host name beside the host's UTS namespace.
         "Hostname": "" if host_network(config) else config.hostname,
         "Labels": around.labels,
-        "User": docker_user(config.linux.security_context),
+        "User": around.user.user,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host_config(config, around),
     }
@@ -62,8 +67,9 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         # A privileged pod lets its containers be privileged; pause itself has no use for it.
         "Privileged": False,
         "ReadonlyRootfs": context.readonly_rootfs,
-        "GroupAdd": docker_groups(context.supplemental_groups),
-        "SecurityOpt": _security_options(context),
+        "GroupAdd": list(around.user.group_add),
+        "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
+        "Annotations": around.oci_annotations,
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
         "Init": False,
@@ -77,17 +83,22 @@ def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:
         "UTSMode": "host" if host_network(config) else "",
         "IpcMode": "host" if options.ipc == pb.NODE else "shareable",
         "PidMode": "host" if options.pid == pb.NODE else "",
+        # As for the containers: a daemon may have a user namespace for all (userns-remap).
+        "UsernsMode": "host",
     }
 
 
-def _security_options(context: pb.LinuxSandboxSecurityContext) -> list[str]:
+def _security_options(context: pb.LinuxSandboxSecurityContext, *, daemon_seccomp: str) -> list[str]:
     field = "config.linux.security_context"
+    # Pause needs nothing that Docker's profile forbids; unasked it has it where there is one.
+    unasked = "runtime/default" if daemon_seccomp else "unconfined"
     return [
         *security.selinux_options(context.selinux_options),
         security.no_new_privileges_option(True),
-        *security.seccomp_options(
+        *seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
-            deprecated=context.seccomp_profile_path or "runtime/default",
+            deprecated=context.seccomp_profile_path or unasked,
+            daemon_profile=daemon_seccomp,
             field=f"{field}.seccomp",
         ),
         *security.apparmor_options(

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
+from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.status import status_message
 from shim.runtime import Runtime
 from shim.sandbox import network
@@ -55,4 +57,12 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
         "netns": intent.netns if intent else "",
         "cniNetwork": intent.conflist.get("name", "") if intent else "",
         "cniResult": intent.result if intent else None,
+        **_recorded_resources(checkpoint, record),
     }
+
+
+def _recorded_resources(checkpoint: SandboxCheckpoint | None, record: SandboxRecord) -> dict[str, Any]:
+    """What the kubelet has told of the pod's limits, at last by UpdatePodSandboxResources."""
+    config = checkpoint.config if checkpoint else labels.config_as_dict(record.config)
+    linux = config.get("linux", {})
+    return {name: linux.get(name, {}) for name in ("overhead", "resources")}

@@ -85,9 +85,11 @@ class ContainerRecord:
     stop_signal: str
     """What Docker will send on stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
     host: HostSettings
-    """The resources as Docker applies them now."""
+    """The resources as Docker applies them now, and the groups it adds."""
     life: Life
     foreign: bool = False
+    user: str = ""
+    """As Docker knows it: `uid:gid` for one of ours."""
     docker_log_path: str = ""
     """Docker's own log of it; empty where it is not known: of the driver `json-file` until it has been started."""
     listed: pb.Container = field(init=False, compare=False, repr=False)

@@ -18,6 +18,7 @@ from shim.engine.interface import (
     ImageInspect,
     ImageSummary,
 )
+from shim.engine.runc import plain_start_error
 from shim.errors import InvalidArgument
 from shim.ids import ContainerId, ImageId, SandboxId
 from shim.times import NEVER, ns_from_rfc3339
@@ -72,6 +73,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         image_id=ImageId(seen.image),
         stop_signal=seen.config.stop_signal,
         host=seen.host_config,
+        user=seen.config.user,
         life=life,
         docker_log_path=seen.log_path,
     )
@@ -184,7 +186,7 @@ def _never_ran(born: Life, seen: ContainerInspect) -> Life:
         state=pb.CONTAINER_EXITED,
         exit_code=EXIT_START_ERROR,
         reason=START_ERROR,
-        message=seen.state.error,
+        message=plain_start_error(seen.state.error),
         started_at=born.created_at,
         finished_at=born.created_at,
     )

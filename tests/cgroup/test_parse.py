@@ -70,3 +70,33 @@ def test_nothing_that_can_stand_in_a_file_is_an_error(text: bytes) -> None:
     parse.psi(b"some " + text)
     assert isinstance(parse.io_stat(text), list)
     assert isinstance(parse.blkio(byte_lines=text, operation_lines=text), list)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"max\n", -1),
+        (b"-1\n", -1),
+        (b"9223372036854771712\n", -1),
+        (b"4096\n", 4096),
+        (b"0\n", 0),
+        (b"", None),
+        (b"x", None),
+        (None, None),
+    ],
+)
+def test_what_is_allowed(text: bytes | None, expected: int | None) -> None:
+    assert parse.allowed(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [(b"0-1\n", "0-1"), (b"\n", ""), (b"\xff\n", "\ufffd"), (None, None)])
+def test_a_line(text: bytes | None, expected: str | None) -> None:
+    assert parse.line(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0-2,8", {0, 1, 2, 8}), ("0", {0}), ("", set()), ("x", set()), ("2-1", set()), ("0-999999999", set())],
+)
+def test_a_list_of_numbers(text: str, expected: set[int]) -> None:
+    assert parse.numbers(text) == expected

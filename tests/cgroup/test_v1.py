@@ -1,11 +1,12 @@
 """A tree recorded on a hybrid machine."""
 
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
-from shim.cgroup.figures import Cpu, CpuTimes, HugePages, MemoryHistory, Pids, Pressure, Psi
+from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Limits, MemoryHistory, Pids, Pressure, Psi
 from shim.cgroup.v1 import GroupV1
-from tests.cgroup.trees import DATA, POD_V1, group_v1
+from tests.cgroup.trees import DATA, POD_V1, group_v1, new_group_v1
 
 MIB = 1 << 20
 
@@ -81,3 +82,46 @@ def test_a_group_that_vanishes_has_nothing(tmp_path: Path) -> None:
 
     assert (group.cpu(), group.memory(), group.pids(), group.io_psi()) == (None, None, None, None)
     assert (group.io(), group.huge_pages(), group.process_ids()) == ([], [], [])
+
+
+def test_limits(tmp_path: Path) -> None:
+    begun = new_group_v1(tmp_path, "c1")
+    assert begun.limits() == Limits(
+        cpu_period=100_000,
+        cpu_quota=NO_LIMIT,
+        cpu_shares=1024,
+        cpu_weight=None,
+        cpuset_cpus="0-1",
+        cpuset_mems="0",
+        memory=NO_LIMIT,
+        memory_swap=NO_LIMIT,
+    )
+    limited = new_group_v1(
+        tmp_path,
+        "c2",
+        cpu__cfs_quota_us="25000",
+        memory__limit_in_bytes="4194304",
+        memory__memsw__limit_in_bytes="8388608",
+    ).limits()
+    assert (limited.cpu_quota, limited.memory, limited.memory_swap) == (25_000, 4 * MIB, 8 * MIB)
+
+
+def test_limits_that_are_not_told(tmp_path: Path) -> None:
+    gone = group_v1("gone", root=tmp_path).limits()
+    assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
+
+
+def test_files_of_limits(tmp_path: Path) -> None:
+    group = new_group_v1(tmp_path, "c1")
+    assert group.memory_file(MIB) == (f"{tmp_path}/memory/c1/memory.limit_in_bytes", "1048576")
+    assert group.swap_file(NO_LIMIT, memory=MIB) == (f"{tmp_path}/memory/c1/memory.memsw.limit_in_bytes", "-1")
+    assert group.cpuset() == ("0-1", "0")
+    assert group.unified_file("memory.high") == ""
+    assert all(Path(path).is_file() for path in [*group.limit_files(), *group.huge_page_files("2MB")])
+    assert len(group.limit_files()) == 8
+
+
+def test_huge_pages_of_a_hybrid_machine() -> None:
+    group = group_v1("c1", root=Path("/g"))
+    assert group.huge_page_files("2MB") == ["/g/unified/c1/hugetlb.2MB.max", "/g/unified/c1/hugetlb.2MB.rsvd.max"]
+    assert replace(group, unified="").huge_page_files("2MB") == []

@@ -1,10 +1,11 @@
 """A tree below a systemd slice, with every controller."""
 
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
-from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, MemoryHistory, Pids, Pressure, Psi
-from tests.cgroup.trees import DATA, POD_V2, group_v2
+from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, MemoryHistory, Pids, Pressure, Psi
+from tests.cgroup.trees import DATA, POD_V2, group_v2, new_group_v2
 
 MIB = 1 << 20
 
@@ -90,3 +91,42 @@ def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
 
     assert memory is not None
     assert (memory.working_set, memory.rss, memory.inactive_file, memory.psi) == (100, 30, None, None)
+
+
+def test_limits(tmp_path: Path) -> None:
+    assert new_group_v2(tmp_path, "c1").limits() == Limits(
+        cpu_period=100_000,
+        cpu_quota=NO_LIMIT,
+        cpu_shares=None,
+        cpu_weight=100,
+        cpuset_cpus="",
+        cpuset_mems="",
+        memory=NO_LIMIT,
+        memory_swap=NO_LIMIT,
+    )
+    limited = new_group_v2(
+        tmp_path, "c2", cpu__max="25000 50000", memory__max="4194304", memory__swap__max="0"
+    ).limits()
+    assert (limited.cpu_quota, limited.cpu_period, limited.memory, limited.memory_swap) == (
+        25_000,
+        50_000,
+        4 * MIB,
+        4 * MIB,
+    )
+
+
+def test_limits_that_are_not_told(tmp_path: Path) -> None:
+    gone = group_v2("gone", root=tmp_path).limits()
+    assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
+
+
+def test_files_of_limits(tmp_path: Path) -> None:
+    group = new_group_v2(tmp_path, "c1")
+    assert group.memory_file(MIB) == (f"{tmp_path}/c1/memory.max", "1048576")
+    assert group.memory_file(NO_LIMIT)[1] == "max"
+    swap = f"{tmp_path}/c1/memory.swap.max"
+    assert group.swap_file(3 * MIB, memory=MIB) == (swap, "2097152")
+    assert group.swap_file(NO_LIMIT, memory=MIB) == (swap, "max")
+    assert group.cpuset() == ("0-1", "0")
+    assert group.unified_file("memory.high") == f"{tmp_path}/c1/memory.high"
+    assert all(Path(path).is_file() for path in [*group.limit_files(), *group.huge_page_files("2MB")])

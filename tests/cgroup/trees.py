@@ -33,3 +33,70 @@ def container_groups() -> list[Group]:
 
 def pod_group(container: Group) -> Group:
     return group_v1(POD_V1) if isinstance(container, GroupV1) else group_v2(POD_V2)
+
+
+V1_LIMITS = {
+    "cpu/cpu.cfs_period_us": "100000",
+    "cpu/cpu.cfs_quota_us": "-1",
+    "cpu/cpu.shares": "1024",
+    "cpuset/cpuset.cpus": "0-1",
+    "cpuset/cpuset.mems": "0",
+    "memory/memory.limit_in_bytes": "9223372036854771712",
+    "memory/memory.memsw.limit_in_bytes": "9223372036854771712",
+    "memory/memory.usage_in_bytes": "9000000",
+    "memory/memory.stat": "total_inactive_file 1000000",
+    "pids/pids.max": "max",
+    "hugetlb/hugetlb.2MB.limit_in_bytes": "9223372036854771712",
+    "hugetlb/hugetlb.2MB.rsvd.limit_in_bytes": "9223372036854771712",
+}
+V2_LIMITS = {
+    "cpu.max": "max 100000",
+    "cpu.weight": "100",
+    "cpuset.cpus": "",
+    "cpuset.cpus.effective": "0-1",
+    "cpuset.mems": "",
+    "cpuset.mems.effective": "0",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "memory.high": "max",
+    "memory.oom.group": "0",
+    "memory.current": "9000000",
+    "memory.stat": "inactive_file 1000000",
+    "pids.max": "max",
+    "hugetlb.2MB.max": "max",
+    "hugetlb.2MB.rsvd.max": "max",
+}
+"""As the kernel begins a group."""
+
+
+def new_group_v1(root: Path, name: str, **changed: str) -> GroupV1:
+    """Compose a group below `root` that can be written; `changed` are files, with `__` for a dot."""
+    for path, text in (V1_LIMITS | _paths(changed, V1_LIMITS)).items():
+        controller, _, file = path.partition("/")
+        _write(root / controller / name / file, text)
+    return GroupV1(
+        cpu_directory=f"{root}/cpu/{name}",
+        cpuacct=f"{root}/cpuacct/{name}",
+        memory_directory=f"{root}/memory/{name}",
+        pids_directory=f"{root}/pids/{name}",
+        blkio=f"{root}/blkio/{name}",
+        hugetlb=f"{root}/hugetlb/{name}",
+        cpuset_directory=f"{root}/cpuset/{name}",
+    )
+
+
+def new_group_v2(root: Path, name: str, **changed: str) -> GroupV2:
+    """Compose a group below `root` that can be written; `changed` are files, with `__` for a dot."""
+    for file, text in (V2_LIMITS | _paths(changed, V2_LIMITS)).items():
+        _write(root / name / file, text)
+    return GroupV2(f"{root}/{name}")
+
+
+def _paths(changed: dict[str, str], known: dict[str, str]) -> dict[str, str]:
+    names = {name.replace("__", "."): text for name, text in changed.items()}
+    return {path: names[path.rpartition("/")[2]] for path in known if path.rpartition("/")[2] in names}
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from shim.checkpoint.envelope import Untrusted
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.checkpoint.store import CheckpointStore, Untrusted, decode, encode
+from shim.checkpoint.store import CheckpointStore, decode, encode
 from shim.errors import InvalidArgument, ResourceExhausted, ShimError
 from shim.gather import gather
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, HOST_NETWORK, ID, RELEASED, numbered

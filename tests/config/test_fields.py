@@ -184,6 +184,14 @@ def test_what_is_no_pattern_of_images(raw: object) -> None:
     assert refused("pinned_images", raw)
 
 
+@pytest.mark.parametrize("name", ["pod_annotations", "container_annotations"])
+def test_patterns_of_annotations(name: str) -> None:
+    assert parsed(name, "") == ()
+    assert parsed(name, "dev.gvisor.*,run.oci/x") == parsed(name, ["dev.gvisor.*", "run.oci/x"])
+    for raw in ("a b", "a?", ["a,b"], [""], 1):
+        assert refused(name, raw)
+
+
 @pytest.mark.parametrize("name", ["image_credential_provider_config", "image_credential_provider_bin_dir"])
 def test_a_path_that_may_be_missing(name: str) -> None:
     assert parsed(name, "") == ""

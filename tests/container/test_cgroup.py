@@ -1,50 +1,118 @@
 import os
+from dataclasses import replace
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.cgroup import apply_writes, extra_writes
+from shim.cgroup.places import Group
+from shim.cgroup.v1 import GroupV1
+from shim.cgroup.v2 import GroupV2
+from shim.container.cgroup import check_possible, group_to_write, writes_beyond_docker
 from shim.errors import FailedPrecondition, InvalidArgument
+from shim.runtime import Runtime
+from tests.pods import created, ready_pod, running
 
 Resources = pb.LinuxContainerResources
+V1 = GroupV1(
+    cpu_directory="/cpu", cpuacct="", memory_directory="/memory", pids_directory="", blkio="", hugetlb="/hugetlb"
+)
+V2 = GroupV2("/g")
 
 
-def writes(resources: Resources, version: str) -> dict[tuple[str, str], str]:
-    return extra_writes(resources, field="linux", version=version)
+def writes(resources: Resources, group: Group) -> list[tuple[str, str]]:
+    return [(write.path, write.text) for write in writes_beyond_docker(resources, group, field="linux")]
 
 
 def test_unified_keys_are_files_of_cgroup_v2() -> None:
-    resources = Resources(unified={"memory.oom.group": "1", "memory.swap.max": "0"})
-    assert writes(resources, "2") == {("memory", "memory.oom.group"): "1", ("memory", "memory.swap.max"): "0"}
+    resources = Resources(unified={"memory.oom.group": "1"})
+    assert writes(resources, V2) == [("/g/memory.oom.group", "1")]
+    check_possible(resources, field="linux", version="2")
     with pytest.raises(InvalidArgument, match=r"linux\.unified needs cgroup v2"):
-        writes(resources, "1")
+        check_possible(resources, field="linux", version="1")
 
 
-@pytest.mark.parametrize("key", ["../cgroup.procs", "memory/max", "memory..max", "", "memory", "Memory.max", "a.b\n"])
-def test_a_key_that_is_no_file_name_is_refused(key: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"linux\.unified: .* is no cgroup file"):
-        writes(Resources(unified={key: "1"}), "2")
+def test_a_key_that_is_no_file_name_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"linux\.unified: '\.\./x' is no cgroup file"):
+        check_possible(Resources(unified={"../x": "1"}), field="linux", version="2")
+    with pytest.raises(InvalidArgument, match=r"linux\.hugepage_limits\[0\]\.page_size"):
+        check_possible(Resources(hugepage_limits=[pb.HugepageLimit(page_size="../x")]), field="linux", version="2")
+
+
+def test_files_win_over_fields() -> None:
+    resources = Resources(memory_limit_in_bytes=1 << 20, unified={"memory.max": "4096"})
+    assert writes(resources, V2)[-1] == ("/g/memory.max", "4096")
 
 
 def test_huge_pages() -> None:
     resources = Resources(
-        hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=4 << 20), pb.HugepageLimit(page_size="1GB", limit=0)]
+        hugepage_limits=[pb.HugepageLimit(page_size="2Mi", limit=4 << 20), pb.HugepageLimit(page_size="1GB", limit=0)]
     )
-    assert writes(resources, "1") == {("hugetlb", "hugetlb.2MB.limit_in_bytes"): "4194304"}
-    assert writes(resources, "2") == {("hugetlb", "hugetlb.2MB.max"): "4194304"}
-    with pytest.raises(InvalidArgument, match="page size"):
-        writes(Resources(hugepage_limits=[pb.HugepageLimit(page_size="../x", limit=1)]), "2")
+    assert writes(resources, V1) == [
+        ("/hugetlb/hugetlb.2MB.limit_in_bytes", "4194304"),
+        ("/hugetlb/hugetlb.2MB.rsvd.limit_in_bytes", "4194304"),
+        ("/hugetlb/hugetlb.1GB.limit_in_bytes", "0"),
+        ("/hugetlb/hugetlb.1GB.rsvd.limit_in_bytes", "0"),
+    ]
+    assert writes(resources, V2)[:2] == [("/g/hugetlb.2MB.max", "4194304"), ("/g/hugetlb.2MB.rsvd.max", "4194304")]
+    needed = [write.path for write in writes_beyond_docker(resources, V2, field="linux") if not write.if_there]
+    assert needed == ["/g/hugetlb.2MB.max"]
 
 
-def test_memory_below_dockers_minimum() -> None:
-    resources = Resources(memory_limit_in_bytes=1 << 20)
-    assert writes(resources, "1") == {("memory", "memory.limit_in_bytes"): "1048576"}
-    assert writes(resources, "2") == {("memory", "memory.max"): "1048576"}
-    assert writes(Resources(memory_limit_in_bytes=64 << 20), "2") == {}
+def test_huge_pages_where_nothing_limits_them() -> None:
+    bare = GroupV1(cpu_directory="", cpuacct="", memory_directory="/m", pids_directory="", blkio="", hugetlb="")
+    assert writes(Resources(hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=0)]), bare) == []
+    with pytest.raises(FailedPrecondition, match=r"linux\.hugepage_limits: this node does not limit huge pages"):
+        writes(Resources(hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=1)]), bare)
 
 
-def test_a_file_the_kernel_does_not_have_is_named() -> None:
+@pytest.mark.parametrize(
+    ("memory", "swap", "v1", "v2"),
+    [
+        (1 << 20, 0, ["1048576", "1048576"], ["1048576", "0"]),
+        (1 << 20, 3 << 20, ["1048576", "3145728"], ["1048576", "2097152"]),
+        (1 << 20, -1, ["1048576", "-1"], ["1048576", "max"]),
+        (64 << 20, -1, ["-1"], ["max"]),
+        (-1, -1, ["-1"], ["max"]),
+        (64 << 20, 64 << 20, [], []),
+        (0, 0, [], []),
+    ],
+    ids=["below 6 MiB", "with swap", "with any swap", "swap lifted", "both lifted", "Docker's own", "none"],
+)
+def test_memory_that_docker_cannot_set(memory: int, swap: int, v1: list[str], v2: list[str]) -> None:
+    resources = Resources(memory_limit_in_bytes=memory, memory_swap_limit_in_bytes=swap)
+    assert [text for _, text in writes(resources, V1)] == v1
+    assert [text for _, text in writes(resources, V2)] == v2
+
+
+def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As below a sandbox of the runtime's: what Docker does itself goes on, what needs writing is refused."""
+    record = rt.view.container(running(rt, ready_pod(rt)))
+    small = Resources(memory_limit_in_bytes=1 << 20)
+    assert group_to_write(rt, record, small) is None  # it has ended
+    monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
+    record = replace(record, life=replace(record.life, pid=os.getpid()))
+    assert group_to_write(rt, record, Resources(cpu_shares=5)) is None
+    with pytest.raises(FailedPrecondition, match=rf"write limits of container {record.id}: process \d+ is in no"):
+        group_to_write(rt, record, small)
+
+
+def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        record = rt.view.container(running(rt, ready_pod(rt)))
+        record = replace(record, life=replace(record.life, pid=child))
+        assert group_to_write(rt, record, Resources(memory_limit_in_bytes=1 << 20)) is None
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_files_the_node_does_not_have_are_noticed_at_create(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: V1)
+    linux = pb.LinuxContainerConfig(
+        resources=Resources(hugepage_limits=[pb.HugepageLimit(page_size="16MB", limit=16 << 20)])
+    )
     with pytest.raises(
-        FailedPrecondition, match=r"set memory\.no_such=1 for container c1: /.*/memory\.no_such: No such"
+        FailedPrecondition, match=r"config\.linux\.resources\.hugepage_limits\[16MB\]: this node has no"
     ):
-        apply_writes({("memory", "memory.no_such"): "1"}, pid=os.getpid(), container_id="c1")
+        created(rt, ready_pod(rt), linux=linux)

@@ -1,15 +1,21 @@
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container import mounts
 from shim.container.create import create_container
+from shim.engine.errors import NoCommand
 from shim.engine.interface import ImageSettings
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
+from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_files import FakeFile
 from tests.pods import container_config, created, ready_pod, running
 
 
@@ -36,6 +42,14 @@ def test_labels_of_the_image_are_not_those_of_the_container(rt: Runtime, engine:
     assert dict(record.config.labels) == {"tier": "app"}
     assert dict(record.config.annotations) == {}
     assert record.sandbox_id == sandbox
+
+
+def test_without_any_command_the_fields_are_named(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, "earlier")  # the image has been looked into
+    engine.fail_next("create_container", NoCommand("create container k8s_app: image x names no command either"))
+    with pytest.raises(InvalidArgument, match=r"^config\.command and config\.args are empty: .* image x names no"):
+        created(rt, sandbox)
 
 
 def test_the_image_must_be_there(rt: Runtime) -> None:
@@ -119,3 +133,69 @@ def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine
 
 def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
     assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""
+
+
+def test_mounts_get_the_label_that_docker_chose(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    labelled = []
+    monkeypatch.setattr(mounts, "relabel", lambda path, **said: labelled.append((path, said["label"])))
+    asked = [
+        pb.Mount(host_path=str(tmp_path), container_path="/a", selinux_relabel=True),
+        pb.Mount(host_path=str(tmp_path), container_path="/b"),
+    ]
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, mounts=asked)
+    assert labelled == []  # SELinux is off: accepted, nothing to do
+
+    engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
+    created(rt, sandbox, mounts=asked[1:])
+    assert labelled == []
+    created(rt, sandbox, mounts=asked)
+    assert labelled == [(tmp_path, "system_u:object_r:container_file_t:s0:c1,c2")]
+
+
+def test_mounts_that_cannot_be_labelled_leave_no_container(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
+    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.selinux_relabel: /usr is the system's own"):
+        created(rt, sandbox, mounts=[pb.Mount(host_path="/usr", container_path="/a", selinux_relabel=True)])
+    assert list(engine.containers) == [sandbox]
+
+
+def as_user(**context: Any) -> pb.LinuxContainerConfig:
+    return pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**context))
+
+
+def test_docker_is_told_who_it_runs_as_in_numbers(rt: Runtime, engine: FakeEngine) -> None:
+    files: dict[str, FakeFile | bytes] = {"/etc/passwd": b"www:x:1000:1000\n", "/etc/group": b"video:x:44:www\n"}
+    engine.add_image("web:1", ImageSettings(user="www"), files=files)
+    rt.view.refresh_images()
+    sandbox = ready_pod(rt)
+
+    merged = created(rt, sandbox, "a", image="web:1", linux=as_user(supplemental_groups=[7]))
+    strict = created(rt, sandbox, "b", image="web:1", linux=as_user(supplemental_groups_policy=pb.Strict))
+    plain = created(rt, sandbox, "c")
+
+    bodies = [engine.containers[made].body for made in (merged, strict, plain)]
+    assert [body["User"] for body in bodies] == ["1000:1000", "1000:1000", "0:0"]
+    assert [body["HostConfig"]["GroupAdd"] for body in bodies] == [["7", "44"], [], []]
+
+
+def test_a_user_the_image_does_not_know_is_refused_at_create(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+
+    with pytest.raises(InvalidArgument, match=rf"run_as_username: user 'app' is not in .* '{BUSYBOX}'"):
+        created(rt, sandbox, linux=as_user(run_as_username="app"))
+    assert list(engine.containers) == [sandbox]
+
+
+def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, "first")
+    engine.calls.clear()
+
+    created(rt, sandbox, "second")
+
+    # The view inspects what it hears of, at times of its own.
+    assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]

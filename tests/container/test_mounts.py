@@ -1,15 +1,22 @@
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.mounts import docker_mount, recursive_read_only_supported
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.container import mounts as module
+from shim.container.mounts import container_path, docker_mount, relabel_mounts
+from shim.errors import FailedPrecondition, Unsupported
 
 
 def made(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool = False) -> dict[str, Any]:
     return docker_mount(mount, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
+
+
+def source(path: Path) -> str:
+    found: str = made(pb.Mount(host_path=str(path), container_path="/x"))["Source"]
+    return found
 
 
 def test_a_plain_mount(tmp_path: Path) -> None:
@@ -22,55 +29,99 @@ def test_a_plain_mount(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("propagation", "expected"),
-    [(pb.PROPAGATION_HOST_TO_CONTAINER, "rslave"), (pb.PROPAGATION_BIDIRECTIONAL, "rshared")],
+    ("path", "expected"),
+    [("/a/../../b/", "/b"), ("//etc//resolv.conf", "/etc/resolv.conf"), ("a/./b", "/a/b"), ("/..", "/"), ("///", "/")],
 )
-def test_propagation(propagation: pb.MountPropagation, expected: str, tmp_path: Path) -> None:
-    mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", propagation=propagation))
-    assert mount["BindOptions"] == {"Propagation": expected}
-
-
-def test_a_missing_host_path_is_made_and_a_link_is_resolved(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    mount = made(pb.Mount(host_path=str(tmp_path / "link" / "below"), container_path="/x"))
-    assert mount["Source"] == str(tmp_path / "real" / "below")
-    assert (tmp_path / "real" / "below").is_dir()
-
-
-def test_a_host_path_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.host_path .*/file/below: Not a directory"):
-        made(pb.Mount(host_path=str(tmp_path / "file" / "below"), container_path="/x"))
-
-
-def test_read_only_is_not_recursive_unless_asked_for(tmp_path: Path) -> None:
-    mount = pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True)
-    assert made(mount)["BindOptions"] == {"ReadOnlyNonRecursive": True}
-    assert "BindOptions" not in made(mount, api=(1, 43))  # no such field then, and never recursive
-
-
-def test_recursive_read_only(tmp_path: Path) -> None:
-    mount = pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True, recursive_read_only=True)
-    assert made(mount, recursive=True)["BindOptions"] == {"ReadOnlyForceRecursive": True}
-    with pytest.raises(FailedPrecondition, match=r"^RROUnsupported"):
-        made(mount, recursive=False)
-    with pytest.raises(FailedPrecondition, match=r"^RROUnsupported"):
-        made(mount, api=(1, 43), recursive=True)
+def test_container_paths_have_one_spelling(path: str, expected: str) -> None:
+    assert container_path(pb.Mount(container_path=path)) == expected
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"readonly": False}, {"readonly": True, "propagation": pb.PROPAGATION_BIDIRECTIONAL}],
-    ids=["writable", "shared"],
+    ("propagation", "expected"),
+    [(pb.PROPAGATION_HOST_TO_CONTAINER, "rslave"), (pb.PROPAGATION_BIDIRECTIONAL, "rshared")],
 )
-def test_recursive_read_only_needs_a_private_read_only_mount(fields: dict[str, Any], tmp_path: Path) -> None:
-    mount = pb.Mount(host_path=str(tmp_path), container_path="/x", recursive_read_only=True, **fields)
-    with pytest.raises(InvalidArgument, match="recursive_read_only"):
-        made(mount, recursive=True)
+def test_propagation(
+    propagation: pb.MountPropagation, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(module, "check_propagation", lambda path, **said: asked.append((path, said)))
+    mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", propagation=propagation))
+    assert mount["BindOptions"] == {"Propagation": expected}
+    assert asked == [(tmp_path, {"propagation": propagation, "field": "config.mounts[0]"})]
 
 
-def test_what_a_runtime_can_is_read_from_its_features() -> None:
-    features = {"org.opencontainers.runtime-spec.features": '{"mountOptions":["ro","rro"]}'}
-    assert recursive_read_only_supported(features)
-    assert not recursive_read_only_supported({"org.opencontainers.runtime-spec.features": '{"mountOptions":["ro"]}'})
-    assert not recursive_read_only_supported(None)
+def test_a_missing_host_path_is_made_and_a_link_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert source(tmp_path / "link" / "below/it") == str(tmp_path / "real" / "below/it")
+    assert (tmp_path / "real" / "below/it").is_dir()
+
+
+def test_parents_are_those_of_the_file_system(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    assert source(tmp_path / "link/../new") == str(tmp_path / "a/new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for name in ("file", "socket"):
+            assert source(tmp_path / name) == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("file/below", "Not a directory"),
+        ("loop", "Too many levels of symbolic links"),
+        ("loop/below", "Too many levels of symbolic links"),
+        ("dangling", r"the link .*/dangling leads to nowhere, where nothing is"),
+        ("dangling/below", r"the link .*/dangling leads to nowhere, where nothing is"),
+        ("n" * 300, "File name too long"),
+    ],
+    ids=["below a file", "loop", "below a loop", "dangling", "below dangling", "too long"],
+)
+def test_a_host_path_that_cannot_be_used_is_named(path: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path .*/{path}: {message}"):
+        source(tmp_path / path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_read_only_goes_with_the_rest(tmp_path: Path) -> None:
+    mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True))
+    assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyNonRecursive": True})
+    mount = made(
+        pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True, recursive_read_only=True), recursive=True
+    )
+    assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyForceRecursive": True})
+
+
+@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
+def test_id_mapped_mounts_are_refused(field: str, tmp_path: Path) -> None:
+    mount = pb.Mount(host_path=str(tmp_path / "new"), container_path="/x", **{field: [pb.IDMapping(length=1)]})  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
+        made(mount)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_mounted_is_what_is_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labelled = []
+    monkeypatch.setattr(module, "relabel", lambda path, **said: labelled.append((path, said)))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to("one")
+    asked = [
+        pb.Mount(host_path=str(tmp_path), container_path="/a"),
+        pb.Mount(host_path=str(tmp_path / "link"), container_path="/b", selinux_relabel=True),
+        pb.Mount(container_path="/c", image=pb.ImageSpec(image="x"), selinux_relabel=True),
+    ]
+    docker = [*(made(mount) for mount in asked[:2]), {"Type": "image", "Source": "sha256:1"}]
+    (tmp_path / "link").unlink()
+    relabel_mounts(asked, [*docker, module.bind("/own", "/etc/resolv.conf")], label="l")
+    assert labelled == [(tmp_path / "one", {"label": "l", "field": "config.mounts[1]"})]

@@ -1,15 +1,22 @@
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
 from shim.container.start import start_container
+from shim.container.update import update_container_resources
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
+from tests.cgroup.trees import new_group_v1
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
+
+SMALL = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
 
 
 def test_a_started_container_runs(rt: Runtime) -> None:
@@ -86,3 +93,43 @@ def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> 
 def test_a_log_that_cannot_be_written_keeps_no_container_from_starting(rt: Runtime, logs: FakeLogs) -> None:
     logs.problem = "no space left on device"
     assert rt.view.container(running(rt, ready_pod(rt))).life.running
+
+
+def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = created(rt, ready_pod(rt), linux=SMALL)
+
+    def in_no_group(pid: int, **_: object) -> Group:
+        raise NotFound(f"process {pid} is in no control group of container {container}")
+
+    monkeypatch.setattr("shim.container.cgroup.own_group", in_no_group)
+    monkeypatch.setattr("shim.container.cgroup._ends", lambda _pid: False)  # the fake's processes never were
+    with pytest.raises(FailedPrecondition, match=f"write limits of container {container}"):
+        start_container(rt, container_id=container)
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
+def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = ready_pod(rt)
+    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: new_group_v1(tmp_path, "pause"))
+    container = created(rt, sandbox, linux=SMALL)
+    gone = replace(new_group_v1(tmp_path, "other"), memory_directory=f"{tmp_path}/gone")
+    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: gone)
+    start_container(rt, container_id=container)
+    assert rt.view.container(container).life.running
+
+
+def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:
+    container = created(rt, ready_pod(rt))
+    limits = pb.LinuxContainerResources(cpu_shares=512)
+    with engine.held("start_container", container) as gate:
+        starting = threading.Thread(target=start_container, args=(rt,), kwargs={"container_id": container})
+        updating = threading.Thread(
+            target=update_container_resources, args=(rt,), kwargs={"container_id": container, "linux": limits}
+        )
+        starting.start()
+        gate.wait_entered()
+        updating.start()
+    for thread in (starting, updating):
+        thread.join()
+    calls = [method for method, subject in engine.calls if subject == container]
+    assert calls.index("start_container") < calls.index("update_container")

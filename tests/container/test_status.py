@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
-from shim.container.status import container_status, stop_signal_number
+from shim.container.status import container_status
 from shim.errors import NotFound
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
@@ -64,9 +64,30 @@ def test_an_unknown_container(rt: Runtime) -> None:
         container_status(rt, container_id="f" * 64, verbose=False)
 
 
-@pytest.mark.parametrize(
-    ("docker", "signal"),
-    [("", pb.SIGTERM), ("SIGQUIT", pb.SIGQUIT), ("SIGRTMIN+3", pb.SIGRTMINPLUS3), ("37", pb.RUNTIME_DEFAULT)],
-)
-def test_stop_signals(docker: str, signal: pb.Signal, rt: Runtime) -> None:
-    assert stop_signal_number(docker) == signal
+def test_an_image_named_by_id_is_told_by_its_name(rt: Runtime) -> None:
+    image = rt.view.image(BUSYBOX)
+    assert image is not None
+    asked = pb.ImageSpec(image=image.id, user_specified_image="busybox", annotations={"a": "b"})
+    container = created(rt, ready_pod(rt), image=asked)
+    told = container_status(rt, container_id=container, verbose=False).status.image
+    assert told.image == BUSYBOX
+    assert (told.user_specified_image, dict(told.annotations)) == ("busybox", {"a": "b"})
+    assert list_containers(rt, filter=pb.ContainerFilter())[0].image == asked
+
+
+def test_who_it_runs_as_is_told_as_docker_gives_it_back(rt: Runtime, engine: FakeEngine) -> None:
+    context = pb.LinuxContainerSecurityContext(run_as_user=pb.Int64Value(value=7), supplemental_groups=[9, 8])
+    container = created(rt, ready_pod(rt), linux=pb.LinuxContainerConfig(security_context=context))
+
+    status = container_status(rt, container_id=container, verbose=False).status
+    assert status.user == pb.ContainerUser(linux=pb.LinuxContainerUser(uid=7, gid=0, supplemental_groups=[0, 8, 9]))
+
+
+def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    tags = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox}
+    body = {"Image": BUSYBOX, "Labels": tags, "User": "www"}
+    container = engine.create_container(name="k8s_other_web_default_uid-web_0", body=body)
+    rt.view.refresh_container(container)
+
+    assert not container_status(rt, container_id=container, verbose=False).status.HasField("user")

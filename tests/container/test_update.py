@@ -1,42 +1,321 @@
+import errno
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.limits import LimitStore
+from shim.config.model import Config
+from shim.container.remove import remove_container
+from shim.container.start import start_container
 from shim.container.status import container_status
 from shim.container.update import update_container_resources
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import ContainerId
 from shim.runtime import Runtime
-from tests.fakes.engine import FakeEngine
+from tests.conftest import BUSYBOX
+from tests.container.limited import Groups, RuncEngine, composed_groups
 from tests.pods import created, ready_pod, running
 
-LIMITS = pb.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=64 << 20)
+MIB = 1 << 20
+Resources = pb.LinuxContainerResources
+LIMITS = Resources(cpu_shares=512, memory_limit_in_bytes=64 * MIB)
+
+
+@pytest.fixture
+def engine() -> RuncEngine:
+    engine = RuncEngine()
+    engine.add_image(Config().pod_infra_container_image)
+    engine.add_image(BUSYBOX)
+    return engine
+
+
+@pytest.fixture
+def v1(rt: Runtime, engine: RuncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
+    return composed_groups(rt, engine, tmp_path / "groups", monkeypatch, version="1")
+
+
+@pytest.fixture
+def v2(rt: Runtime, engine: RuncEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
+    return composed_groups(rt, engine, tmp_path / "groups", monkeypatch, version="2")
+
+
+def update(rt: Runtime, container: ContainerId, resources: Resources) -> None:
+    update_container_resources(rt, container_id=container, linux=resources)
+
+
+def actual(rt: Runtime, container: ContainerId) -> Resources:
+    return container_status(rt, container_id=container, verbose=False).status.resources.linux
 
 
 def test_created_and_running_containers_can_be_changed(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     for container in (created(rt, sandbox, "a"), running(rt, sandbox, "b")):
-        update_container_resources(rt, container_id=container, linux=LIMITS)
-        actual = container_status(rt, container_id=container, verbose=False).status.resources.linux
-        assert (actual.cpu_shares, actual.memory_limit_in_bytes) == (512, 64 << 20)
+        update(rt, container, LIMITS)
+        assert (actual(rt, container).cpu_shares, actual(rt, container).memory_limit_in_bytes) == (512, 64 * MIB)
 
 
-def test_one_that_has_ended_cannot(rt: Runtime, engine: FakeEngine) -> None:
+def test_one_that_has_ended_cannot(rt: Runtime, engine: RuncEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
     rt.view.refresh_container(container)
     with pytest.raises(FailedPrecondition, match="has ended"):
-        update_container_resources(rt, container_id=container, linux=LIMITS)
+        update(rt, container, LIMITS)
+    with pytest.raises(NotFound):
+        update(rt, ContainerId("e" * 64), LIMITS)
 
 
-def test_a_bad_key_changes_nothing(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_bad_key_changes_nothing(rt: Runtime, engine: RuncEngine) -> None:
     container = running(rt, ready_pod(rt))
-    bad = pb.LinuxContainerResources(cpu_shares=512, unified={"memory.high": "1"})
-    with pytest.raises(InvalidArgument, match=r"linux\.unified"):
-        update_container_resources(rt, container_id=container, linux=bad)
-    assert engine.containers[container].host.get("CpuShares", 0) != 512
+    bad = Resources(cpu_shares=512, unified={"memory.high": "1"})
+    with pytest.raises(InvalidArgument, match=r"linux\.unified needs cgroup v2"):
+        update(rt, container, bad)
+    assert ("update_container", container) not in engine.calls
 
 
-def test_docker_has_the_last_word(rt: Runtime, engine: FakeEngine) -> None:
+def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.fail_next("update_container", ShimError("memory limit is below what is in use"))
     with pytest.raises(ShimError, match="below what is in use"):
-        update_container_resources(rt, container_id=container, linux=LIMITS)
+        update(rt, container, LIMITS)
+
+
+def test_what_docker_has_no_field_for_is_written_after_it(rt: Runtime, v2: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v2.of(container)
+    update(
+        rt,
+        container,
+        Resources(
+            memory_limit_in_bytes=64 * MIB,
+            unified={"memory.high": "1048576", "memory.swap.max": "4096"},
+            hugepage_limits=[pb.HugepageLimit(page_size="2Mi", limit=2 * MIB)],
+        ),
+    )
+    assert v2.file(container, "memory.max") == str(64 * MIB)
+    assert v2.file(container, "memory.high") == str(MIB)
+    assert v2.file(container, "memory.swap.max") == "4096"
+    assert v2.file(container, "hugetlb.2MB.max") == v2.file(container, "hugetlb.2MB.rsvd.max") == str(2 * MIB)
+    # Docker's next update writes what it knows of; then come the files again.
+    update(rt, container, Resources(memory_limit_in_bytes=32 * MIB))
+    assert (v2.file(container, "memory.max"), v2.file(container, "memory.swap.max")) == (str(32 * MIB), "4096")
+
+
+def test_limits_below_dockers_least(rt: Runtime, v1: Groups, engine: RuncEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container, memory__usage_in_bytes="2000000")
+    update(rt, container, Resources(memory_limit_in_bytes=4 * MIB))
+    assert engine.containers[container].host["Memory"] == 6 * MIB
+    assert (
+        v1.file(container, "memory.limit_in_bytes") == v1.file(container, "memory.memsw.limit_in_bytes") == str(4 * MIB)
+    )
+    update(rt, container, Resources(cpu_shares=512))
+    assert v1.file(container, "memory.limit_in_bytes") == str(4 * MIB)
+    update(rt, container, Resources(memory_limit_in_bytes=64 * MIB))
+    assert (
+        v1.file(container, "memory.limit_in_bytes")
+        == v1.file(container, "memory.memsw.limit_in_bytes")
+        == str(64 * MIB)
+    )
+
+
+def test_lifting_limits(rt: Runtime, v2: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v2.of(container)
+    update(rt, container, Resources(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000))
+    update(rt, container, Resources(memory_limit_in_bytes=-1, cpu_quota=-1))
+    assert v2.file(container, "memory.swap.max") == "max"
+    assert v2.file(container, "cpu.max") == "max 100000"
+    assert (actual(rt, container).memory_limit_in_bytes, actual(rt, container).cpu_quota) == (0, -1)
+
+
+def test_lifting_the_limit_of_swap_alone(rt: Runtime, v1: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    update(rt, container, Resources(memory_limit_in_bytes=64 * MIB))
+    update(rt, container, Resources(memory_swap_limit_in_bytes=-1))
+    assert v1.file(container, "memory.limit_in_bytes") == str(64 * MIB)
+    assert v1.file(container, "memory.memsw.limit_in_bytes") == "-1"
+
+
+def test_memory_that_is_in_use_cannot_be_taken(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    with pytest.raises(
+        FailedPrecondition,
+        match=rf"linux\.memory_limit_in_bytes 7000000 is less than the 8000000 bytes container {container} uses now"
+        r" \(9000000 with page cache\)",
+    ):
+        update(rt, container, Resources(cpu_shares=512, memory_limit_in_bytes=7_000_000))
+    assert ("update_container", container) not in engine.calls
+    update(rt, container, Resources(memory_limit_in_bytes=8_500_000))
+
+
+@pytest.mark.parametrize(
+    ("resources", "named"),
+    [
+        (
+            Resources(memory_limit_in_bytes=64 * MIB, memory_swap_limit_in_bytes=MIB),
+            r"swap_limit_in_bytes 1048576 is l",
+        ),
+        (Resources(memory_swap_limit_in_bytes=64 * MIB), r"swap_limit_in_bytes 67108864 needs a memory_limit"),
+        (Resources(memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=MIB), r"swap_limit_in_bytes 1048576 needs"),
+    ],
+    ids=["less than memory", "without memory", "with memory unlimited"],
+)
+def test_a_limit_of_swap_that_does_not_fit_that_of_memory(
+    rt: Runtime, engine: RuncEngine, resources: Resources, named: str
+) -> None:
+    container = created(rt, ready_pod(rt))
+    with pytest.raises(InvalidArgument, match=rf"linux\.memory_{named}"):
+        update(rt, container, resources)
+    assert ("update_container", container) not in engine.calls
+
+
+def test_a_file_that_is_not_there_is_noticed_before_docker_is_asked(
+    rt: Runtime, engine: RuncEngine, v2: Groups
+) -> None:
+    container = running(rt, ready_pod(rt))
+    v2.of(container)
+    with pytest.raises(FailedPrecondition, match=r"linux\.unified\['memory\.hihg'\]: this node has no memory\.hihg"):
+        update(rt, container, Resources(cpu_quota=50_000, unified={"memory.hihg": "1"}))
+    assert ("update_container", container) not in engine.calls
+    assert rt.limits.get(container) is None
+
+
+@pytest.fixture
+def kernel_refuses_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+
+    def write(descriptor: int, content: bytes) -> int:
+        if content == b"garbage":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(descriptor, content)
+
+    monkeypatch.setattr(os, "write", write)
+
+
+@pytest.mark.usefixtures("kernel_refuses_garbage")
+def test_a_write_that_fails_after_docker_puts_everything_back(rt: Runtime, v2: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v2.of(container)
+    update(rt, container, Resources(cpu_quota=50_000, memory_limit_in_bytes=64 * MIB, unified={"memory.high": "4096"}))
+    before, kept = actual(rt, container), rt.limits.get(container)
+    with pytest.raises(InvalidArgument, match=r"linux\.unified\['memory\.oom\.group'\]: write 'garbage'"):
+        update(
+            rt,
+            container,
+            Resources(
+                cpu_quota=20_000,
+                cpu_shares=512,
+                memory_limit_in_bytes=32 * MIB,
+                unified={"memory.high": "8192", "memory.oom.group": "garbage"},
+            ),
+        )
+    assert actual(rt, container) == before
+    assert v2.file(container, "cpu.max") == "50000 100000"
+    assert v2.file(container, "memory.high") == "4096"
+    assert (rt.limits.get(container), LimitStore(rt.config.root_directory / "limits").get(container)) == (kept, kept)
+    host = rt.view.container(container).host
+    assert (host.cpu_quota, host.memory, host.memory_swap) == (50_000, 64 * MIB, 64 * MIB)
+
+
+def test_after_an_answer_that_was_lost_docker_has_its_former_fields_again(
+    rt: Runtime, engine: RuncEngine, v1: Groups
+) -> None:
+    """What it never had a value for gets the kernel's: Docker cannot forget a limit."""
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    engine.loses_answers = True
+    with pytest.raises(Unavailable, match="was lost"):
+        update(
+            rt, container, Resources(cpu_quota=20_000, cpu_shares=512, cpuset_cpus="0", memory_limit_in_bytes=64 * MIB)
+        )
+    host = engine.containers[container].host
+    assert (host["CpuQuota"], host["CpuShares"], host["CpusetCpus"]) == (-1, 1024, "0-1")
+    assert v1.file(container, "memory.limit_in_bytes") == "9223372036854771712"
+    assert actual(rt, container).memory_limit_in_bytes == 0
+
+
+def test_what_the_runtime_had_written_before_it_failed_is_put_back(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    engine.runtime_fails = "runc did not terminate successfully"
+    with pytest.raises(ShimError, match="did not terminate"):
+        update(rt, container, Resources(cpu_shares=512, memory_limit_in_bytes=64 * MIB))
+    assert v1.file(container, "cpu.shares") == "1024"
+    assert engine.calls.count(("update_container", container)) == 1
+
+
+def test_an_undo_that_fails_is_told_and_the_rest_is_undone(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    engine.loses_answers, engine.then = True, "docker hangs"
+    failure = failure_of(rt, container, LIMITS)
+    assert isinstance(failure, Unavailable)
+    assert failure.__notes__ == ["undo of the update failed: docker hangs"]
+    assert v1.file(container, "cpu.shares") == "1024"
+
+
+def failure_of(rt: Runtime, container: ContainerId, resources: Resources) -> ShimError:
+    with pytest.raises(ShimError) as failure:
+        update(rt, container, resources)
+    return failure.value
+
+
+def restarted(rt: Runtime) -> Runtime:
+    """What another server finds."""
+    return replace(rt, limits=LimitStore(rt.config.root_directory / "limits"))
+
+
+def test_a_created_container_gets_its_limits_when_it_starts_also_from_another_server(rt: Runtime, v2: Groups) -> None:
+    container = created(rt, ready_pod(rt))
+    update(rt, container, Resources(memory_limit_in_bytes=4 * MIB, unified={"memory.high": "4096"}))
+    assert actual(rt, container).memory_limit_in_bytes == 4 * MIB
+    v2.of(container)
+    start_container(restarted(rt), container_id=container)
+    assert (v2.file(container, "memory.max"), v2.file(container, "memory.high")) == (str(4 * MIB), "4096")
+
+
+@pytest.mark.usefixtures("v2")
+def test_limits_whose_file_is_damaged_keep_a_container_from_starting(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+    update(rt, container, Resources(unified={"memory.high": "4096"}))
+    (file,) = (rt.config.root_directory / "limits").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"4096", b"9096"))
+    after = restarted(rt)
+    with pytest.raises(FailedPrecondition, match="are lost"):
+        start_container(after, container_id=container)
+    assert isinstance(failure_of(after, container, LIMITS), FailedPrecondition)
+    remove_container(after, container_id=container)
+    assert not file.exists()
+
+
+def test_only_what_docker_cannot_keep_is_kept(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+    update(rt, container, LIMITS)
+    assert rt.limits.get(container) is None
+    update(rt, container, Resources(memory_limit_in_bytes=MIB))
+    assert rt.limits.get(container) == Resources(memory_limit_in_bytes=MIB, memory_swap_limit_in_bytes=MIB)
+    update(rt, container, Resources(memory_limit_in_bytes=64 * MIB))
+    assert rt.limits.get(container) == Resources()
+
+
+def test_updates_of_one_container_come_one_after_the_other(rt: Runtime, engine: RuncEngine) -> None:
+    container = created(rt, ready_pod(rt))
+    with engine.held("update_container", container) as gate:
+        threads = [
+            threading.Thread(target=update, args=(rt, container, Resources(cpu_shares=shares))) for shares in (512, 256)
+        ]
+        threads[0].start()
+        gate.wait_entered()
+        threads[1].start()
+        other = created(rt, ready_pod(rt, "other"))
+        update(rt, other, Resources(cpu_quota=20_000))
+        assert engine.calls.count(("update_container", container)) == 1
+    for thread in threads:
+        thread.join()
+    assert actual(rt, container).cpu_shares == 256

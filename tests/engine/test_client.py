@@ -11,7 +11,7 @@ import pytest
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine.client import DockerEngine
-from shim.engine.interface import Engine
+from shim.engine.interface import DiscoveredDevice, Engine, EngineInfo, Runtime
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, ShimError, Unavailable, Unsupported
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
@@ -88,6 +88,26 @@ def test_each_call_asks_for_one_thing(
     asked = [request for request in server.requests if request.line != "GET /version"]
 
     assert [f"{request.method} {request.target}" for request in asked] == [request_line]
+
+
+def test_what_an_engine_tells_of_itself_is_read_as_it_spells_it(adapter: DockerEngine, server: ScriptedServer) -> None:
+    """Keys of most answers are in Pascal case, but not all."""
+    status = {"org.opencontainers.runtime-spec.features": "{}"}
+    answer = {
+        "ID": "i",
+        "CgroupDriver": "systemd",
+        "Runtimes": {"runc": {"path": "/bin/runc", "status": status}, "old": {"path": "old", "runtimeArgs": ["--x"]}},
+        "CDISpecDirs": ["/etc/cdi"],
+        "DiscoveredDevices": [{"Source": "cdi", "ID": "v.com/gpu=0"}],
+    }
+    server.on(f"GET {V}/info", response(200, answer))
+    assert adapter.info() == EngineInfo(
+        id="i",
+        cgroup_driver="systemd",
+        runtimes={"runc": Runtime(path="/bin/runc", status=status), "old": Runtime(path="old")},
+        cdi_spec_dirs=["/etc/cdi"],
+        discovered_devices=[DiscoveredDevice(source="cdi", id="v.com/gpu=0")],
+    )
 
 
 def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServer) -> None:
@@ -180,7 +200,7 @@ def test_a_removal_that_fails_is_told_to_who_waits_for_it(adapter: DockerEngine,
         adapter.wait_removed(ID)
 
 
-def test_start_failures_keep_their_text(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_start_failures_keep_their_cause(adapter: DockerEngine, server: ScriptedServer) -> None:
     text = 'OCI runtime create failed: exec: "/nope": stat /nope: no such file or directory: unknown'
     server.on(f"POST {V}/containers/{ID}/start", response(400, {"message": text}))
 
@@ -188,7 +208,7 @@ def test_start_failures_keep_their_text(adapter: DockerEngine, server: ScriptedS
         adapter.start_container(ID)
 
     assert type(failed.value) is ShimError
-    assert str(failed.value) == f"start container {ID}: {text}"
+    assert str(failed.value) == f'start container {ID}: exec: "/nope": stat /nope: no such file or directory'
 
 
 # Deadlines and cancellation

@@ -3,7 +3,7 @@ import pytest
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine.connection import ConnectionLost, TimedOut
-from shim.engine.errors import NameConflict, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
 from shim.engine.failures import (
     MAX_MESSAGE,
     Refused,
@@ -86,6 +86,9 @@ def test_a_taken_name_tells_its_holder(message: str) -> None:
         (404, f"No such container: {HOLDER}", FailedPrecondition, HOLDER),
         (400, "Unknown runtime specified nope", InvalidArgument, "nope"),
         (500, "no space left on device", ShimError, "no space"),
+        (400, "no command specified", NoCommand, "image a/b:1 names no command"),
+        (400, "No command specified", NoCommand, "image a/b:1 names no command"),
+        (500, "Cannot mkdir: /x is not a directory", FailedPrecondition, "its working directory"),
     ],
 )
 def test_not_found_at_create_is_about_the_image(status: int, message: str, kind: type[ShimError], says: str) -> None:
@@ -104,7 +107,7 @@ def test_not_found_at_create_is_about_the_image(status: int, message: str, kind:
         (404, "network nope not found", FailedPrecondition),
         (409, f"cannot join network of a non running container: {HOLDER}", FailedPrecondition),
         (400, 'exec: "/nope": stat /nope: no such file or directory: unknown', ShimError),
-        (500, "OCI runtime create failed: permission denied", ShimError),
+        (500, "permission denied", ShimError),
     ],
 )
 def test_a_failed_start_is_the_containers_failure(status: int, message: str, kind: type[ShimError]) -> None:
@@ -112,6 +115,15 @@ def test_a_failed_start_is_the_containers_failure(status: int, message: str, kin
 
     assert type(error) is kind
     assert str(error) == f"start container {ID}: {message}"
+
+
+@pytest.mark.parametrize("status", [400, 404, 500])
+def test_a_failed_start_is_told_without_the_layers_above_it(status: int) -> None:
+    message = "failed to create shim task: OCI runtime create failed: runc create failed: permission denied: unknown"
+
+    error = error_from_start_refusal(Refused(status, message), container_id=ID)
+
+    assert str(error) == f"start container {ID}: permission denied"
 
 
 REGISTRY = "127.0.0.1:5000/no/such:1"

@@ -9,13 +9,15 @@ import pytest
 
 from shim import deadline
 from shim.engine.errors import RemovalInProgress
-from shim.engine.interface import ImageSettings
+from shim.engine.interface import ImageSettings, PathKind
 from shim.errors import DeadlineExceeded, ShimError, Unavailable
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
 from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here
+from tests.engine.contract_files import *  # noqa: F403 - collected here
 from tests.engine.contract_processes import *  # noqa: F403 - collected here
 from tests.engine.contract_streams import *  # noqa: F403 - and these
 from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_files import FakeFile
 from tests.fakes.engine_state import ExecScript
 
 
@@ -27,7 +29,15 @@ def fake() -> FakeEngine:
 @pytest.fixture
 def subject(fake: FakeEngine) -> Subject:
     image = "example.org/tests/busybox:1"
-    fake.add_image(image, ImageSettings(labels={IMAGE_LABEL: "image", LABEL: "image"}))
+    fake.add_image(
+        image,
+        ImageSettings(labels={IMAGE_LABEL: "image", LABEL: "image"}),
+        files={
+            "/bin/busybox": b"",
+            "/bin/sh": FakeFile(kind=PathKind.LINK, link="busybox"),
+            "/etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n",
+        },
+    )
     serial = count()
 
     def publish(name: str) -> str:

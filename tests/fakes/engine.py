@@ -19,10 +19,12 @@ from shim.engine.interface import (
     Event,
     ExecInspect,
     JsonObject,
+    PathStat,
     ProcessStream,
     Runtime,
 )
 from shim.errors import FailedPrecondition, NotFound
+from tests.fakes import engine_files
 from tests.fakes.engine_images import FakeImages
 from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id
 
@@ -46,7 +48,10 @@ class FakeEngine(FakeImages):
             driver="overlay2",
             runtimes={"runc": Runtime(path="runc")},
             default_runtime="runc",
+            security_options=["name=seccomp,profile=builtin"],
         )
+        self.mount_label = ""
+        """SELinux label of the containers made from now on."""
         self.execs: dict[str, FakeExec] = {}
         self.attachments: list[tuple[str, AttachOptions]] = []
         self._serial = itertools.count(1)
@@ -94,7 +99,12 @@ class FakeEngine(FakeImages):
             image = self._find_image(str(body.get("Image", "")), what=f"create container {name}: image")
             self._check_name_free(name, what=f"create container {name}")
             made = FakeContainer(
-                id=hex_id(f"{name}-{next(self._serial)}"), name=name, body=dict(body), image=image, created=self._now()
+                id=hex_id(f"{name}-{next(self._serial)}"),
+                name=name,
+                body=dict(body),
+                image=image,
+                created=self._now(),
+                mount_label=self.mount_label,
             )
             self.containers[made.id] = made
             self._emit("container", "create", made.id, made.labels)
@@ -176,6 +186,18 @@ class FakeEngine(FakeImages):
     def list_containers(self) -> list[ContainerSummary]:
         with self._entered("list_containers"):
             return [container.summary() for container in self.containers.values()]
+
+    def stat_path(self, container_id: str, path: str) -> PathStat | None:
+        with self._entered("stat_path", container_id):
+            return engine_files.stat_path(self._container(container_id).image.files, path)
+
+    @contextmanager
+    def archive(self, container_id: str, path: str) -> Iterator[Iterator[bytes]]:
+        with self._entered("archive", container_id):
+            content = engine_files.archive(self._container(container_id).image.files, path)
+            if content is None:
+                raise NotFound(f"read {path} in container {container_id}: nothing is there")
+        yield iter([content[:700], content[700:]])
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         with self._entered("create_exec", container_id):

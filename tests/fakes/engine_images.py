@@ -7,6 +7,7 @@ from typing import Any
 
 from shim.engine.interface import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress, RegistryAuth
 from shim.errors import FailedPrecondition, NotFound
+from tests.fakes.engine_files import FakeFile
 from tests.fakes.engine_orders import Orders
 from tests.fakes.engine_state import FakeContainer, FakeImage, familiar, hex_id
 
@@ -25,10 +26,20 @@ class FakeImages(Orders):
         self._events: list[Event] = []
         self._clock = 0
 
-    def add_image(self, reference: str, settings: ImageSettings | None = None, *, size: int = 1000) -> str:
-        """Have an image here, and return its id."""
+    def add_image(
+        self,
+        reference: str,
+        settings: ImageSettings | None = None,
+        *,
+        size: int = 1000,
+        files: Mapping[str, FakeFile | bytes] | None = None,
+    ) -> str:
+        """Have an image here, and return its id. `files` are by absolute path; bytes are a regular file's."""
+        made = self._made_image(reference, settings, size=size)
+        for path, file in (files or {}).items():
+            made.files[path] = FakeFile(content=file) if isinstance(file, bytes) else file
         with self._changed:
-            return self._add_image(self._made_image(reference, settings, size=size))
+            return self._add_image(made)
 
     def publish_image(self, reference: str, settings: ImageSettings | None = None, *, size: int = 1000) -> str:
         """Offer an image for pulling, and return the id it will have."""

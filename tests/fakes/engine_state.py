@@ -18,6 +18,7 @@ from shim.engine.interface import (
     ImageSummary,
     JsonObject,
 )
+from tests.fakes.engine_files import FakeFile
 
 NEVER = "0001-01-01T00:00:00Z"
 """How Docker writes the zero time."""
@@ -42,6 +43,8 @@ class FakeImage:
     digests: list[str]
     settings: ImageSettings
     size: int
+    files: dict[str, FakeFile] = field(default_factory=dict)
+    """By absolute path."""
 
     def inspect(self) -> ImageInspect:
         return ImageInspect(
@@ -104,6 +107,7 @@ class FakeContainer:
     stdin: FakeInput = field(default_factory=FakeInput)
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
+    mount_label: str = ""
 
     @property
     def running(self) -> bool:
@@ -139,10 +143,12 @@ class FakeContainer:
             state=state,
             config=ContainerSettings(
                 image=str(self.body.get("Image", "")),
+                user=str(self.body.get("User") or self.image.settings.user),
                 labels=self.labels,
                 stop_signal=self.body.get("StopSignal") or self.image.settings.stop_signal,
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
+            mount_label=self.mount_label,
             log_path=f"{directory}/{self.id}-json.log" if told else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )

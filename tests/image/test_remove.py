@@ -100,6 +100,18 @@ def test_in_use_is_refused_with_the_user_named(rt: Runtime, engine: FakeEngine, 
     assert "remove_image" not in {call for call, _ in engine.calls}
 
 
+@pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
+def test_a_mounted_image_is_in_use(rt: Runtime, engine: FakeEngine, *, start: bool) -> None:
+    engine.add_image("model:1")
+    rt.view.refresh_images()
+    mount = pb.Mount(container_path="/model", image=pb.ImageSpec(image="model:1"), readonly=True)
+    container = (running if start else created)(rt, ready_pod(rt), "app", mounts=[mount])
+    with pytest.raises(FailedPrecondition, match=rf"in use by container app \({container[:12]}\)"):
+        remove(rt, "model:1")
+    assert present(rt, "model:1")
+    assert "remove_image" not in {call for call, _ in engine.calls}
+
+
 def test_an_ended_container_does_not_hold_its_image(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)

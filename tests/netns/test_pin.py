@@ -163,6 +163,8 @@ AS_IP_NETNS_SEES_IT = """
 set -e
 mount -t tmpfs tmpfs /run
 mount --make-{propagation} /run
+pins() {{ grep -c nsfs /proc/self/mountinfo || true; }}
+before=$(pins)  # of other programs of this machine
 python() {{ "{python}" -c "from pathlib import Path; from shim.netns.pin import *; $1"; }}
 python 'ensure_pinned(Path("/run/netns/cri-1"), pid={pid})'
 ip netns exec cri-1 cat /proc/net/dev | grep -c lo:
@@ -170,7 +172,7 @@ ip netns add other
 ip netns list | sort
 python 'unpin(Path("/run/netns/cri-1")); unpin(Path("/run/netns/other"))'
 ls /run/netns | wc -l
-grep -c nsfs /proc/self/mountinfo || true
+echo $(($(pins) - before))
 """
 
 

@@ -46,6 +46,10 @@ def test_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: Fake
     assert not any(handler.features.user_namespaces for handler in handlers)
 
 
+def test_only_what_works_is_advertised(rt: Runtime) -> None:
+    assert status(rt, verbose=False).features == pb.RuntimeFeatures(supplemental_groups_policy=True)
+
+
 def test_verbose_tells_settings_and_view(rt: Runtime) -> None:
     told = json.loads(status(rt, verbose=True).info["config"])
     assert told["config"]["root_directory"] == str(rt.config.root_directory)

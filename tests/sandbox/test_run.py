@@ -102,3 +102,22 @@ def test_a_running_holder_of_the_name_keeps_it(rt: Runtime, engine: FakeEngine) 
     sandbox = ready_pod(rt)
     assert holder in engine.containers
     assert rt.view.sandbox(sandbox).name.startswith(name + "_")
+
+
+def test_a_pod_that_asks_for_no_user_costs_no_look(rt: Runtime, engine: FakeEngine) -> None:
+    ready_pod(rt)
+
+    assert [method for method, _ in engine.calls].count("create_container") == 1
+
+
+def test_pause_runs_as_whom_the_pod_asks_for(rt: Runtime, engine: FakeEngine) -> None:
+    context = pb.LinuxSandboxSecurityContext(
+        run_as_user=pb.Int64Value(value=1000),
+        supplemental_groups=[7],
+        namespace_options=pb.NamespaceOption(network=pb.NODE),
+    )
+    sandbox = ready_pod(rt, linux=pb.LinuxPodSandboxConfig(security_context=context))
+
+    body = engine.containers[sandbox].body
+    assert (body["User"], body["HostConfig"]["GroupAdd"]) == ("1000:0", ["7"])
+    assert list(engine.containers) == [sandbox]

@@ -1,19 +1,24 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.users import DockerUser
 from shim.ids import ImageId
 from shim.sandbox.spec import Surroundings, pause_body
 
 AROUND = Surroundings(
     image_id=ImageId("sha256:" + "b" * 64),
+    user=DockerUser(user="1:2", group_add=("3",)),
     labels={"l": "v"},
     resolv_conf="/state/resolv-conf/1",
     cgroup_parent="pod1.slice",
     runtime="runsc",
     oom_score_adj=-998,
     docker_log={"Type": "json-file"},
+    daemon_seccomp="builtin",
+    oci_annotations={"dev.gvisor.x": "y"},
 )
 
 
@@ -58,7 +63,19 @@ def test_pause_keeps_dockers_seccomp_profile_unless_told_otherwise() -> None:
     assert "seccomp=unconfined" in body(seccomp=unconfined)["HostConfig"]["SecurityOpt"]
 
 
+def test_pause_runs_unconfined_only_where_docker_has_no_seccomp() -> None:
+    context = pb.LinuxPodSandboxConfig(security_context=pb.LinuxSandboxSecurityContext())
+    bare = pause_body(pb.PodSandboxConfig(linux=context), replace(AROUND, daemon_seccomp=""))
+    assert "seccomp=unconfined" in bare["HostConfig"]["SecurityOpt"]
+
+
+def test_annotations_and_user_namespace() -> None:
+    host = body()["HostConfig"]
+    assert host["Annotations"] == {"dev.gvisor.x": "y"}
+    assert host["UsernsMode"] == "host"
+
+
 def test_users_and_groups() -> None:
-    made = body(run_as_user=pb.Int64Value(value=1), run_as_group=pb.Int64Value(value=2), supplemental_groups=[3])
+    made = body()
     assert made["User"] == "1:2"
     assert made["HostConfig"]["GroupAdd"] == ["3"]

@@ -1,12 +1,15 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.store import CheckpointStore
 from shim.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
+from shim.sandbox.update import update_pod_sandbox_resources
 from tests.pods import ready_pod, running
 
 
@@ -35,3 +38,21 @@ def test_an_unknown_sandbox(rt: Runtime) -> None:
         pod_sandbox_status(rt, sandbox_id="f" * 64, verbose=False)
     with pytest.raises(InvalidArgument):
         pod_sandbox_status(rt, sandbox_id="", verbose=False)
+
+
+def test_verbose_tells_the_resources_of_the_pod_as_they_were_told_last(rt: Runtime) -> None:
+    context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))
+    first, second = pb.LinuxContainerResources(cpu_shares=7), pb.LinuxContainerResources(cpu_shares=9)
+    sandbox = ready_pod(rt, linux=pb.LinuxPodSandboxConfig(security_context=context, overhead=first, resources=first))
+
+    def told() -> tuple[dict[str, str], dict[str, str]]:
+        info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])
+        return info["overhead"], info["resources"]
+
+    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "7"})
+    request = pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, overhead=first, resources=second)
+    update_pod_sandbox_resources(rt, request=request)
+    after_a_restart = replace(rt, checkpoints=CheckpointStore(rt.config.root_directory / "sandboxes"))
+    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})
+    rt = after_a_restart
+    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})

@@ -136,6 +136,7 @@ def test_container_of_ours(recording: Recording) -> None:
     assert found.log_path == "/var/log/pods/shop_web-0/running/2.log"
     assert (found.stop_signal, found.image_id) == ("SIGQUIT", recording.inspect("running").image)
     assert (found.host.memory, found.host.cpu_quota, found.host.cpu_shares) == (64 << 20, 50000, 512)
+    assert found.user == "1000:2000"
     assert (dict(found.config.labels), dict(found.config.annotations)) == ({"tier": "front"}, {"k": "v"})
 
 

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
 from shim.cri.validate.container import container_config
+from shim.cri.validate.limits import resources
 from shim.cri.validate.pod import log_directory, sandbox_config
 from shim.cri.validate.rules import well_formed
 from shim.errors import InvalidArgument
@@ -83,22 +84,21 @@ def port_forward(request: pb.PortForwardRequest) -> None:
     pod_sandbox_id(request)
     for index, port in enumerate(request.port):
         rules.between(port, least=1, most=rules.MAX_PORT, field=f"port[{index}]")
-    if len(request.port) > rules.MAX_FORWARDED_PORTS:
-        raise InvalidArgument(f"port has {len(request.port)} entries, at most {rules.MAX_FORWARDED_PORTS} are allowed")
+    rules.at_most(request.port, rules.MAX_FORWARDED_PORTS, field="port")
 
 
 def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:
     """UpdateContainerResources."""
     container_id(request)
     rules.required(request, "linux")
-    rules.resources(request.linux, field="linux")
+    resources(request.linux, field="linux")
 
 
 def update_pod_sandbox_resources(request: pb.UpdatePodSandboxResourcesRequest) -> None:
     """UpdatePodSandboxResources."""
     pod_sandbox_id(request)
-    rules.resources(request.overhead, field="overhead")
-    rules.resources(request.resources, field="resources")
+    resources(request.overhead, field="overhead")
+    resources(request.resources, field="resources")
 
 
 def pod_sandbox_id(request: Message) -> None:

@@ -1,16 +1,15 @@
 """What a container may be configured with."""
 
-import posixpath
-
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.limits import resources
+from shim.cri.validate.mounts import cdi_devices, container_mounts, host_devices
+from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
 from shim.names import check_name_part
 
 RESERVED_NAME = "POD"
 """The name that pause containers have in `docker ps`."""
-
-_DEVICE_PERMISSIONS = frozenset("rwm")
 
 
 def container_config(config: pb.ContainerConfig, *, field: str) -> None:
@@ -22,11 +21,13 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
     if config.working_dir:
         rules.absolute(config.working_dir, field=f"{field}.working_dir")
     _log_path(config.log_path, field=f"{field}.log_path")
-    _mounts(config, field=f"{field}.mounts")
-    _devices(config, field=field)
+    container_mounts(config, field=f"{field}.mounts")
+    host_devices(config, field=f"{field}.devices")
+    cdi_devices(config, field=f"{field}.CDI_devices")
     rules.labels_and_annotations(config, field=field)
-    rules.resources(config.linux.resources, field=f"{field}.linux.resources")
+    resources(config.linux.resources, field=f"{field}.linux.resources")
     _security(config.linux.security_context, field=f"{field}.linux.security_context")
+    rules.no_windows(config, field=field)
 
 
 def _name(name: str, *, field: str) -> None:
@@ -51,31 +52,6 @@ def _log_path(path: str, *, field: str) -> None:
     rules.no_parent(path, field=field)
 
 
-def _mounts(config: pb.ContainerConfig, *, field: str) -> None:
-    taken: dict[str, int] = {}
-    for index, mount in enumerate(config.mounts):
-        at = f"{field}[{index}]"
-        rules.required(mount, "container_path", field=at)
-        if not mount.HasField("image"):
-            rules.absolute(mount.host_path, field=f"{at}.host_path")
-        target = posixpath.normpath("/" + mount.container_path.lstrip("/"))
-        if target == "/":
-            raise InvalidArgument(f"{at}.container_path {mount.container_path!r} is the root of the container")
-        if taken.setdefault(target, index) != index:
-            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{taken[target]}]")
-
-
-def _devices(config: pb.ContainerConfig, *, field: str) -> None:
-    for index, device in enumerate(config.devices):
-        at = f"{field}.devices[{index}]"
-        rules.absolute(device.host_path, field=f"{at}.host_path")
-        rules.absolute(device.container_path or device.host_path, field=f"{at}.container_path")
-        if not _DEVICE_PERMISSIONS.issuperset(device.permissions):
-            raise InvalidArgument(f"{at}.permissions {device.permissions!r} may hold only r, w and m")
-    for index, cdi in enumerate(config.CDI_devices):
-        rules.required(cdi, "name", field=f"{field}.CDI_devices[{index}]")
-
-
 def _security(context: pb.LinuxContainerSecurityContext, *, field: str) -> None:
     rules.ids(context, field=field)
     has_user = context.HasField("run_as_user")
@@ -86,6 +62,7 @@ def _security(context: pb.LinuxContainerSecurityContext, *, field: str) -> None:
     if ":" in context.run_as_username:
         # Docker would read what follows as a group.
         raise InvalidArgument(f"{field}.run_as_username {context.run_as_username!r} must not hold ':'")
+    selinux(context.selinux_options, field=f"{field}.selinux_options")
     rules.namespaces(
         context.namespace_options,
         pid=(pb.POD, pb.CONTAINER, pb.NODE, pb.TARGET),

@@ -5,6 +5,8 @@ import re
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import rules
+from shim.cri.validate.limits import resources
+from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
@@ -23,6 +25,7 @@ def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
     _port_mappings(config, field=f"{field}.port_mappings")
     rules.labels_and_annotations(config, field=field)
     _linux(config.linux, field=f"{field}.linux")
+    rules.no_windows(config, field=field)
 
 
 def log_directory(path: str, *, field: str) -> None:
@@ -75,8 +78,8 @@ def _linux(linux: pb.LinuxPodSandboxConfig, *, field: str) -> None:
     for key in linux.sysctls:
         if not key or "=" in key or key.split() != [key]:
             raise InvalidArgument(f"{field}.sysctls: {key!r} is not the name of a sysctl")
-    rules.resources(linux.overhead, field=f"{field}.overhead")
-    rules.resources(linux.resources, field=f"{field}.resources")
+    resources(linux.overhead, field=f"{field}.overhead")
+    resources(linux.resources, field=f"{field}.resources")
     _security(linux.security_context, field=f"{field}.security_context")
 
 
@@ -84,4 +87,5 @@ def _security(context: pb.LinuxSandboxSecurityContext, *, field: str) -> None:
     rules.ids(context, field=field)
     if context.HasField("run_as_group") and not context.HasField("run_as_user"):
         raise InvalidArgument(f"{field}.run_as_group needs run_as_user")
+    selinux(context.selinux_options, field=f"{field}.selinux_options")
     rules.namespaces(context.namespace_options, pid=(pb.POD, pb.CONTAINER, pb.NODE), field=f"{field}.namespace_options")

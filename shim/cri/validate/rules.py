@@ -3,7 +3,7 @@
 Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
 """
 
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sized
 from pathlib import PurePosixPath
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -13,9 +13,7 @@ from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.names import check_name_part
-
-MAX_ID = (1 << 31) - 1
-"""Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
+from shim.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
@@ -24,16 +22,6 @@ MAX_PORT = (1 << 16) - 1
 
 MAX_FORWARDED_PORTS = 100
 """Of one PortForward: a WebSocket connection has two channels for each, and a byte to name them."""
-
-_LEAST = {
-    "cpu_period": 0,
-    "cpu_quota": -1,  # no limit
-    "cpu_shares": 0,
-    "memory_limit_in_bytes": -1,  # no limit
-    "memory_swap_limit_in_bytes": -1,  # no limit
-    "oom_score_adj": -1000,
-}
-_MAX_OOM_SCORE_ADJ = 1000
 
 
 def well_formed(message: Message, *, field: str = "") -> None:
@@ -86,6 +74,12 @@ def between(value: int, *, least: int, most: int, field: str) -> None:
         raise InvalidArgument(f"{field} {value} is not between {least} and {most}")
 
 
+def at_most(entries: Sized, limit: int, *, field: str) -> None:
+    """Check the length of a list."""
+    if len(entries) > limit:
+        raise InvalidArgument(f"{field} has {len(entries)} entries, at most {limit} are allowed")
+
+
 def not_negative(value: int, *, field: str) -> None:
     """Check a number of seconds or the like."""
     if value < 0:
@@ -122,19 +116,17 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
         raise InvalidArgument(f"{field}.target_id is empty, but pid is TARGET")
     if options.HasField("userns_options"):
         _mode(options.userns_options.mode, (pb.POD, pb.NODE), field=f"{field}.userns_options.mode")
+        if options.userns_options.mode == pb.NODE and (options.userns_options.uids or options.userns_options.gids):
+            raise InvalidArgument(f"{field}.userns_options: mode NODE has no mappings of its own")
         if options.userns_options.mode == pb.POD:
             # Status reports so for every handler; Docker has user namespaces for the whole daemon only.
             raise FailedPrecondition(f"{field}.userns_options: user namespaces are not supported by Docker")
 
 
-def resources(wanted: pb.LinuxContainerResources, *, field: str) -> None:
-    """Check CPU, memory and OOM score."""
-    for name, least in _LEAST.items():
-        value = getattr(wanted, name)
-        if value < least:
-            raise InvalidArgument(f"{field}.{name} {value} is less than {least}")
-    if wanted.oom_score_adj > _MAX_OOM_SCORE_ADJ:
-        raise InvalidArgument(f"{field}.oom_score_adj {wanted.oom_score_adj} is more than {_MAX_OOM_SCORE_ADJ}")
+def no_windows(config: Message, *, field: str) -> None:
+    """Check that nothing is asked for that only Windows has. An empty message asks for nothing."""
+    for descriptor, _ in config.windows.ListFields():  # type: ignore[attr-defined]
+        raise InvalidArgument(f"{field}.windows.{descriptor.name} is for Windows, and this node runs Linux")
 
 
 def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:

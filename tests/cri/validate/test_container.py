@@ -4,8 +4,9 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import create_container
-from shim.cri.validate.rules import MAX_ID, MAX_LABEL_BYTES
+from shim.cri.validate.rules import MAX_LABEL_BYTES
 from shim.errors import FailedPrecondition, InvalidArgument
+from shim.passwd import MAX_ID
 
 Change = Callable[[pb.CreateContainerRequest], object]
 
@@ -28,7 +29,9 @@ def request() -> pb.CreateContainerRequest:
             mounts=[
                 pb.Mount(container_path="/data", host_path="/var/lib/x"),
                 pb.Mount(container_path="/data/in", host_path="/var/lib/x"),
-                pb.Mount(container_path="/model", image=pb.ImageSpec(image="model")),
+                pb.Mount(
+                    container_path="/model", image=pb.ImageSpec(image="model"), image_sub_path="a/b", readonly=True
+                ),
             ],
             devices=[pb.Device(host_path="/dev/null", container_path="/dev/n", permissions="rw")],
             labels={"io.kubernetes.container.name": "app"},
@@ -73,10 +76,9 @@ GOOD: dict[str, Change] = {
         lambda r: context(r).ClearField("run_as_user"),
         lambda r: setattr(context(r), "run_as_username", "www-data"),
     ),
-    "container-path-relative": lambda r: r.config.mounts.add(container_path="etc/x", host_path="/x"),
-    "device-under-its-own-name": lambda r: r.config.devices.add(host_path="/dev/fuse"),
     "dots-in-a-log-name": lambda r: setattr(r.config, "log_path", "app/..3.log"),
     "no-log": lambda r: r.config.ClearField("log_path"),
+    "nothing-for-windows": lambda r: r.config.windows.SetInParent(),
 }
 
 
@@ -129,49 +131,20 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda r: setattr(r.config, "log_path", "/etc/passwd"),
         "config.log_path '/etc/passwd' is not relative",
     ),
-    "mount-relative-host-path": (
-        lambda r: r.config.mounts.add(container_path="/x", host_path="x"),
-        "config.mounts[3].host_path 'x' is not an absolute path",
+    "selinux-level": (
+        lambda r: setattr(context(r).selinux_options, "level", "x"),
+        "config.linux.security_context.selinux_options.level 'x' is not a level",
     ),
-    "mount-no-host-path": (
-        lambda r: r.config.mounts.add(container_path="/x"),
-        "config.mounts[3].host_path '' is not an absolute path",
+    "windows": (
+        lambda r: setattr(r.config.windows.resources, "cpu_count", 1),
+        "config.windows.resources is for Windows",
     ),
-    "mount-no-container-path": (
-        lambda r: r.config.mounts.add(host_path="/x"),
-        "config.mounts[3].container_path is empty",
-    ),
-    "mount-root": (
-        lambda r: r.config.mounts.add(host_path="/x", container_path="/a/.."),
-        "config.mounts[3].container_path '/a/..' is the root of the container",
-    ),
-    "mount-slashes": (
-        lambda r: r.config.mounts.add(host_path="/x", container_path="//"),
-        "config.mounts[3].container_path '//' is the root of the container",
-    ),
-    "mount-twice": (
-        lambda r: r.config.mounts.add(host_path="/x", container_path="data/"),
-        "config.mounts[3].container_path /data is the same as that of config.mounts[0]",
-    ),
-    "mount-propagation": (
-        lambda r: r.config.mounts.add(
-            host_path="/x", container_path="/x", propagation=pb.MountPropagation.ValueType(3)
+    "mappings-of-the-node": (
+        lambda r: context(r).namespace_options.userns_options.CopyFrom(
+            pb.UserNamespace(mode=pb.NODE, uids=[pb.IDMapping(length=1)])
         ),
-        "config.mounts[3].propagation has the unknown value 3",
+        "config.linux.security_context.namespace_options.userns_options: mode NODE has no mappings",
     ),
-    "device-relative": (
-        lambda r: r.config.devices.add(host_path="dev/x"),
-        "config.devices[1].host_path 'dev/x' is not an absolute path",
-    ),
-    "device-container-path": (
-        lambda r: r.config.devices.add(host_path="/dev/x", container_path="x"),
-        "config.devices[1].container_path 'x' is not an absolute path",
-    ),
-    "device-permissions": (
-        lambda r: r.config.devices.add(host_path="/dev/x", permissions="rx"),
-        "config.devices[1].permissions 'rx' may hold only r, w and m",
-    ),
-    "cdi-no-name": (lambda r: r.config.CDI_devices.add(), "config.CDI_devices[1].name is empty"),
     "label-own": (
         lambda r: r.config.labels.update({"io.kubernetes.sandbox.id": "x"}),
         "config.labels: the key 'io.kubernetes.sandbox.id' is reserved",
@@ -182,11 +155,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "cpu-quota": (
         lambda r: setattr(r.config.linux.resources, "cpu_quota", -2),
-        "config.linux.resources.cpu_quota -2 is less than -1",
+        "config.linux.resources.cpu_quota -2 is neither -1 nor at least 1000",
     ),
     "cpu-period": (
         lambda r: setattr(r.config.linux.resources, "cpu_period", -1),
-        "config.linux.resources.cpu_period -1 is less than 0",
+        "config.linux.resources.cpu_period -1 is not between 1000 and 1000000",
     ),
     "swap": (
         lambda r: setattr(r.config.linux.resources, "memory_swap_limit_in_bytes", -2),
@@ -194,11 +167,11 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "oom-high": (
         lambda r: setattr(r.config.linux.resources, "oom_score_adj", 1001),
-        "config.linux.resources.oom_score_adj 1001 is more than 1000",
+        "config.linux.resources.oom_score_adj 1001 is not between -1000 and 1000",
     ),
     "oom-low": (
         lambda r: setattr(r.config.linux.resources, "oom_score_adj", -1001),
-        "config.linux.resources.oom_score_adj -1001 is less than -1000",
+        "config.linux.resources.oom_score_adj -1001 is not between -1000 and 1000",
     ),
     "uid-large": (
         lambda r: setattr(context(r).run_as_user, "value", MAX_ID + 1),

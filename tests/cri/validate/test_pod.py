@@ -4,8 +4,9 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import run_pod_sandbox
-from shim.cri.validate.rules import MAX_ID, MAX_LABEL_BYTES
+from shim.cri.validate.rules import MAX_LABEL_BYTES
 from shim.errors import FailedPrecondition, InvalidArgument
+from shim.passwd import MAX_ID
 
 Change = Callable[[pb.PodSandboxConfig], object]
 
@@ -97,6 +98,14 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda c: c.dns_config.searches.append(""),
         "config.dns_config.searches[1] '' is not one word",
     ),
+    "selinux-type": (
+        lambda c: setattr(context(c).selinux_options, "type", "a:b"),
+        "config.linux.security_context.selinux_options.type 'a:b' may hold only",
+    ),
+    "windows": (
+        lambda c: setattr(c.windows.security_context, "host_process", True),
+        "config.windows.security_context is for Windows",
+    ),
     "container-port-0": (
         lambda c: c.port_mappings.add(host_port=1),
         "config.port_mappings[4].container_port 0 is not between 1 and 65535",
@@ -156,7 +165,7 @@ BAD: dict[str, tuple[Change, str]] = {
     ),
     "resources": (
         lambda c: setattr(c.linux.resources, "cpu_shares", -1),
-        "config.linux.resources.cpu_shares -1 is less than 0",
+        "config.linux.resources.cpu_shares -1 is not between 2 and 262144",
     ),
     "uid-large": (
         lambda c: setattr(context(c).run_as_user, "value", MAX_ID + 1),

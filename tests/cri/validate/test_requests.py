@@ -68,7 +68,7 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
     "update-shares": (
         validate.update_container_resources,
         pb.UpdateContainerResourcesRequest(container_id="c", linux=pb.LinuxContainerResources(cpu_shares=-1)),
-        "linux.cpu_shares -1 is less than 0",
+        "linux.cpu_shares -1 is not between 2 and 262144",
     ),
     "update-pod-no-id": (
         validate.update_pod_sandbox_resources,
@@ -78,7 +78,7 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
     "update-pod-overhead": (
         validate.update_pod_sandbox_resources,
         pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="p", overhead=pb.LinuxContainerResources(cpu_period=-1)),
-        "overhead.cpu_period -1 is less than 0",
+        "overhead.cpu_period -1 is not between 1000 and 1000000",
     ),
     "sandbox-no-id": (validate.pod_sandbox_id, pb.PodSandboxStatusRequest(), "pod_sandbox_id is empty"),
     "container-no-id": (validate.container_id, pb.ContainerStatusRequest(), "container_id is empty"),

@@ -1,0 +1,164 @@
+"""Limits of containers as the kernel has them: what each field of the CRI becomes in the files of a control group."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from integration.conftest import Served
+from integration.cri import Cri
+from shim.api.v1 import api_pb2 as pb
+
+MIB = 1 << 20
+ROOT = Path("/sys/fs/cgroup")
+V2 = (ROOT / "cgroup.controllers").exists()
+NONE = "max" if V2 else "9223372036854771712"
+"""No limit of memory, as the kernel writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One field: what is asked for, which the status tells again, and what the kernel has then."""
+
+    asked: dict[str, Any]
+    v1: dict[str, str]
+    v2: dict[str, str]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What the files of this machine's version say."""
+        return self.v2 if V2 else self.v1
+
+
+CASES = {
+    "cpu period": Case(
+        asked={"cpu_period": 50_000, "cpu_quota": 30_000},
+        v1={"cpu.cfs_period_us": "50000", "cpu.cfs_quota_us": "30000"},
+        v2={"cpu.max": "30000 50000"},
+    ),
+    "cpu quota": Case(
+        asked={"cpu_quota": 25_000},
+        v1={"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "25000"},
+        v2={"cpu.max": "25000 100000"},
+    ),
+    "no cpu quota": Case(asked={"cpu_quota": -1}, v1={"cpu.cfs_quota_us": "-1"}, v2={"cpu.max": "max 100000"}),
+    "cpu shares": Case(asked={"cpu_shares": 512}, v1={"cpu.shares": "512"}, v2={}),
+    "cpus": Case(asked={"cpuset_cpus": "0"}, v1={"cpuset.cpus": "0"}, v2={"cpuset.cpus": "0"}),
+    "memory nodes": Case(asked={"cpuset_mems": "0"}, v1={"cpuset.mems": "0"}, v2={"cpuset.mems": "0"}),
+    "memory": Case(
+        asked={"memory_limit_in_bytes": 64 * MIB},
+        v1={"memory.limit_in_bytes": str(64 * MIB), "memory.memsw.limit_in_bytes": str(64 * MIB)},
+        v2={"memory.max": str(64 * MIB), "memory.swap.max": "0"},
+    ),
+    "memory in no whole pages": Case(
+        asked={"memory_limit_in_bytes": 100_000_000},
+        v1={"memory.limit_in_bytes": "99999744"},
+        v2={"memory.max": "99999744"},
+    ),
+    "memory below Docker's least": Case(
+        asked={"memory_limit_in_bytes": 4 * MIB},
+        v1={"memory.limit_in_bytes": str(4 * MIB), "memory.memsw.limit_in_bytes": str(4 * MIB)},
+        v2={"memory.max": str(4 * MIB), "memory.swap.max": "0"},
+    ),
+    "swap": Case(
+        asked={"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": 96 * MIB},
+        v1={"memory.limit_in_bytes": str(64 * MIB), "memory.memsw.limit_in_bytes": str(96 * MIB)},
+        v2={"memory.max": str(64 * MIB), "memory.swap.max": str(32 * MIB)},
+    ),
+    "any swap": Case(
+        asked={"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": -1},
+        v1={"memory.limit_in_bytes": str(64 * MIB), "memory.memsw.limit_in_bytes": NONE},
+        v2={"memory.max": str(64 * MIB), "memory.swap.max": "max"},
+    ),
+    "swap below Docker's least": Case(
+        asked={"memory_limit_in_bytes": 4 * MIB, "memory_swap_limit_in_bytes": 5 * MIB},
+        v1={"memory.limit_in_bytes": str(4 * MIB), "memory.memsw.limit_in_bytes": str(5 * MIB)},
+        v2={"memory.max": str(4 * MIB), "memory.swap.max": str(MIB)},
+    ),
+}
+"""What can be set at create and changed later."""
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "cpu quota": ({"cpu_quota": -2}, "cpu_quota -2"),
+    "cpu period": ({"cpu_period": 999}, "cpu_period 999"),
+    "cpu shares": ({"cpu_shares": 1}, "cpu_shares 1"),
+    "cpus": ({"cpuset_cpus": "first"}, "cpuset_cpus 'first'"),
+    "cpus this machine does not have": ({"cpuset_cpus": "8000"}, "8000"),
+    "memory nodes": ({"cpuset_mems": "1-0"}, "cpuset_mems: 1-0"),
+    "memory": ({"memory_limit_in_bytes": -2}, "memory_limit_in_bytes -2"),
+    "swap below memory": (
+        {"memory_limit_in_bytes": 64 * MIB, "memory_swap_limit_in_bytes": 32 * MIB},
+        "memory_swap_limit_in_bytes 33554432 is less than memory_limit_in_bytes",
+    ),
+    "oom score": ({"oom_score_adj": 1001}, "oom_score_adj 1001"),
+    "huge pages": ({"hugepage_limits": [pb.HugepageLimit(page_size="some")]}, "hugepage_limits[0].page_size 'some'"),
+    "no tasks": ({"unified": {"pids.max": "0"}}, "unified['pids.max']"),
+    "a path": ({"unified": {"../x": "1"}}, "unified: '../x'"),
+    "a path below": ({"unified": {"a/b": "1"}}, "unified: 'a/b'"),
+    "an empty key": ({"unified": {"": "1"}}, "unified: ''"),
+    "a NUL": ({"unified": {"memory.high\0": "1"}}, "unified key holds a NUL"),
+    "10,000 keys": ({"unified": {f"memory.x{number}": "1" for number in range(10_000)}}, "unified has 10000 keys"),
+    "what moves processes": ({"unified": {"cgroup.procs": "1"}}, "'cgroup.procs'"),
+}
+"""What is refused with InvalidArgument, and what the message names behind the path of the field."""
+if not V2:
+    REFUSED["unified"] = ({"unified": {"memory.high": "1048576"}}, "unified needs cgroup v2")
+
+
+def path_of(served: Served, container: str, name: str) -> Path:
+    """A file of a container's group, in whichever tree has it."""
+    parent = served.engine.cgroup_parent.strip("/")
+    found = [*ROOT.glob(f"{parent}/{container}/{name}"), *ROOT.glob(f"*/{parent}/{container}/{name}")]
+    return found[0]
+
+
+def huge_page_files(served: Served, container: str) -> list[Path]:
+    """The limits of huge pages of 2 MiB: in use, and reserved where the kernel tells the two apart."""
+    parent = served.engine.cgroup_parent.strip("/")
+    names = ("limit_in_bytes", "rsvd.limit_in_bytes", "max", "rsvd.max")
+    patterns = [f"{tree}{parent}/{container}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
+    return [path for pattern in patterns for path in ROOT.glob(pattern)]
+
+
+def kernel(served: Served, container: str, names: dict[str, str]) -> dict[str, str]:
+    """What these files say now."""
+    return {name: path_of(served, container, name).read_text().strip() for name in names}
+
+
+def told(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
+    """What ContainerStatus tells of these fields."""
+    linux = cri.container_status(container).resources.linux
+    return {name: getattr(linux, name) for name in names}
+
+
+def update(cri: Cri, container: str, **fields: Any) -> None:
+    """Change these fields of a container."""
+    linux = pb.LinuxContainerResources(**fields)
+    cri.runtime.UpdateContainerResources(pb.UpdateContainerResourcesRequest(container_id=container, linux=linux))
+
+
+def limited(**fields: Any) -> pb.LinuxContainerConfig:
+    """The field `linux` of a container with these limits."""
+    return pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(**fields))
+
+
+@contextmanager
+def limited_huge_pages(served: Served) -> Iterator[bool]:
+    """Let groups of containers have limits of huge pages in the block, where the kernel can; says whether.
+
+    On a hybrid machine the controller is in the tree of version 2, where nobody hands it to the groups below.
+    """
+    tree = ROOT / "unified"
+    if V2 or (ROOT / "hugetlb").exists():
+        yield V2 or any((ROOT / "hugetlb").glob("hugetlb.2MB.*"))
+        return
+    parent = tree / served.engine.cgroup_parent.strip("/")
+    if "hugetlb" not in (tree / "cgroup.controllers").read_text() or not parent.exists():
+        yield False
+        return
+    for group in (tree, parent):
+        (group / "cgroup.subtree_control").write_text("+hugetlb")
+    yield True
+    for group in (parent, tree):
+        (group / "cgroup.subtree_control").write_text("-hugetlb")

@@ -1,0 +1,447 @@
+"""Directories of the node in containers: `config.mounts` with host paths."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from integration.conftest import Images, Served
+from integration.pods.kubelet import Kubelet, Pod, failure, secured, wait_image
+from shim.api.v1 import api_pb2 as pb
+
+Code = grpc.StatusCode
+PRIVATE, IN, BOTH = pb.PROPAGATION_PRIVATE, pb.PROPAGATION_HOST_TO_CONTAINER, pb.PROPAGATION_BIDIRECTIONAL
+OLD = "20.10"
+
+
+def bound(path: Path, at: str = "/data", **fields: Any) -> pb.Mount:
+    return pb.Mount(host_path=str(path), container_path=at, **fields)
+
+
+def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as raised:
+        call()
+    return failure(raised)
+
+
+# --- host paths -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_directory_of_the_node_is_mounted(kubelet: Kubelet, pod: Pod, tmp_path: Path, readonly: bool) -> None:
+    (tmp_path / "note").write_text("hello")
+    mount = bound(tmp_path, readonly=readonly)
+
+    container = kubelet.started(pod, mounts=[mount])
+
+    assert kubelet.inside(container, "cat /data/note") == "hello"
+    assert kubelet.cri.exec(container, "touch", "/data/new").exit_code == (1 if readonly else 0)
+    assert (tmp_path / "new").exists() is not readonly
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
+def test_a_missing_host_path_becomes_a_directory(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    container = kubelet.started(pod, mounts=[bound(tmp_path / "not/there")])
+
+    assert kubelet.cri.exec(container, "touch", "/data/x").exit_code == 0
+    assert (tmp_path / "not/there/x").exists()
+
+
+def test_links_and_parents_on_the_node_are_followed(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "real/below").mkdir(parents=True)
+    (tmp_path / "real/note").write_text("behind")
+    (tmp_path / "link").symlink_to("real/below")
+    mounts = [bound(tmp_path / "link/..", "/up"), bound(tmp_path / "link/../../link", "/link")]
+
+    container = kubelet.started(pod, mounts=mounts)
+
+    assert kubelet.inside(container, "cat /up/note; ls /link") == "behind"
+    assert list(kubelet.cri.container_status(container).mounts) == mounts
+
+
+def test_a_single_file_is_mounted(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("1.2.3.4 here\n")
+
+    container = kubelet.started(pod, mounts=[bound(tmp_path / "hosts", "/etc/hosts")])
+
+    assert kubelet.inside(container, "cat /etc/hosts") == "1.2.3.4 here\n"
+
+
+def test_a_socket_and_a_pipe_are_mounted(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        mounts = [bound(tmp_path / "s", "/run/agent.sock"), bound(tmp_path / "pipe", "/run/pipe")]
+        container = kubelet.started(pod, mounts=mounts)
+
+    assert kubelet.cri.exec(container, "test", "-S", "/run/agent.sock", "-a", "-p", "/run/pipe").exit_code == 0
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """A directory with paths that lead nowhere."""
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to(tmp_path / "coming.sock")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("file/below", "Not a directory"),
+        ("loop", "Too many levels of symbolic links"),
+        ("dangling", "where nothing is"),
+        ("n" * 256, "File name too long"),
+    ],
+    ids=["below a file", "loop", "dangling", "too long"],
+)
+def test_a_host_path_that_leads_nowhere_is_refused(
+    kubelet: Kubelet, pod: Pod, traps: Path, name: str, reason: str
+) -> None:
+    before = sorted(traps.rglob("*"))
+
+    code, message = refusal(lambda: kubelet.created(pod, mounts=[bound(traps / "ok"), bound(traps / name, "/x")]))
+
+    assert code == Code.FAILED_PRECONDITION
+    assert f"config.mounts[1].host_path {traps / name}: " in message
+    assert reason in message
+    assert sorted(set(traps.rglob("*")) - {traps / "ok"}) == before
+
+
+# --- container paths --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        ("data", "/data"),
+        ("/a/../b/./c", "/b/c"),
+        ("//double//", "/double"),
+        ("/../../up", "/up"),
+        ("/dev/shm", "/dev/shm"),
+    ],
+    ids=["relative", "dots", "slashes", "above the root", "shared memory"],
+)
+def test_a_container_path_is_cleaned(kubelet: Kubelet, pod: Pod, tmp_path: Path, path: str, seen: str) -> None:
+    (tmp_path / "note").write_text("hello")
+    mount = bound(tmp_path, path)
+
+    container = kubelet.started(pod, mounts=[mount])
+
+    assert kubelet.inside(container, f"cat {seen}/note") == "hello"
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
+def test_resolv_conf_may_be_the_containers_own(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("nameserver 192.0.2.99\n")
+
+    container = kubelet.started(pod, mounts=[bound(tmp_path / "mine", "//etc/./resolv.conf")])
+
+    assert kubelet.inside(container, "cat /etc/resolv.conf") == "nameserver 192.0.2.99\n"
+
+
+BAD: dict[str, tuple[list[pb.Mount], str]] = {
+    "root": ([bound(Path("/tmp"), "/x/..")], "config.mounts[0].container_path '/x/..' is the root"),
+    "same": (
+        [bound(Path("/tmp"), "/x"), bound(Path("/tmp"), "/y/../x/")],
+        "config.mounts[1].container_path /x is the same as that of config.mounts[0]",
+    ),
+    "relative host path": ([bound(Path("tmp"))], "config.mounts[0].host_path 'tmp' is not an absolute path"),
+    "NUL in host path": ([bound(Path("/tmp\0/etc"))], "config.mounts[0].host_path holds a NUL"),
+    "NUL in container path": ([bound(Path("/tmp"), "/x\0y")], "config.mounts[0].container_path holds a NUL"),
+    "sub-path of a host path": (
+        [bound(Path("/tmp"), image_sub_path="x")],
+        "config.mounts[0].image_sub_path is given, but image is not",
+    ),
+    "propagation": (
+        [bound(Path("/tmp"), propagation=pb.MountPropagation.ValueType(9))],
+        "config.mounts[0].propagation has the unknown value 9",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mounts", "message"), BAD.values(), ids=BAD)
+def test_a_mount_is_refused_by_the_name_of_the_field(
+    kubelet: Kubelet, pod: Pod, mounts: list[pb.Mount], message: str
+) -> None:
+    code, said = refusal(lambda: kubelet.created(pod, mounts=mounts))
+
+    assert code == Code.INVALID_ARGUMENT
+    assert said.startswith(message)
+
+
+def test_ten_thousand_mounts_are_refused_at_once(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    mounts = [bound(tmp_path / str(number), f"/data/{number}") for number in range(10_000)]
+    begun = time.monotonic()
+
+    answer = refusal(lambda: kubelet.created(pod, mounts=mounts))
+
+    assert answer == (Code.INVALID_ARGUMENT, "config.mounts has 10000 entries, at most 1000 are allowed")
+    assert time.monotonic() - begun < 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_many_mounts_work(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    mounts = [bound(tmp_path / str(number), f"/data/{number}") for number in range(1000)]
+
+    container = kubelet.started(pod, mounts=mounts)
+
+    assert kubelet.inside(container, "grep -c ' /data/' /proc/mounts") == "1000\n"
+    assert list(kubelet.cri.container_status(container).mounts) == mounts
+
+
+@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
+def test_id_mapped_mounts_are_refused(kubelet: Kubelet, pod: Pod, tmp_path: Path, field: str) -> None:
+    mount = bound(tmp_path)
+    getattr(mount, field).add(host_id=100000, container_id=0, length=65536)
+
+    code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
+
+    assert code == Code.UNIMPLEMENTED
+    assert message.startswith(f"config.mounts[0].{field}: ")
+
+
+def test_relabelling_is_accepted_where_selinux_is_off(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
+    """As on every runtime; with SELinux, see the unit tests of `shim.container.relabel`."""
+    if Path("/sys/fs/selinux/enforce").exists():
+        pytest.skip("SELinux is on")
+    mount = bound(tmp_path, selinux_relabel=True)
+
+    container = kubelet.started(pod, mounts=[mount])
+
+    assert kubelet.cri.exec(container, "touch", "/data/x").exit_code == 0
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
+# --- read-only --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nested(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a file system mounted below it."""
+    (tmp_path / "sub").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "sub"], check=True)
+    yield tmp_path
+    subprocess.run(["umount", tmp_path / "sub"], check=True)
+
+
+def written(kubelet: Kubelet, container: str) -> tuple[str, str]:
+    """What comes of writing to /data and to what is mounted below it."""
+    return kubelet.inside(container, "touch /data/x"), kubelet.inside(container, "touch /data/sub/x")
+
+
+def test_read_only_leaves_what_is_mounted_below_writable(kubelet: Kubelet, pod: Pod, nested: Path) -> None:
+    container = kubelet.started(pod, mounts=[bound(nested, readonly=True)])
+
+    assert written(kubelet, container) == ("touch: /data/x: Read-only file system\n", "")
+
+
+def test_recursive_read_only_does_not(kubelet: Kubelet, pod: Pod, nested: Path, served: Served) -> None:
+    mount = bound(nested, readonly=True, recursive_read_only=True)
+    if served.engine.name == OLD:
+        code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
+        assert code == Code.FAILED_PRECONDITION
+        assert message.startswith("RROUnsupported: config.mounts[0].recursive_read_only: needs Docker Engine 25.0")
+        return
+
+    container = kubelet.started(pod, mounts=[mount])
+
+    assert written(kubelet, container) == (
+        "touch: /data/x: Read-only file system\n",
+        "touch: /data/sub/x: Read-only file system\n",
+    )
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"readonly": True, "propagation": IN}, {"readonly": True, "propagation": BOTH}],
+    ids=["writable", "host to container", "bidirectional"],
+)
+def test_recursive_read_only_needs_more(kubelet: Kubelet, pod: Pod, tmp_path: Path, fields: dict[str, Any]) -> None:
+    mount = bound(tmp_path, recursive_read_only=True, **fields)
+
+    code, message = refusal(lambda: kubelet.created(pod, mounts=[mount]))
+
+    assert code == Code.INVALID_ARGUMENT
+    assert message.startswith("config.mounts[0].recursive_read_only needs readonly and private propagation")
+
+
+def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None:
+    handlers = kubelet.cri.runtime.Status(pb.StatusRequest()).runtime_handlers
+    told = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
+
+    info = served.engine.api.info()
+    features = {
+        name: msgspec.json.decode(
+            (runtime.get("status") or {}).get("org.opencontainers.runtime-spec.features", "{}")
+        ).get("mountOptions", ())
+        for name, runtime in info["Runtimes"].items()
+    }
+    expected = {name: "rro" in options for name, options in features.items()}
+    assert told == {"": expected[info["DefaultRuntime"]], **expected}
+    assert told["runc"] is (served.engine.name != OLD)
+
+
+# --- propagation ------------------------------------------------------------------------------------------
+
+
+def mounted(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
+    (directory / "late").touch()
+
+
+def unmounted(directory: Path) -> None:
+    """Take away all that is mounted on a directory and below, often several times through propagation."""
+    while subprocess.run(["umount", "--recursive", directory], check=False, capture_output=True).returncode == 0:
+        pass
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose mounts are shared with containers that want them."""
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    yield directory
+    unmounted(directory / "sub")
+
+
+@pytest.mark.parametrize(
+    ("propagation", "seen"), [(PRIVATE, 1), (IN, 0), (BOTH, 0)], ids=["private", "host to container", "bidirectional"]
+)
+def test_later_mounts_of_the_node_are_seen_when_asked_for(
+    kubelet: Kubelet, pod: Pod, shared: Path, propagation: pb.MountPropagation, seen: int
+) -> None:
+    mount = bound(shared, propagation=propagation)
+    container = kubelet.started(pod, mounts=[mount])
+
+    mounted(shared / "sub")
+
+    assert kubelet.cri.exec(container, "ls", "/data/sub/late").exit_code == seen
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
+@pytest.mark.parametrize(
+    ("propagation", "seen"),
+    [(PRIVATE, False), (IN, False), (BOTH, True)],
+    ids=["private", "host to container", "bidirectional"],
+)
+def test_mounts_of_the_container_are_seen_when_asked_for(
+    kubelet: Kubelet, pod: Pod, shared: Path, propagation: pb.MountPropagation, seen: bool
+) -> None:
+    unconfined = pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)
+    mounter = secured(
+        capabilities=pb.Capability(add_capabilities=["SYS_ADMIN"]), seccomp=unconfined, apparmor=unconfined
+    )
+    container = kubelet.started(pod, mounts=[bound(shared, propagation=propagation)], **mounter)
+
+    script = "mkdir /data/sub && mount -t tmpfs tmpfs /data/sub && touch /data/sub/late"
+    assert kubelet.inside(container, script) == ""
+
+    assert (shared / "sub/late").exists() is seen
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
+    """Mount points of their own: a private one, a shared one, and its slave, which follows it."""
+    found = {kind: tmp_path / kind for kind in ("private", "shared", "slave")}
+    for kind, point in found.items():
+        point.mkdir()
+        source = ("--bind", found["shared"]) if kind == "slave" else ("-t", "tmpfs", "tmpfs")
+        subprocess.run(["mount", *source, point], check=True)
+        subprocess.run(["mount", f"--make-{kind}", point], check=True)
+    yield found
+    for point in found.values():
+        unmounted(point)
+
+
+@pytest.mark.parametrize(
+    ("kind", "propagation", "lacks"),
+    [("private", IN, "shared or slave"), ("private", BOTH, "shared"), ("slave", BOTH, "shared")],
+)
+def test_a_mount_that_cannot_propagate_is_refused_with_the_way_out(
+    kubelet: Kubelet, pod: Pod, points: dict[str, Path], kind: str, propagation: pb.MountPropagation, lacks: str
+) -> None:
+    point = points[kind]
+
+    code, message = refusal(lambda: kubelet.created(pod, mounts=[bound(point / "volume", propagation=propagation)]))
+
+    assert code == Code.FAILED_PRECONDITION
+    assert message.startswith(f"config.mounts[0].propagation {pb.MountPropagation.Name(propagation)}: {point}/volume ")
+    assert f"the mount {point}, which is not {lacks}; `mount --make-rshared {point}`" in message
+
+    subprocess.run(["mount", "--make-rshared", point], check=True)
+    kubelet.started(pod, mounts=[bound(point / "volume", propagation=propagation)])
+
+
+def test_a_slave_of_the_node_gets_its_mounts(kubelet: Kubelet, pod: Pod, points: dict[str, Path]) -> None:
+    container = kubelet.started(pod, mounts=[bound(points["slave"], propagation=IN)])
+
+    mounted(points["shared"] / "sub")
+
+    assert kubelet.cri.exec(container, "ls", "/data/sub/late").exit_code == 0
+
+
+def test_a_private_mount_needs_nothing(kubelet: Kubelet, pod: Pod, points: dict[str, Path]) -> None:
+    kubelet.started(pod, mounts=[bound(points["private"])])
+
+
+def test_what_holds_dockers_own_data_can_be_mounted(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    """Docker refuses to mount it with an explicit `rprivate`."""
+    container = kubelet.started(pod, mounts=[bound(served.engine.home, readonly=True)])
+
+    assert "daemon.json" in kubelet.inside(container, "ls /data")
+
+
+# --- status -----------------------------------------------------------------------------------------------
+
+
+def test_the_status_is_what_was_asked_for_also_after_a_restart(
+    kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path
+) -> None:
+    mounts = [
+        bound(tmp_path / "plain", "relative/../plain"),
+        bound(tmp_path / "read-only", "/read-only", readonly=True),
+        bound(tmp_path / "in", "/in", propagation=IN),
+        bound(tmp_path / "both", "/both", propagation=BOTH, selinux_relabel=True),
+    ]
+    if served.engine.name != OLD:
+        mounts.append(bound(tmp_path / "recursive", "/recursive", readonly=True, recursive_read_only=True))
+    container = kubelet.started(pod, mounts=mounts)
+    assert list(kubelet.cri.container_status(container).mounts) == mounts
+
+    served.server.kill()
+    served.restart()
+
+    assert list(kubelet.cri.container_status(container).mounts) == mounts
+
+
+def test_volumes_of_the_image_are_no_mounts_and_go_with_the_container(
+    kubelet: Kubelet, pod: Pod, served: Served, images: Images
+) -> None:
+    def volumes() -> set[str]:
+        return {volume["Name"] for volume in served.engine.api.volumes()["Volumes"] or ()}
+
+    reference = "node.test/volumes:1"
+    images.load(reference, {"Volumes": {"/own": {}, "/var/www": {}}})
+    wait_image(kubelet.cri, reference)
+    before = volumes()
+    container = kubelet.started(pod, image=reference)
+
+    assert kubelet.inside(container, "touch /own/x && grep -c -e ' /own ' -e ' /var/www ' /proc/mounts") == "2\n"
+    assert kubelet.inside(container, "cat /var/www/index.html") == "it works\n"
+    assert not kubelet.cri.container_status(container).mounts
+    assert len(volumes() - before) == 2
+
+    kubelet.cri.remove_container(container)
+    assert volumes() == before
+    served.engine.api.remove_image(reference, force=True)

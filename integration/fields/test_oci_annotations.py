@@ -1,0 +1,75 @@
+"""Annotations that a setting lets through to the OCI runtime, seen in what the runtime is given."""
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served, make_node_dirs, serving
+from integration.networks import bridge, conflist
+from integration.node.box import HOME, Node
+from integration.node.engine import Engine, remove_link
+from integration.pods.kubelet import Kubelet, failure, unused_name
+
+LINK = "annotated0"
+
+
+@pytest.fixture(scope="module")
+def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
+    """A server that lets some annotations through."""
+    dirs = make_node_dirs(node, HOME / unused_name("annotated"))
+    plugin = bridge(dirs.cni_leases, subnets=["10.86.0.0/16"], link=LINK)
+    (dirs.cni_conf / "10-annotated.conflist").write_text(conflist(plugin, name="annotated"))
+    settings = {"pod_annotations": "dev.gvisor.*,exact", "container_annotations": "for.container/*"}
+    with serving(engine, dirs, **settings) as made:
+        yield made
+    remove_link(LINK)
+
+
+def told(served: Served, container_id: str) -> dict[str, str]:
+    """The annotations in the runtime's own configuration of a container."""
+    bundles = served.engine.home / "exec/containerd/daemon/io.containerd.runtime.v2.task/moby"
+    spec = json.loads((bundles / container_id / "config.json").read_text())
+    return dict(spec.get("annotations") or {})
+
+
+POD = {"dev.gvisor.spec": "a", "exact": "b", "exactly": "c", "for.container/x": "d", "org.systemd.property.X": "'e'"}
+CONTAINER = {"for.container/x": "f", "dev.gvisor.spec": "g", "exact": "h"}
+
+
+def test_what_the_setting_names_reaches_the_runtime(passing: Served, images: Images) -> None:
+    if passing.engine.name == "20.10":
+        pytest.skip("the engine cannot")
+    kubelet = Kubelet(passing.cri, images.busybox)
+    pod = kubelet.pod(annotations=POD)
+    container = kubelet.started(pod, annotations=CONTAINER)
+    other = kubelet.started(pod)
+
+    assert told(passing, pod.id) == {"dev.gvisor.spec": "a", "exact": "b"}
+    assert told(passing, container) == {"dev.gvisor.spec": "a", "exact": "b", "for.container/x": "f"}
+    assert told(passing, other) == {"dev.gvisor.spec": "a", "exact": "b"}
+    assert dict(passing.cri.container_status(container).annotations) == CONTAINER
+    kubelet.remove_all()
+
+
+def test_an_engine_that_cannot_says_so(passing: Served, images: Images) -> None:
+    if passing.engine.name != "20.10":
+        pytest.skip("the engine can")
+    kubelet = Kubelet(passing.cri, images.busybox)
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.pod(annotations=POD)
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert "config.annotations 'dev.gvisor.spec' for the OCI runtime: needs Docker Engine 24.0 (API 1.43)" in message
+    pod = kubelet.pod(annotations={"other": "x"})
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.created(pod, annotations=CONTAINER)
+    assert "'for.container/x'" in failure(refusal)[1]
+    kubelet.remove_all()
+
+
+def test_nothing_reaches_the_runtime_unasked(kubelet: Kubelet, served: Served) -> None:
+    pod = kubelet.pod(annotations=POD)
+
+    assert not told(served, pod.id).keys() & POD.keys()

@@ -1,0 +1,155 @@
+"""Limits that a container is created with: in the kernel, and in its status."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.conftest import Served
+from integration.fields.limits import (
+    CASES,
+    MIB,
+    REFUSED,
+    V2,
+    Case,
+    huge_page_files,
+    kernel,
+    limited,
+    limited_huge_pages,
+    path_of,
+    told,
+)
+from integration.pods.kubelet import Kubelet, Pod, failure, pid_of
+from shim.api.v1 import api_pb2 as pb
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_limit_is_in_the_kernel_and_in_the_status(kubelet: Kubelet, pod: Pod, served: Served, case: Case) -> None:
+    container = kubelet.created(pod, linux=limited(**case.asked))
+    assert told(kubelet.cri, container, case.asked) == case.asked
+
+    kubelet.cri.start(container)
+
+    assert kernel(served, container, case.files) == case.files
+    assert told(kubelet.cri, container, case.asked) == case.asked
+
+
+@pytest.mark.parametrize(("asked", "named"), REFUSED.values(), ids=REFUSED)
+def test_a_limit_that_cannot_be_is_refused_by_name(
+    kubelet: Kubelet, pod: Pod, served: Served, asked: dict[str, Any], named: str
+) -> None:
+    before = served.traces()
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.created(pod, linux=limited(**asked))
+
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert named in message
+    assert served.traces() == before
+
+
+def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    """The status tells the one that is in force."""
+    container = kubelet.started(pod, linux=limited(oom_score_adj=-997))
+
+    score = int(Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text())
+    floor = int(Path(f"/proc/{served.engine.daemon.pid}/oom_score_adj").read_text())
+    assert score in {-997, floor}
+    assert told(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": score}
+
+
+def test_what_somebody_else_changes_is_told(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    container = kubelet.started(
+        pod, linux=limited(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000, cpu_period=100_000)
+    )
+
+    if V2:
+        path_of(served, container, "cpu.max").write_text("20000 100000")
+        path_of(served, container, "memory.max").write_text(str(32 * MIB))
+    else:
+        path_of(served, container, "cpu.cfs_quota_us").write_text("20000")
+        path_of(served, container, "memory.limit_in_bytes").write_text(str(32 * MIB))
+
+    actual = {"memory_limit_in_bytes": 32 * MIB, "cpu_quota": 20_000, "cpu_period": 100_000}
+    assert told(kubelet.cri, container, actual) == actual
+
+
+def test_a_container_that_has_ended_has_the_limits_docker_knows(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, linux=limited(memory_limit_in_bytes=64 * MIB, cpu_shares=512))
+    kubelet.cri.stop_container(container)
+
+    assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_shares": 0}) == {
+        "memory_limit_in_bytes": 64 * MIB,
+        "cpu_shares": 512,
+    }
+
+
+def test_one_that_ends_at_once_is_not_failed_by_its_limits(kubelet: Kubelet, pod: Pod) -> None:
+    """They are written after the start, when it may be over."""
+    for _ in range(5):
+        kubelet.started(pod, "true", linux=limited(memory_limit_in_bytes=4 * MIB))
+
+
+def test_huge_pages_of_sizes_that_a_pod_does_not_use(kubelet: Kubelet, pod: Pod) -> None:
+    """The kubelet sends a 0 for every size, whether the kernel limits huge pages or not."""
+    none = [pb.HugepageLimit(page_size=size, limit=0) for size in ("2MB", "1GB")]
+    container = kubelet.started(pod, linux=limited(hugepage_limits=none))
+
+    assert list(kubelet.cri.container_status(container).resources.linux.hugepage_limits) == none
+
+
+@pytest.fixture
+def huge_pages(served: Served) -> Iterator[None]:
+    """Have limits of huge pages."""
+    with limited_huge_pages(served) as there:
+        if not there:
+            pytest.skip("this kernel does not limit huge pages of 2 MiB")
+        yield
+
+
+@pytest.mark.usefixtures("huge_pages")
+@pytest.mark.parametrize("limit", [4 * MIB, 0], ids=["some", "none"])
+def test_huge_pages(kubelet: Kubelet, served: Served, limit: int) -> None:
+    own = kubelet.pod()
+    asked = pb.HugepageLimit(page_size="2Mi", limit=limit)
+    container = kubelet.started(own, linux=limited(hugepage_limits=[asked]))
+
+    assert {path.read_text().strip() for path in huge_page_files(served, container)} == {str(limit)}
+    (told_limit,) = kubelet.cri.container_status(container).resources.linux.hugepage_limits
+    assert told_limit == pb.HugepageLimit(page_size="2MB", limit=limit)
+    kubelet.remove_all()
+
+
+def test_huge_pages_of_a_size_there_is_not(kubelet: Kubelet, pod: Pod) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.created(pod, linux=limited(hugepage_limits=[pb.HugepageLimit(page_size="16MB", limit=16 * MIB)]))
+
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "config.linux.resources.hugepage_limits" in message
+
+
+@pytest.mark.skipif(not V2, reason="files of cgroup v2")
+class TestUnified:
+    """Files of cgroup v2 that a container asks for by name."""
+
+    ASKED = {"memory.oom.group": "1", "memory.high": str(32 * MIB), "memory.swap.max": "4096", "pids.max": "50"}  # noqa: RUF012
+
+    def test_they_are_written(self, kubelet: Kubelet, pod: Pod, served: Served) -> None:
+        """And told."""
+        linux = limited(memory_limit_in_bytes=64 * MIB, unified=self.ASKED)
+        container = kubelet.started(pod, linux=linux)
+
+        assert kernel(served, container, self.ASKED) == self.ASKED
+        assert dict(kubelet.cri.container_status(container).resources.linux.unified) == self.ASKED
+
+    def test_one_the_kernel_does_not_have(self, kubelet: Kubelet, pod: Pod) -> None:
+        """It is refused at create."""
+        with pytest.raises(grpc.RpcError) as refusal:
+            kubelet.created(pod, linux=limited(unified={"memory.no_such": "1"}))
+
+        assert failure(refusal)[0] == grpc.StatusCode.FAILED_PRECONDITION
+        assert "config.linux.resources.unified['memory.no_such']" in failure(refusal)[1]

@@ -1,0 +1,394 @@
+"""How a container is confined, seen from inside of it and from the kernel; and what is refused."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.conftest import Served
+from integration.pods.kubelet import Kubelet, Pod, failure, proc_status, secured
+from shim.api.v1 import api_pb2 as pb
+
+MIB = 1 << 20
+Profile = pb.SecurityProfile
+
+
+def localhost(path: Path | str) -> Profile:
+    return Profile(profile_type=Profile.Localhost, localhost_ref=str(path))
+
+
+def refused(kubelet: Kubelet, pod: Pod, **context: Any) -> tuple[grpc.StatusCode, str]:
+    """Hold that a container with this security context is refused when it is created; gives code and message."""
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.created(pod, **secured(**context))
+    return failure(refusal)
+
+
+# --- seccomp ----------------------------------------------------------------------------------------------
+
+NO_MKDIR = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}],
+}
+
+
+@pytest.fixture
+def no_mkdir(tmp_path: Path) -> Path:
+    """A profile that forbids one call, with an error of its own."""
+    path = tmp_path / "no-mkdir.json"
+    path.write_text(json.dumps(NO_MKDIR))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("context", "mode"),
+    [
+        ({}, "0"),
+        ({"seccomp": Profile(profile_type=Profile.Unconfined)}, "0"),
+        ({"seccomp": Profile(profile_type=Profile.RuntimeDefault)}, "2"),
+        ({"seccomp_profile_path": "unconfined"}, "0"),
+        ({"seccomp_profile_path": "runtime/default"}, "2"),
+        ({"seccomp_profile_path": "docker/default"}, "2"),
+        ({"seccomp_profile_path": "unconfined", "seccomp": Profile(profile_type=Profile.RuntimeDefault)}, "2"),
+    ],
+    ids=["nothing", "unconfined", "default", "old unconfined", "old default", "oldest default", "the new one wins"],
+)
+def test_seccomp_is_what_was_asked_for(
+    kubelet: Kubelet, pod: Pod, served: Served, context: dict[str, Any], mode: str
+) -> None:
+    container = kubelet.started(pod, **secured(**context))
+
+    assert proc_status(served, container)["Seccomp"] == [mode]
+    assert kubelet.inside(container, "grep Seccomp: /proc/self/status").split() == ["Seccomp:", mode]
+
+
+def test_a_profile_of_the_node_is_applied_with_its_own_error(kubelet: Kubelet, pod: Pod, no_mkdir: Path) -> None:
+    link = no_mkdir.with_name("link.json")
+    link.symlink_to(no_mkdir)
+    for context in (
+        {"seccomp": localhost(no_mkdir)},
+        {"seccomp": localhost(link)},
+        {"seccomp_profile_path": f"localhost/{no_mkdir}"},
+    ):
+        container = kubelet.started(pod, **secured(**context))
+
+        assert "Operation not supported" in kubelet.inside(container, "mkdir /tmp/x")
+        assert kubelet.inside(container, "touch /tmp/x") == ""
+
+
+def test_a_profile_without_rules_is_one(kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path) -> None:
+    path = tmp_path / "log-all.json"
+    path.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
+
+    container = kubelet.started(pod, **secured(seccomp=localhost(path)))
+
+    assert proc_status(served, container)["Seccomp"] == ["2"]
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda _: None, "No such file"),
+    "empty": (lambda path: path.touch(), "not valid"),
+    "broken": (lambda path: path.write_text("{"), "not valid"),
+    "deep": (lambda path: path.write_text("[" * 500_000), "not valid"),
+    "no object": (lambda path: path.write_text("[]"), "not valid"),
+    "no default action": (lambda path: path.write_text("{}"), "defaultAction"),
+    # Docker would run the container without any filter.
+    "empty default action": (lambda path: path.write_text('{"defaultAction": ""}'), "defaultAction"),
+    "unknown action": (
+        lambda path: path.write_text('{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "DENY"}]}'),
+        "syscalls[0].action",
+    ),
+    "FIFO": (_fifo, "not a regular file"),
+    "directory": (lambda path: path.mkdir(), "not a regular file"),
+    "endless device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    "1 GiB": (_huge, "more than 1048576 bytes"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "symbolic link"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_an_unusable_profile_is_refused_when_the_container_is_created(
+    kubelet: Kubelet, pod: Pod, served: Served, tmp_path: Path, kind: str
+) -> None:
+    make, reason = HOSTILE[kind]
+    path = tmp_path / "hostile.json"
+    make(path)
+    memory, began = served.server.rss(), time.monotonic()
+
+    code, message = refused(kubelet, pod, seccomp=localhost(path))
+
+    assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}
+    assert f"config.linux.security_context.seccomp: seccomp profile {path}" in message
+    assert reason in message
+    assert time.monotonic() - began < 5
+    assert served.server.rss() - memory < 64 * MIB
+
+
+@pytest.mark.parametrize("reference", ["", "profiles/a.json", "localhost/a.json"])
+def test_a_profile_needs_an_absolute_path(kubelet: Kubelet, pod: Pod, reference: str) -> None:
+    code, message = refused(kubelet, pod, seccomp=localhost(reference))
+
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "config.linux.security_context.seccomp" in message
+
+
+# --- AppArmor, SELinux ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"apparmor": Profile(profile_type=Profile.RuntimeDefault)},
+        {"apparmor": Profile(profile_type=Profile.Unconfined)},
+        {"apparmor_profile": "runtime/default"},
+        {"apparmor": Profile(profile_type=Profile.Unconfined), "apparmor_profile": "localhost/none"},
+    ],
+    ids=["default", "unconfined", "old default", "the new one wins"],
+)
+def test_apparmor_that_needs_no_profile_of_the_node_is_accepted(
+    kubelet: Kubelet, pod: Pod, context: dict[str, Any]
+) -> None:
+    container = kubelet.started(pod, **secured(**context))
+
+    assert kubelet.cri.exec(container, "true").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"apparmor": localhost("localhost/none-such")},
+        {"apparmor": localhost("none-such"), "apparmor_profile": "unconfined"},
+        {"apparmor_profile": "localhost/none-such"},
+    ],
+    ids=["prefixed", "bare", "old"],
+)
+def test_an_apparmor_profile_that_is_not_loaded_is_refused(kubelet: Kubelet, pod: Pod, context: dict[str, Any]) -> None:
+    code, message = refused(kubelet, pod, **context)
+
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert "config.linux.security_context.apparmor: AppArmor profile 'none-such' is not loaded" in message
+
+
+@pytest.mark.skipif(Path("/sys/fs/selinux/enforce").exists(), reason="what the policy allows is another question")
+def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: Pod) -> None:
+    options = pb.SELinuxOption(user="system_u", role="system_r", type="container_t", level="s0:c1,c5")
+    container = kubelet.started(pod, **secured(selinux_options=options))
+
+    assert kubelet.cri.exec(container, "true").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("level", "s0,c4,c5"),
+        ("level", "s0:c1:c2"),
+        ("level", "high"),
+        ("type", "a:b"),
+        ("user", "a b"),
+        ("role", "a,b"),
+    ],
+)
+def test_selinux_options_of_no_form_are_refused(kubelet: Kubelet, pod: Pod, part: str, value: str) -> None:
+    code, message = refused(kubelet, pod, selinux_options=pb.SELinuxOption(**{part: value}))
+
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert f"config.linux.security_context.selinux_options.{part} {value!r}" in message
+
+
+# --- privileges -------------------------------------------------------------------------------------------
+
+NET_ADMIN, NET_RAW, SYS_TIME = 12, 13, 25
+DOCKERS_OWN = 0xA80425FB
+"""What Docker gives to containers by default."""
+
+
+def has_every_capability() -> bool:
+    """Whether the bounding set of this machine has all capabilities that the kernel knows."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    bounding = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:"))
+    return int(bounding.split()[1], 16) == (1 << last + 1) - 1
+
+
+def skip_where_all_capabilities_are_too_many(served: Served) -> None:
+    if served.engine.name == "20.10" and not has_every_capability():
+        pytest.skip("Engine 20.10 wants to give capabilities that this machine has not")
+
+
+def capabilities(served: Served, container: str) -> int:
+    """The effective ones, which for root are all of the bounding set."""
+    status = proc_status(served, container)
+    assert status["CapBnd"] == status["CapEff"]
+    return int(status["CapEff"][0], 16)
+
+
+@pytest.mark.parametrize(
+    ("add", "drop", "expected"),
+    [
+        ([], [], DOCKERS_OWN),
+        (["SYS_TIME"], ["NET_RAW"], (DOCKERS_OWN | 1 << SYS_TIME) ^ 1 << NET_RAW),
+        (["cap_sys_time"], ["Net_Raw"], (DOCKERS_OWN | 1 << SYS_TIME) ^ 1 << NET_RAW),
+        ([], ["ALL"], 0),
+        (["NET_RAW", "NET_ADMIN"], ["all"], 1 << NET_RAW | 1 << NET_ADMIN),
+        (["NET_RAW"], ["NET_RAW"], DOCKERS_OWN ^ 1 << NET_RAW),
+        (["ALL"], ["ALL"], 0),
+        (["NET_RAW"], ["CHECKPOINT_RESTORE"], DOCKERS_OWN),
+    ],
+    ids=["Docker's", "plus and minus", "spelled", "none", "none but", "drop wins", "drop all wins", "new to 20.10"],
+)
+def test_capabilities_are_exactly_those(
+    kubelet: Kubelet, pod: Pod, served: Served, add: list[str], drop: list[str], expected: int
+) -> None:
+    wanted = pb.Capability(add_capabilities=add, drop_capabilities=drop)
+    container = kubelet.started(pod, **secured(capabilities=wanted))
+
+    assert f"{capabilities(served, container):x}" == f"{expected:x}"
+
+
+def test_all_capabilities_but_one(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    skip_where_all_capabilities_are_too_many(served)
+    wanted = pb.Capability(add_capabilities=["ALL"], drop_capabilities=["NET_RAW"])
+
+    found = capabilities(served, kubelet.started(pod, **secured(capabilities=wanted)))
+
+    assert found >> SYS_TIME & 1
+    assert not found >> NET_RAW & 1
+
+
+@pytest.mark.parametrize("name", ["NONE_SUCH", "", "CAP_ALL", " NET_RAW", "CAP_CAP_NET_RAW"])
+@pytest.mark.parametrize("list_name", ["add_capabilities", "drop_capabilities", "add_ambient_capabilities"])
+def test_an_unknown_capability_is_refused(kubelet: Kubelet, pod: Pod, list_name: str, name: str) -> None:
+    code, message = refused(kubelet, pod, capabilities=pb.Capability(**{list_name: ["KILL", name]}))
+
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert f"config.linux.security_context.capabilities.{list_name}[1] {name!r}" in message
+
+
+def test_a_capability_that_the_engine_does_not_know_names_the_one_that_does(
+    kubelet: Kubelet, pod: Pod, served: Served
+) -> None:
+    wanted = pb.Capability(add_capabilities=["BPF"])
+    if served.engine.name == "20.10":
+        code, message = refused(kubelet, pod, capabilities=wanted)
+        assert code == grpc.StatusCode.UNIMPLEMENTED
+        assert message.endswith("BPF: needs Docker Engine 23.0 (API 1.42), this one speaks 1.41")
+    else:
+        assert capabilities(served, kubelet.started(pod, **secured(capabilities=wanted))) >> 39 & 1
+
+
+def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: Served, no_mkdir: Path) -> None:
+    code, message = refused(kubelet, pod, privileged=True)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "config.linux.security_context.privileged: the pod sandbox is not privileged" in message
+
+    skip_where_all_capabilities_are_too_many(served)
+    context = pb.LinuxSandboxSecurityContext(privileged=True)
+    privileged = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
+    container = kubelet.started(privileged, **secured(privileged=True, seccomp=localhost(no_mkdir)))
+
+    assert capabilities(served, container) >> NET_ADMIN & 1
+    assert proc_status(served, container)["Seccomp"] == ["0"]
+    assert kubelet.inside(container, "mkdir /tmp/x; ls /dev/full") == "/dev/full\n"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_new_privileges_can_be_forbidden(kubelet: Kubelet, pod: Pod, served: Served, wanted: bool) -> None:
+    container = kubelet.started(pod, **secured(no_new_privs=wanted))
+
+    assert proc_status(served, container)["NoNewPrivs"] == ["1" if wanted else "0"]
+
+
+# --- the file system of the kernel ------------------------------------------------------------------------
+
+SHOWN = "test -c /proc/uptime && echo hidden; (echo 0 >/proc/sys/kernel/shm_rmid_forced) 2>/dev/null && echo writable"
+
+
+@pytest.mark.parametrize(
+    ("masked", "readonly", "seen"),
+    [
+        ([], [], "writable\n"),
+        (["/proc/uptime"], [], "hidden\nwritable\n"),
+        ([], ["/proc/sys"], ""),
+        (["/proc/uptime", "/proc/none-such"], ["/proc/sys", "/none-such"], "hidden\n"),
+    ],
+    ids=["none", "masked", "read-only", "both, and what is not there"],
+)
+def test_paths_are_hidden_exactly_as_asked_for(
+    kubelet: Kubelet, pod: Pod, masked: list[str], readonly: list[str], seen: str
+) -> None:
+    container = kubelet.started(pod, **secured(masked_paths=masked, readonly_paths=readonly))
+
+    assert kubelet.inside(container, SHOWN) == seen
+
+
+def test_files_and_directories_of_the_image_can_be_hidden(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, **secured(masked_paths=["/etc/passwd", "/var/www"], readonly_paths=["/tmp"]))
+
+    assert kubelet.inside(container, "cat /etc/passwd; ls /var/www") == ""
+    assert "Read-only" in kubelet.inside(container, "touch /tmp/x")
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_the_root_file_system_can_be_read_only(kubelet: Kubelet, pod: Pod, readonly: bool) -> None:
+    container = kubelet.started(pod, **secured(readonly_rootfs=readonly))
+
+    answer = kubelet.cri.exec(container, "touch", "/new")
+    assert (answer.exit_code, b"Read-only" in answer.stderr) == ((1, True) if readonly else (0, False))
+
+
+# --- user namespaces --------------------------------------------------------------------------------------
+
+
+def in_userns(**fields: Any) -> dict[str, Any]:
+    return {"namespace_options": pb.NamespaceOption(userns_options=pb.UserNamespace(**fields))}
+
+
+def test_the_nodes_user_namespace_is_the_containers(kubelet: Kubelet) -> None:
+    context = pb.LinuxSandboxSecurityContext(**in_userns(mode=pb.NODE))
+    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
+    container = kubelet.started(pod, **secured(**in_userns(mode=pb.NODE)))
+
+    own = str(Path("/proc/self/ns/user").readlink())
+    assert kubelet.inside(container, "readlink /proc/self/ns/user") == own + "\n"
+    assert kubelet.cri.sandbox_status(pod.id).linux.namespaces.options.userns_options.mode == pb.NODE
+
+
+MAPPING = [pb.IDMapping(host_id=100000, container_id=0, length=65536)]
+Code = grpc.StatusCode
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"mode": pb.POD}, Code.FAILED_PRECONDITION),
+        ({"mode": pb.POD, "uids": MAPPING, "gids": MAPPING}, Code.FAILED_PRECONDITION),
+        ({"mode": pb.NODE, "uids": MAPPING}, Code.INVALID_ARGUMENT),
+        ({"mode": pb.CONTAINER}, Code.INVALID_ARGUMENT),
+        ({"mode": pb.TARGET}, Code.INVALID_ARGUMENT),
+    ],
+    ids=["pod", "pod with mappings", "node with mappings", "container", "target"],
+)
+def test_other_user_namespaces_are_refused(
+    kubelet: Kubelet, pod: Pod, options: dict[str, Any], code: grpc.StatusCode
+) -> None:
+    told, message = refused(kubelet, pod, **in_userns(**options))
+    assert (told, "config.linux.security_context.namespace_options.userns_options" in message) == (code, True)
+
+    context = pb.LinuxSandboxSecurityContext(**in_userns(**options))
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
+    assert failure(refusal)[0] == code

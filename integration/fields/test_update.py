@@ -1,0 +1,275 @@
+"""Limits that are changed later: of created, running and paused containers, all of them or none."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.conftest import Served
+from integration.fields.limits import (
+    CASES,
+    MIB,
+    NONE,
+    REFUSED,
+    V2,
+    Case,
+    huge_page_files,
+    kernel,
+    limited,
+    limited_huge_pages,
+    told,
+    update,
+)
+from integration.node.commands import run
+from integration.pods.kubelet import Kubelet, Pod, failure
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+ALL = {
+    "cpu_period": 50_000,
+    "cpu_quota": 25_000,
+    "cpu_shares": 512,
+    "memory_limit_in_bytes": 64 * MIB,
+    "memory_swap_limit_in_bytes": 64 * MIB,
+    "cpuset_cpus": "0",
+    "cpuset_mems": "0",
+}
+MEMORY = {"memory.max": str(64 * MIB)} if V2 else {"memory.limit_in_bytes": str(64 * MIB)}
+
+
+@contextmanager
+def in_state(kubelet: Kubelet, pod: Pod, served: Served, state: str, **fields: Any) -> Iterator[str]:
+    """Have a container that is created, running or paused; at the end of the block it runs."""
+    container = kubelet.created(pod, linux=limited(**fields))
+    if state != "created":
+        kubelet.cri.start(container)
+    if state == "paused":
+        served.engine.api.pause(container)
+    yield container
+    if state == "created":
+        kubelet.cri.start(container)
+    elif state == "paused":
+        served.engine.api.unpause(container)
+
+
+@pytest.mark.parametrize("state", ["created", "running", "paused"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_limit_can_be_changed(kubelet: Kubelet, pod: Pod, served: Served, case: Case, state: str) -> None:
+    with in_state(kubelet, pod, served, state) as container:
+        update(kubelet.cri, container, **case.asked)
+        if state != "created":
+            assert kernel(served, container, case.files) == case.files
+        assert told(kubelet.cri, container, case.asked) == case.asked
+
+    assert kernel(served, container, case.files) == case.files
+    assert told(kubelet.cri, container, case.asked) == case.asked
+
+
+def test_what_an_update_leaves_out_stays(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, linux=limited(**ALL))
+
+    update(kubelet.cri, container, cpu_shares=1024)
+
+    assert told(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 1024}
+
+
+@pytest.mark.parametrize("state", ["created", "running"])
+def test_memory_up_and_down_across_dockers_least(kubelet: Kubelet, pod: Pod, served: Served, state: str) -> None:
+    name = next(iter(MEMORY))
+    with in_state(kubelet, pod, served, state, memory_limit_in_bytes=4 * MIB) as container:
+        for size in (5 * MIB, 64 * MIB, 3 * MIB, 8 * MIB):
+            update(kubelet.cri, container, memory_limit_in_bytes=size)
+            # Another update lets Docker write again what it knows of.
+            update(kubelet.cri, container, cpu_shares=512)
+            assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0}) == {"memory_limit_in_bytes": size}
+            if state == "running":
+                assert kernel(served, container, {name: ""}) == {name: str(size)}
+    assert kernel(served, container, {name: ""}) == {name: str(8 * MIB)}
+
+
+@pytest.mark.parametrize("state", ["created", "running"])
+def test_limits_can_be_lifted(kubelet: Kubelet, pod: Pod, served: Served, state: str) -> None:
+    with in_state(kubelet, pod, served, state, **ALL) as container:
+        update(kubelet.cri, container, memory_limit_in_bytes=-1, cpu_quota=-1)
+        assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0}) == {
+            "memory_limit_in_bytes": 0,
+            "cpu_quota": -1,
+        }
+    files = ["memory.max", "memory.swap.max"] if V2 else ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+    assert kernel(served, container, dict.fromkeys(files, "")) == dict.fromkeys(files, NONE)
+    update(kubelet.cri, container, memory_limit_in_bytes=64 * MIB)
+    assert kernel(served, container, MEMORY) == MEMORY
+
+
+@pytest.mark.parametrize(("asked", "named"), REFUSED.values(), ids=REFUSED)
+def test_a_limit_that_cannot_be_changes_nothing(kubelet: Kubelet, pod: Pod, asked: dict[str, Any], named: str) -> None:
+    container = kubelet.started(pod, linux=limited(**ALL))
+    before = kubelet.cri.container_status(container)
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        update(kubelet.cri, container, **{"cpu_shares": 300} | asked)
+
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert named in message
+    assert kubelet.cri.container_status(container) == before
+
+
+def test_memory_that_is_in_use_is_not_taken(kubelet: Kubelet) -> None:
+    fill = "head -c 33554432 /dev/zero | tail -c 33554432 > /dev/shm/held; echo ready; exec sleep 3600"
+    container = kubelet.started(kubelet.pod(), "sh", "-c", fill, linux=limited(**ALL))
+    wait_until(lambda: "held" in kubelet.inside(container, "find /dev/shm -size +32000k"))
+    before = kubelet.cri.container_status(container)
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        update(kubelet.cri, container, memory_limit_in_bytes=16 * MIB, cpu_shares=300)
+
+    code, message = failure(refusal)
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert f"linux.memory_limit_in_bytes {16 * MIB} is less than the" in message
+    assert kubelet.cri.container_status(container) == before
+
+
+def test_what_has_ended_cannot_be_changed(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod)
+    kubelet.cri.stop_container(container)
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        update(kubelet.cri, container, cpu_shares=1024)
+
+    assert failure(refusal)[0] == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_what_is_not_there_cannot_be_changed(kubelet: Kubelet) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        update(kubelet.cri, "f" * 64, cpu_shares=1024)
+
+    assert failure(refusal)[0] == grpc.StatusCode.NOT_FOUND
+
+
+def test_a_write_that_fails_puts_everything_back(kubelet: Kubelet, served: Served) -> None:
+    """Docker has made its part by then."""
+    with limited_huge_pages(served) as there:
+        if not there:
+            pytest.skip("this kernel does not limit huge pages of 2 MiB")
+        none = [pb.HugepageLimit(page_size="2MB", limit=0)]
+        container = kubelet.started(kubelet.pod(), linux=limited(**ALL, hugepage_limits=none))
+        before = kubelet.cri.container_status(container)
+        docker = served.engine.api.inspect_container(container)["HostConfig"]
+        with writes_fail(huge_page_files(served, container)[0]), pytest.raises(grpc.RpcError) as failed:
+            update(
+                kubelet.cri,
+                container,
+                cpu_quota=10_000,
+                cpu_shares=300,
+                memory_limit_in_bytes=32 * MIB,
+                hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=4 * MIB)],
+            )
+        code, message = failure(failed)
+        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        assert "linux.hugepage_limits[2MB]" in message
+        assert "no space left on device" in message
+        assert kubelet.cri.container_status(container) == before
+        assert kernel(served, container, MEMORY) == MEMORY
+        assert served.engine.api.inspect_container(container)["HostConfig"] == docker
+        kubelet.remove_all()
+
+
+@contextmanager
+def writes_fail(path: Path) -> Iterator[None]:
+    """Let every write to a file fail in the block."""
+    run(["mount", "--bind", "/dev/full", path], timeout=10)
+    try:
+        yield
+    finally:
+        run(["umount", path], timeout=10)
+
+
+def test_updates_at_the_same_time_come_one_after_the_other(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod)
+    sizes = [(3 + number % 6) * MIB for number in range(12)]
+
+    def change(size: int) -> None:
+        update(kubelet.cri, container, memory_limit_in_bytes=size, cpu_quota=size // 100)
+
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        list(pool.map(change, sizes))
+
+    actual = told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0})
+    assert actual["cpu_quota"] == actual["memory_limit_in_bytes"] // 100
+    assert actual["memory_limit_in_bytes"] in sizes
+
+
+def test_limits_docker_cannot_keep_outlive_a_restart_of_the_server(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    running = kubelet.started(pod)
+    waiting = kubelet.created(pod, linux=limited(memory_limit_in_bytes=64 * MIB))
+    for container in (running, waiting):
+        update(kubelet.cri, container, memory_limit_in_bytes=4 * MIB)
+    removed = kubelet.created(pod)
+    update(kubelet.cri, removed, memory_limit_in_bytes=4 * MIB)
+
+    served.server.kill()
+    served.engine.api.remove_container(removed)
+    served.restart()
+
+    kubelet.cri.start(waiting)
+    update(kubelet.cri, running, cpu_shares=512)
+    name = next(iter(MEMORY))
+    for container in (running, waiting):
+        assert kernel(served, container, {name: ""}) == {name: str(4 * MIB)}
+    assert {path.stem for path in (served.dirs.state / "limits").iterdir()} == {running, waiting}
+    for container in (running, waiting):
+        kubelet.cri.remove_container(container)
+    assert list((served.dirs.state / "limits").iterdir()) == []
+
+
+def test_resources_of_a_pod_are_recorded(kubelet: Kubelet, served: Served) -> None:
+    first = pb.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
+    linux = pb.LinuxPodSandboxConfig(overhead=pb.LinuxContainerResources(cpu_shares=10), resources=first)
+    pod = kubelet.pod(linux=linux)
+    assert recorded(kubelet, pod) == {
+        "overhead": {"cpu_shares": "10"},
+        "resources": {"memory_limit_in_bytes": "67108864"},
+    }
+
+    kubelet.cri.runtime.UpdatePodSandboxResources(
+        pb.UpdatePodSandboxResourcesRequest(
+            pod_sandbox_id=pod.id,
+            overhead=pb.LinuxContainerResources(cpu_shares=20),
+            resources=pb.LinuxContainerResources(memory_limit_in_bytes=128 * MIB),
+        )
+    )
+    served.server.stop()
+    served.restart()
+
+    changed = {"overhead": {"cpu_shares": "20"}, "resources": {"memory_limit_in_bytes": "134217728"}}
+    assert recorded(kubelet, pod) == changed
+
+
+def recorded(kubelet: Kubelet, pod: Pod) -> dict[str, Any]:
+    """Overhead and resources as the verbose status of a pod tells them."""
+    request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
+    info = json.loads(kubelet.cri.runtime.PodSandboxStatus(request).info["info"])
+    return {name: info[name] for name in ("overhead", "resources")}
+
+
+def test_resources_of_a_pod_that_is_not_there(kubelet: Kubelet) -> None:
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.cri.runtime.UpdatePodSandboxResources(pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="f" * 64))
+
+    assert failure(refusal)[0] == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.skipif(not V2, reason="files of cgroup v2")
+def test_files_of_version_2_are_written_again_after_each_update(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    container = kubelet.started(pod, linux=limited(unified={"memory.oom.group": "1"}))
+    update(kubelet.cri, container, unified={"memory.high": str(32 * MIB), "memory.swap.max": "4096"})
+    update(kubelet.cri, container, memory_limit_in_bytes=64 * MIB)
+
+    wanted = {"memory.oom.group": "1", "memory.high": str(32 * MIB), "memory.swap.max": "4096"}
+    assert kernel(served, container, wanted) == wanted

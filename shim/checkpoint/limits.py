@@ -1,0 +1,122 @@
+"""Limits of containers that an update has changed and Docker cannot keep: one small file for each such container.
+
+What a container was created with is in its label, which cannot be changed later. These files take its place. They are
+few: the kubelet changes CPU and memory, which Docker keeps. Memory is written through, so a reader never waits for
+the disk.
+"""
+
+import re
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+import structlog
+from google.protobuf import json_format
+
+from shim import disk
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.model import ContainerLimits
+from shim.errors import FailedPrecondition, InvalidArgument
+
+SUFFIX = ".json"
+_ID = re.compile(r"[a-z0-9]{1,128}\Z")
+_json = msgspec.json.Encoder(order="sorted")
+_limits = msgspec.json.Decoder(ContainerLimits)
+
+log = structlog.get_logger(__name__)
+
+
+class LimitStore:
+    """All such limits below one directory. Thread-safe; the caller keeps two writers of one container apart."""
+
+    def __init__(self, directory: Path) -> None:
+        """Load `directory`, made if need be. Raises ShimError only when it cannot be made or listed."""
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._known: dict[str, pb.LinuxContainerResources] = {}
+        self._damaged: dict[str, str] = {}
+        disk.ensure_private_directory(directory)
+        disk.remove_temporaries(directory)
+        with disk.failing_as(f"list the limits in {directory}"):
+            paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
+        for path in paths:
+            self._load(path)
+
+    def get(self, container_id: str) -> pb.LinuxContainerResources | None:
+        """Give what was put for a container, by its full id; nobody may change it."""
+        with self._lock:
+            return self._known.get(container_id)
+
+    def check(self, container_id: str) -> None:
+        """Check that the file of a container can be trusted: without it, it might run with less than it was promised.
+
+        FailedPrecondition tells which file cannot. Removing the container removes it.
+        """
+        with self._lock:
+            reason = self._damaged.get(container_id)
+        if reason is not None:
+            raise FailedPrecondition(
+                f"the limits of container {container_id} are lost: {self._path(container_id)}: {reason}; remove it"
+            )
+
+    def put(self, container_id: str, resources: pb.LinuxContainerResources | None) -> None:
+        """Keep these, or none again; on an error what was kept stays. ResourceExhausted when the disk is full."""
+        if resources is None:
+            self.delete(container_id)
+            return
+        disk.ensure_private_directory(self._directory)
+        # No container outlives a power loss.
+        disk.write_atomically(self._path(container_id), encode(container_id, resources), sync="content")
+        with self._lock:
+            self._known[container_id] = resources
+
+    def delete(self, container_id: str) -> None:
+        """Forget a container; an unknown one is fine."""
+        with self._lock:
+            unknown = container_id not in self._known and container_id not in self._damaged
+        if unknown:
+            return
+        disk.remove_file(self._path(container_id))
+        with self._lock:
+            self._known.pop(container_id, None)
+            self._damaged.pop(container_id, None)
+
+    def keep_only(self, container_ids: Collection[str]) -> None:
+        """Forget all others: they were removed behind our back."""
+        with self._lock:
+            gone = {*self._known, *self._damaged}.difference(container_ids)
+        for container_id in gone:
+            self.delete(container_id)
+
+    def _path(self, container_id: str) -> Path:
+        if not _ID.match(container_id):
+            raise InvalidArgument(f"container id {container_id[:140]!r} cannot name a file of limits")
+        return self._directory / f"{container_id}{SUFFIX}"
+
+    def _load(self, path: Path) -> None:
+        container_id = path.name.removesuffix(SUFFIX)
+        try:
+            self._known[container_id] = decode(path.read_bytes(), container_id=container_id)
+        except (OSError, Untrusted) as error:
+            reason = str(error) if isinstance(error, Untrusted) else (error.strerror or str(error)).lower()
+            self._damaged[container_id] = reason
+            log.error("limits of a container are lost", container=container_id, file=str(path), reason=reason)
+
+
+def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:
+    """Give the content of the file of a container."""
+    plain = json_format.MessageToDict(resources, preserving_proto_field_name=True)
+    return sealed(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
+
+
+def decode(content: bytes, *, container_id: str) -> pb.LinuxContainerResources:
+    """Read the content of the file of a container. Untrusted says why it is none."""
+    limits = parsed(_limits, unsealed(content))
+    if limits.container_id != container_id:
+        raise Untrusted(f"it is of container {limits.container_id!r}")
+    try:
+        return json_format.ParseDict(limits.resources, pb.LinuxContainerResources(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise Untrusted(str(error)) from error

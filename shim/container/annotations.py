@@ -1,0 +1,41 @@
+"""Annotations that the node's administrator lets through to the OCI runtime.
+
+Such a runtime may do anything for them (sandboxed runtimes take settings from them, runc sets properties of systemd
+units), so none is passed that no setting names.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.connection import ApiVersion
+from shim.engine.versions import require_api
+from shim.runtime import Runtime
+
+ANNOTATIONS_API = (1, 43)
+"""First Engine API that passes annotations on; older ones drop them without a word."""
+
+
+def sandbox_annotations(rt: Runtime, config: pb.PodSandboxConfig) -> dict[str, str]:
+    """What of a pod's annotations its pause container gets. Unsupported names one that the Engine is too old for."""
+    return _passed(config.annotations, patterns=rt.config.pod_annotations, have=rt.engine.api_version)
+
+
+def container_annotations(rt: Runtime, config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig) -> dict[str, str]:
+    """What a container gets: the pod's, and its own where they say otherwise."""
+    own = _passed(config.annotations, patterns=rt.config.container_annotations, have=rt.engine.api_version)
+    return {**sandbox_annotations(rt, pod), **own}
+
+
+def _passed(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:
+    expressions = [_pattern(pattern) for pattern in patterns]
+    passed = {key: text for key, text in annotations.items() if any(one.fullmatch(key) for one in expressions)}
+    for key in sorted(passed):
+        require_api(have, needs=ANNOTATIONS_API, what=f"config.annotations {key!r} for the OCI runtime")
+    return passed
+
+
+@lru_cache(maxsize=256)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in text.split("*")))

@@ -1,0 +1,92 @@
+"""What a container may mount, and which devices it may have."""
+
+import posixpath
+import re
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container import devices, mounts
+from shim.container.image_volumes import is_image_volume
+from shim.cri.validate import rules
+from shim.errors import InvalidArgument
+
+MAX_MOUNTS = 1000
+"""Of one container. Every mount is made by the OCI runtime at start, and told in every status and Docker list."""
+MAX_DEVICES = 1000
+
+_PERMISSIONS = frozenset("rwm")
+_CDI_NAME = re.compile(
+    r"[a-zA-Z]([\w.-]*[a-zA-Z0-9])?"  # vendor
+    r"/[a-zA-Z]([\w.-]*[a-zA-Z0-9])?"  # class
+    r"=[a-zA-Z0-9]([\w.:-]*[a-zA-Z0-9])?\Z",
+    re.ASCII,
+)
+
+
+def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
+    """Check the mounts of a new container, each for itself and that no two are in one place."""
+    rules.at_most(config.mounts, MAX_MOUNTS, field=field)
+    taken: dict[str, int] = {}
+    for index, mount in enumerate(config.mounts):
+        at = f"{field}[{index}]"
+        rules.required(mount, "container_path", field=at)
+        if is_image_volume(mount):
+            _image_volume(mount, field=at)
+        else:
+            _host_path(mount, field=at)
+        target = mounts.container_path(mount)
+        if target == "/":
+            raise InvalidArgument(f"{at}.container_path {mount.container_path!r} is the root of the container")
+        if taken.setdefault(target, index) != index:
+            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{taken[target]}]")
+
+
+def host_devices(config: pb.ContainerConfig, *, field: str) -> None:
+    """Check the host devices of a new container. The same device may be given twice, as two plugins may do."""
+    rules.at_most(config.devices, MAX_DEVICES, field=field)
+    taken: dict[str, int] = {}
+    for index, device in enumerate(config.devices):
+        at = f"{field}[{index}]"
+        _host_device(device, field=at)
+        target = devices.container_path(device)
+        first = taken.setdefault(target, index)
+        if config.devices[first].host_path != device.host_path:
+            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{first}]")
+
+
+def cdi_devices(config: pb.ContainerConfig, *, field: str) -> None:
+    """Check the CDI devices of a new container: names of the form vendor/class=device."""
+    rules.at_most(config.CDI_devices, MAX_DEVICES, field=field)
+    for index, device in enumerate(config.CDI_devices):
+        rules.required(device, "name", field=f"{field}[{index}]")
+        if not _CDI_NAME.match(device.name):
+            raise InvalidArgument(f"{field}[{index}].name {device.name!r} is not of the form vendor.com/class=device")
+
+
+def _host_path(mount: pb.Mount, *, field: str) -> None:
+    rules.absolute(mount.host_path, field=f"{field}.host_path")
+    if mount.image_sub_path:
+        raise InvalidArgument(f"{field}.image_sub_path is given, but image is not")
+
+
+def _image_volume(mount: pb.Mount, *, field: str) -> None:
+    if mount.host_path:
+        raise InvalidArgument(f"{field}.host_path and image must not both be given")
+    if not mount.readonly:
+        raise InvalidArgument(f"{field}.readonly must be true: images are mounted read-only")
+    if mount.propagation != pb.PROPAGATION_PRIVATE:
+        raise InvalidArgument(f"{field}.propagation must be private: nothing is mounted inside of an image")
+    if posixpath.isabs(mount.image_sub_path):
+        raise InvalidArgument(f"{field}.image_sub_path {mount.image_sub_path!r} is not relative to the image's root")
+    rules.no_parent(mount.image_sub_path, field=f"{field}.image_sub_path")
+
+
+def _host_device(device: pb.Device, *, field: str) -> None:
+    rules.absolute(device.host_path, field=f"{field}.host_path")
+    if not device.host_path.strip("/"):
+        raise InvalidArgument(f"{field}.host_path {device.host_path!r} is the root of the host, not a device")
+    rules.absolute(device.container_path or device.host_path, field=f"{field}.container_path")
+    if devices.container_path(device) == "/":
+        raise InvalidArgument(f"{field}.container_path {device.container_path!r} is the root of the container")
+    letters = device.permissions
+    if not _PERMISSIONS.issuperset(letters) or len(set(letters)) != len(letters):
+        raise InvalidArgument(f"{field}.permissions {letters!r} may hold only r, w and m, each once")

@@ -1,0 +1,69 @@
+"""Files of a container by the archive API, which also reads containers that have never been started."""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import quote
+
+import msgspec
+
+from shim.engine.failures import Refused, asking
+from shim.engine.interface import PathStat
+from shim.engine.session import Reply, Session, Stream
+from shim.errors import ShimError
+
+_STAT = "x-docker-container-path-stat"
+
+
+def stat_path(session: Session, container_id: str, path: str, *, timeout: float | None) -> PathStat | None:
+    """See `Engine.stat_path`."""
+    with asking(_what(container_id, path), within=timeout):
+        try:
+            reply = session.request("HEAD", _url(container_id), params={"path": path}, timeout=timeout)
+        except Refused as refused:
+            # The answer to a HEAD has no text. So whether it is the path that is missing, or the container, has to be
+            # asked for; and why Docker failed, too.
+            if refused.status == 404:
+                session.inspect_container(container_id)
+                return None
+            with session.streamed("GET", _url(container_id), params={"path": path}, timeout=timeout):
+                raise
+        return _stat_from_header(reply, what=_what(container_id, path))
+
+
+@contextmanager
+def archive(session: Session, container_id: str, path: str, *, timeout: float | None) -> Iterator[Iterator[bytes]]:
+    """See `Engine.archive`; `timeout` in seconds bounds the wait for its beginning."""
+    what = _what(container_id, path)
+    with ExitStack() as held:
+        with asking(what, within=timeout):
+            stream = held.enter_context(
+                session.streamed("GET", _url(container_id), params={"path": path}, timeout=timeout)
+            )
+        yield _pieces(stream, what)
+
+
+def _pieces(stream: Stream, what: str) -> Iterator[bytes]:
+    while True:
+        with asking(what):
+            piece = stream.read()
+        if not piece:
+            stream.scope.check(what)
+            return
+        yield piece
+
+
+def _stat_from_header(reply: Reply, *, what: str) -> PathStat:
+    try:
+        return msgspec.json.decode(base64.b64decode(reply.head.headers.get(_STAT, "")), type=PathStat)
+    except (binascii.Error, msgspec.MsgspecError) as cause:
+        raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
+
+
+def _what(container_id: str, path: str) -> str:
+    return f"read {path} in container {container_id}"
+
+
+def _url(container_id: str) -> str:
+    return f"/containers/{quote(container_id, safe='')}/archive"

@@ -1,0 +1,35 @@
+"""What the Engine is too old for. The one place that words it."""
+
+from shim.engine.connection import ApiVersion
+from shim.errors import Unsupported
+
+FIRST_ENGINE = {
+    (1, 41): "20.10",
+    (1, 42): "23.0",
+    (1, 43): "24.0",
+    (1, 44): "25.0",
+    (1, 45): "26.0",
+    (1, 46): "27.0",
+    (1, 47): "27.2",
+    (1, 48): "28.0",
+    (1, 49): "28.1",
+    (1, 50): "28.2",
+    (1, 51): "28.3",
+    (1, 52): "29.0",
+}
+"""The first Engine that speaks each API version (the version history of the Engine API)."""
+
+
+def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
+    """Unsupported unless the Engine speaks `needs`; `what` is the field, and perhaps what it asks for."""
+    if have < needs:
+        raise Unsupported(f"{what}: {too_old(have, needs=needs)}")
+
+
+def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
+    """`needs Docker Engine 25.0 (API 1.44), this one speaks 1.41`."""
+    return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {_text(needs)}), this one speaks {_text(have)}"
+
+
+def _text(version: ApiVersion) -> str:
+    return f"{version[0]}.{version[1]}"

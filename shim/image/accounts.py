@@ -1,0 +1,42 @@
+"""Who is known in an image: its users and groups, and who runs in it by default. Read once for each image."""
+
+from shim.ids import ImageId
+from shim.image.rootfs import RootFs, look_into
+from shim.passwd import GROUP, PASSWD, ImageAccounts, accounts_from_files
+from shim.runtime import Runtime
+
+FILE_LIMIT = 4 << 20
+"""Bytes of either file: some 60,000 users."""
+
+_ENTRY_WEIGHT = 4096
+"""Bytes that one image counts for besides its files."""
+
+
+def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
+    """Give what is known of an image; the first time it is read from Docker, for all who ask meanwhile.
+
+    NotFound when the image is gone, FailedPrecondition when its passwd or group is no file, or is too large.
+    """
+    known = rt.accounts.get(image_id)
+    if known is not None:
+        return known
+    return rt.account_looks.join(image_id, lambda: _found(rt, image_id), what=f"read the users of image {image_id}")
+
+
+def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
+    known = rt.accounts.get(image_id)
+    if known is not None:  # another has landed between the question and this flight
+        return known
+    settings = rt.engine.inspect_image(image_id).config
+    passwd, group = look_into(rt, image_id=image_id, look=_files)
+    found = ImageAccounts(
+        default_user=settings.user if settings else "", accounts=accounts_from_files(passwd=passwd, group=group)
+    )
+    rt.accounts.keep_only([image.id for image in rt.view.images()])
+    rt.accounts.put(image_id, found, weight=len(passwd) + len(group) + _ENTRY_WEIGHT)
+    return found
+
+
+def _files(files: RootFs) -> tuple[bytes, bytes]:
+    passwd = files.read_file(PASSWD, limit=FILE_LIMIT)
+    return passwd or b"", files.read_file(GROUP, limit=FILE_LIMIT) or b""

@@ -1,0 +1,172 @@
+"""A look into the root file system of an image, alike on every image store and Engine version.
+
+Docker has no call that reads the files of an image, but one that reads those of a container, also of one that has never
+been started. So a container is made of the image, read, and removed. It is no pod's: its name begins unlike theirs, so
+the view never hears of it.
+
+    kind = look_into(rt, image_id=record.id, look=lambda files: files.entry("/usr/share"))
+    passwd = look_into(rt, image_id=record.id, look=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
+
+A look costs a create and a remove, some tens of milliseconds: ask for all that is wanted in one, and remember what came
+of it by image id, which stands for the content.
+"""
+
+import io
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import structlog
+
+from shim import deadline, labels, names
+from shim.engine.errors import RemovalInProgress
+from shim.engine.interface import Engine, JsonObject, PathKind, PathStat
+from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.ids import ImageId
+from shim.runtime import Runtime
+
+T = TypeVar("T")
+
+CREATE_SECONDS = 120.0
+"""Bound on the create. A client that leaves does not end it: nobody would know what to remove."""
+LOOK_SECONDS = 60.0
+"""Bound on reading, once the container is there."""
+REMOVE_SECONDS = 30.0
+
+_ARCHIVE_OVERHEAD = 256 << 10
+"""Bytes of an archive of one file besides its content: headers, extended attributes, padding."""
+
+log = structlog.get_logger(__name__)
+
+
+class RootFs:
+    """The files of one image, for as long as `look_into` calls; paths are absolute, inside of the image."""
+
+    def __init__(self, engine: Engine, *, container_id: str, image_id: ImageId) -> None:
+        self._engine = engine
+        self._container_id = container_id
+        self._image_id = image_id
+
+    def entry(self, path: str) -> PathKind | None:
+        """Tell what a path is in the end, links followed inside of the root; None when nothing is there.
+
+        Never PathKind.LINK. A link that leads nowhere is nothing. `..` is taken lexically, as Docker does.
+        """
+        stat = self._followed(path)[1]
+        return None if stat is None else stat.kind
+
+    def resolved(self, path: str) -> tuple[str, PathKind] | None:
+        """Give a path without a link on it that leads to the same, and what is there; None when nothing is.
+
+        Links are followed as by `entry`.
+        """
+        where, kind = "/", PathKind.DIRECTORY
+        for part in posixpath.normpath(path).strip("/").split("/"):
+            where, stat = self._followed(posixpath.join(where, part))
+            if stat is None:
+                return None
+            kind = stat.kind
+        return where, kind
+
+    def read_file(self, path: str, *, limit: int) -> bytes | None:
+        """Read a regular file of at most `limit` bytes; None when nothing is there.
+
+        FailedPrecondition for anything else at the path, and for a larger file, of which nothing is read.
+        """
+        where, stat = self._followed(path)
+        if stat is None:
+            return None
+        what = f"{path} of image {self._image_id}"
+        if stat.kind is not PathKind.FILE:
+            raise FailedPrecondition(f"{what} is {stat.kind.value}, not a regular file")
+        if stat.size > limit:
+            raise FailedPrecondition(f"{what} has {stat.size} bytes, at most {limit} are read")
+        with self._engine.archive(self._container_id, where) as pieces:
+            return file_from_tar(pieces, size=stat.size, what=what)
+
+    def _followed(self, path: str) -> tuple[str, PathStat | None]:
+        where = "/" + posixpath.normpath(path).lstrip("/")
+        stat = self._engine.stat_path(self._container_id, where)
+        if stat is None or stat.kind is not PathKind.LINK:
+            return where, stat
+        where, stat = stat.link_target, self._engine.stat_path(self._container_id, stat.link_target)
+        if stat is not None and stat.kind is PathKind.LINK:
+            raise FailedPrecondition(f"{path} of image {self._image_id} is a link that cannot be followed")
+        return where, stat
+
+
+def look_into(rt: Runtime, *, image_id: ImageId, look: Callable[[RootFs], T]) -> T:
+    """Give what `look` finds in an image. NotFound when the image is gone, else the Engine's failures and its own.
+
+    It may be called twice: a `docker system prune` takes the container away as it takes any that does not run.
+    """
+    try:
+        return _looked_into(rt, image_id=image_id, look=look)
+    except NotFound:
+        return _looked_into(rt, image_id=image_id, look=look)
+
+
+def remove_leftovers(rt: Runtime) -> None:
+    """Remove the containers of looks that an earlier server did not come to remove."""
+    for container in rt.engine.list_containers():
+        ours = labels.LOOK in (container.labels or {})
+        named = any(name.startswith("/" + names.LOOK_PREFIX) for name in container.names or ())
+        # Both, since a label may be the image's and a name anybody's. One that is younger is a look of this server.
+        if ours and named and container.created < rt.started_at:
+            _remove(rt, container.id)
+            log.info("removed what a look into an image had left", container=container.id)
+
+
+def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
+    """Take the one file of `size` bytes out of an archive. ShimError when there is anything else in it."""
+    archive = bytearray()
+    for piece in pieces:
+        archive += piece
+        if len(archive) > size + _ARCHIVE_OVERHEAD:
+            raise ShimError(f"{what}: docker sends more than the {size} bytes it told")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            member = tar.next()
+            reader = tar.extractfile(member) if member is not None and member.isreg() else None
+            content = reader.read(size + 1) if reader is not None else b""
+    except tarfile.TarError as cause:
+        raise ShimError(f"{what}: docker's archive cannot be read: {cause}") from cause
+    if len(content) != size:
+        raise ShimError(f"{what}: docker's archive does not hold the {size} bytes it told")
+    return content
+
+
+def _looked_into(rt: Runtime, *, image_id: ImageId, look: Callable[[RootFs], T]) -> T:
+    deadline.current().check(f"look into image {image_id}")
+    with deadline.shielded(CREATE_SECONDS):
+        container_id = rt.engine.create_container(name=names.look_name(), body=_body(image_id))
+    try:
+        with deadline.bound(LOOK_SECONDS):
+            return look(RootFs(rt.engine, container_id=container_id, image_id=image_id))
+    finally:
+        _remove(rt, container_id)
+
+
+def _body(image_id: ImageId) -> JsonObject:
+    """A container that is never started. What an image lacks, or has wrong, must not fail its create."""
+    return {
+        "Image": image_id,
+        "Entrypoint": [],
+        "Cmd": ["-"],
+        # Docker makes this directory at create.
+        "WorkingDir": "/",
+        "Labels": {labels.LOOK: "rootfs"},
+        "NetworkDisabled": True,
+        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+    }
+
+
+def _remove(rt: Runtime, container_id: str) -> None:
+    try:
+        with deadline.shielded(REMOVE_SECONDS):
+            rt.engine.remove_container(container_id)
+    except (NotFound, RemovalInProgress):
+        return
+    except ShimError as error:
+        log.warning("a look's container stays until the next start", container=container_id, error=str(error))

@@ -1,0 +1,93 @@
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.keys import check_unified, huge_page_limits
+from shim.errors import InvalidArgument
+
+GOOD = {
+    "memory.oom.group": "1",
+    "memory.swap.max": "0",
+    "hugetlb.2MB.max": "0",
+    "io.max": "8:0 rbps=1048576\n8:16 wbps=max",
+    "cgroup.max.depth": "3",
+    "cpuset.cpus": "",
+    "pids.max": "max",
+}
+
+
+def test_files_of_controllers() -> None:
+    check_unified(GOOD, field="linux.unified")
+    check_unified({f"memory.x{number}": "1" for number in range(128)}, field="linux.unified")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../x",
+        "a/b",
+        "",
+        "memory",
+        "memory.",
+        ".max",
+        "memory..max",
+        "/memory.max",
+        "Memory.max",
+        "a.b\n",
+        "a.\0",
+        "a.é",
+    ],
+)
+def test_a_key_that_is_no_file_name(key: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"linux\.unified: .* is no cgroup file"):
+        check_unified({key: "1"}, field="linux.unified")
+
+
+@pytest.mark.parametrize("key", ["cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control"])
+def test_files_that_move_or_kill(key: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"linux\.unified: '{key}' is no limit"):
+        check_unified({key: "1"}, field="linux.unified")
+
+
+@pytest.mark.parametrize("value", ["1\0", "x" * 4096], ids=["NUL", "more than a page"])
+def test_values_the_kernel_does_not_take_in_one_piece(value: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"linux\.unified\['memory\.high'\] holds"):
+        check_unified({"memory.high": value}, field="linux.unified")
+
+
+def test_too_many_keys() -> None:
+    with pytest.raises(InvalidArgument, match=r"linux\.unified has 10000 keys, at most 128"):
+        check_unified({f"memory.x{number}": "1" for number in range(10_000)}, field="linux.unified")
+
+
+@pytest.mark.parametrize("value", ["0", "00", "-1", "", "ten", "1.5", "1" * 30])
+def test_a_count_of_tasks_nothing_can_run_with(value: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"linux\.unified\['pids\.max'\] .* is neither"):
+        check_unified({"pids.max": value}, field="linux.unified")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        ("2MB", "2MB"),
+        ("2Mi", "2MB"),
+        ("2MiB", "2MB"),
+        ("2M", "2MB"),
+        ("2048KB", "2MB"),
+        ("1GB", "1GB"),
+        ("1024Mi", "1GB"),
+        ("64KB", "64KB"),
+    ],
+)
+def test_a_page_size_has_the_kernels_name(spelled: str, name: str) -> None:
+    assert huge_page_limits([pb.HugepageLimit(page_size=spelled, limit=5)], field="f") == {name: 5}
+
+
+@pytest.mark.parametrize("size", ["", "2", "MB", "0MB", "3MB", "-2MB", "2mb", "2TB", "../x", "2MB/", "2MB\n", "9" * 40])
+def test_a_page_size_that_is_none(size: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size .* is no size such as"):
+        huge_page_limits([pb.HugepageLimit(page_size="2MB"), pb.HugepageLimit(page_size=size)], field="f")
+
+
+def test_a_page_size_that_is_limited_twice() -> None:
+    with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size '2Mi' is limited twice"):
+        huge_page_limits([pb.HugepageLimit(page_size="2MB"), pb.HugepageLimit(page_size="2Mi")], field="f")

@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.limits import LimitStore, encode
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+
+ID, OTHER = "c" * 64, "d" * 64
+LIMITS = pb.LinuxContainerResources(
+    memory_limit_in_bytes=4 << 20,
+    unified={"memory.high": "1048576"},
+    hugepage_limits=[pb.HugepageLimit(page_size="2MB", limit=1 << 21)],
+)
+
+
+def test_what_was_put_is_there_now_and_after_a_restart(tmp_path: Path) -> None:
+    store = LimitStore(tmp_path / "limits")
+    store.put(ID, LIMITS)
+    for either in (store, LimitStore(tmp_path / "limits")):
+        assert either.get(ID) == LIMITS
+        assert either.get(OTHER) is None
+        either.check(ID)
+
+
+def test_none_again(tmp_path: Path) -> None:
+    store = LimitStore(tmp_path)
+    store.put(ID, LIMITS)
+    store.put(ID, None)
+    store.put(OTHER, None)
+    assert store.get(ID) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_those_of_containers_that_are_gone(tmp_path: Path) -> None:
+    store = LimitStore(tmp_path)
+    store.put(ID, LIMITS)
+    store.put(OTHER, LIMITS)
+    store.keep_only({ID})
+    assert [path.name for path in tmp_path.iterdir()] == [f"{ID}.json"]
+    store.delete(ID)
+    assert LimitStore(tmp_path).get(ID) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "truncated"),
+        (encode(ID, LIMITS)[:-9], "truncated"),
+        (encode(ID, LIMITS).replace(b"1048576", b"9048576"), "checksum"),
+        (encode(OTHER, LIMITS), f"of container '{OTHER}'"),
+    ],
+    ids=["empty", "cut short", "altered", "another's"],
+)
+def test_a_damaged_file_holds_its_container_back_until_it_is_removed(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    (tmp_path / f"{ID}.json").write_bytes(content)
+    store = LimitStore(tmp_path)
+    assert store.get(ID) is None
+    with pytest.raises(FailedPrecondition, match=rf"limits of container {ID} are lost: .*{reason}"):
+        store.check(ID)
+    store.delete(ID)
+    store.check(ID)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LimitStore(tmp_path)
+    store.put(ID, LIMITS)
+
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise ShimError("no space left on device")
+
+    monkeypatch.setattr("shim.disk.write_atomically", full)
+    with pytest.raises(ShimError, match="no space"):
+        store.put(ID, pb.LinuxContainerResources())
+    assert store.get(ID) == LIMITS
+
+
+def test_an_id_that_is_a_path(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot name a file"):
+        LimitStore(tmp_path).put("../x", LIMITS)

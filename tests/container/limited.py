@@ -1,0 +1,110 @@
+"""Containers whose control groups are composed trees of files, and an Engine that writes to them as runc does."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from shim.cgroup.places import Group, Mounts
+from shim.cgroup.v2 import GroupV2
+from shim.engine.interface import JsonObject
+from shim.errors import NotFound, ShimError, Unavailable
+from shim.ids import ContainerId
+from shim.runtime import Runtime
+from shim.samples import Place
+from tests.cgroup.trees import new_group_v1, new_group_v2
+from tests.fakes.engine import FakeEngine
+
+
+class RuncEngine(FakeEngine):
+    """Limits of an update reach the group of a container that has one here, memory last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: dict[str, Group] = {}
+        self.runtime_fails = ""
+        """What the runtime says once it has written all but memory; Docker then forgets the update."""
+        self.loses_answers = False
+        """Whether the next update is made, but nobody hears of it."""
+        self.then = ""
+        """What the update after that one fails with."""
+
+    def update_container(self, container_id: str, *, body: JsonObject) -> None:
+        former = dict(self.containers[container_id].host)
+        super().update_container(container_id, body=body)
+        group = self.groups.get(container_id)
+        if group is not None:
+            self._write_cpu(group, body)
+            if self.runtime_fails:
+                self.containers[container_id].body["HostConfig"] = former
+                raise ShimError(self.runtime_fails)
+            self._write_memory(group, body)
+        if self.loses_answers:
+            self.loses_answers = False
+            if self.then:
+                self.fail_next("update_container", ShimError(self.then))
+            raise Unavailable("the connection to docker was lost")
+
+    def _write_cpu(self, group: Group, body: JsonObject) -> None:
+        if isinstance(group, GroupV2):
+            if "CpuQuota" in body:
+                quota = "max" if body["CpuQuota"] < 0 else body["CpuQuota"]
+                Path(group.directory, "cpu.max").write_text(f"{quota} {body.get('CpuPeriod', 100_000)}\n")
+            return
+        files = {path.rpartition("/")[2]: Path(path) for path in group.limit_files()}
+        for name, file in {"CpuQuota": "cpu.cfs_quota_us", "CpuShares": "cpu.shares"}.items():
+            if name in body:
+                files[file].write_text(f"{body[name]}\n")
+
+    def _write_memory(self, group: Group, body: JsonObject) -> None:
+        if "Memory" not in body:
+            return
+        path, text = group.memory_file(body["Memory"])
+        Path(path).write_text(f"{text}\n")
+        if body["MemorySwap"] > 0:
+            path, text = group.swap_file(body["MemorySwap"], memory=body["Memory"])
+            Path(path).write_text(f"{text}\n")
+
+
+@dataclass
+class Groups:
+    """The groups of this test's containers, by id."""
+
+    rt: Runtime
+    engine: RuncEngine
+    root: Path
+    version: str
+    made: dict[str, Group] = field(default_factory=dict)
+
+    def of(self, container_id: ContainerId, **changed: str) -> Group:
+        """Compose the group of a running container."""
+        compose = new_group_v2 if self.version == "2" else new_group_v1
+        group: Group = compose(self.root, container_id, **changed)
+        self.made[container_id] = self.engine.groups[container_id] = group
+        record = self.rt.view.container(container_id)
+        self.rt.samples.places[container_id] = Place(record.life.pid, group, group)
+        return group
+
+    def find(self, pid: int, *, name: str, mounts: Mounts) -> Group:
+        """See `shim.cgroup.places.own_group`."""
+        if name not in self.made:
+            raise NotFound(f"process {pid} is in no control group of container {name}")
+        return self.made[name]
+
+    def file(self, container_id: str, name: str) -> str:
+        """What a file says."""
+        (path,) = self.root.glob(f"**/{container_id}/{name}")
+        return path.read_text().strip()
+
+
+def composed_groups(
+    rt: Runtime, engine: FakeEngine, root: Path, monkeypatch: pytest.MonkeyPatch, *, version: str
+) -> Groups:
+    """Let containers have groups below `root`, of a version."""
+    assert isinstance(engine, RuncEngine)
+    engine.engine_info = replace(engine.engine_info, cgroup_version=version)
+    rt.facts.info(max_age=0)
+    groups = Groups(rt, engine, root, version)
+    monkeypatch.setattr("shim.container.cgroup.own_group", groups.find)
+    return groups

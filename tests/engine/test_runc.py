@@ -1,0 +1,51 @@
+import pytest
+
+from shim.engine.runc import plain_start_error
+
+RUNC = "OCI runtime create failed: runc create failed: "
+OLD, NEW = (
+    f"failed to create shim task: {RUNC}",
+    f"failed to create task for container: failed to create shim task: {RUNC}",
+)
+PROCESS = "unable to start container process: "
+
+
+@pytest.mark.parametrize(
+    ("told", "plain"),
+    [
+        (
+            f'{NEW}{PROCESS}exec: "nope": executable file not found in $PATH',
+            'exec: "nope": executable file not found in $PATH',
+        ),
+        (
+            f'{OLD}{PROCESS}exec: "nope": executable file not found in $PATH: unknown',
+            'exec: "nope": executable file not found in $PATH',
+        ),
+        (
+            f"{OLD}{PROCESS}unable to apply caps: operation not permitted: unknown",
+            "unable to apply caps: operation not permitted",
+        ),
+        (
+            f"{OLD}{PROCESS}error during container init: mount: not a directory: unknown: Are you trying to mount",
+            "mount: not a directory: Are you trying to mount",
+        ),
+        (f"{NEW}string SCMP_ARCH_FOO is not a valid arch", "string SCMP_ARCH_FOO is not a valid arch"),
+        ("unable to find user x: no matching entries", "unable to find user x: no matching entries"),
+        ("cannot start a stopped process: unknown", "cannot start a stopped process: unknown"),
+        ("runc create failed: ", "runc create failed: "),
+        ("", ""),
+    ],
+    ids=[
+        "new",
+        "old",
+        "capabilities",
+        "advice",
+        "profile",
+        "docker's own",
+        "containerd's own",
+        "nothing left",
+        "empty",
+    ],
+)
+def test_what_is_left_is_the_cause(told: str, plain: str) -> None:
+    assert plain_start_error(told) == plain

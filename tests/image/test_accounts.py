@@ -1,0 +1,124 @@
+"""The users of an image are read once, by whoever asks first, and forgotten with it."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shim import deadline
+from shim.engine.interface import ImageSettings, PathKind
+from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError
+from shim.ids import ImageId
+from shim.image.accounts import FILE_LIMIT, accounts_of
+from shim.passwd import Accounts, User
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_files import FakeFile
+
+FILES: dict[str, FakeFile | bytes] = {
+    "/etc/passwd": b"www:x:1000:1000::/:\n",
+    "/etc/group": b"video:x:44:www\n",
+}
+
+
+@pytest.fixture
+def image(rt: Runtime, engine: FakeEngine) -> ImageId:
+    made = ImageId(engine.add_image("users:1", ImageSettings(user="www:video"), files=FILES))
+    rt.view.refresh_images()
+    return made
+
+
+def looks(engine: FakeEngine) -> int:
+    return sum(method == "create_container" for method, _ in engine.calls)
+
+
+def test_users_groups_and_the_default_user_are_read(rt: Runtime, image: ImageId) -> None:
+    found = accounts_of(rt, image_id=image)
+
+    assert found.default_user == "www:video"
+    assert found.accounts.users == (User("www", 1000, 1000),)
+    assert [group.name for group in found.accounts.groups] == ["video"]
+
+
+def test_an_image_without_either_file_knows_nobody(rt: Runtime, engine: FakeEngine) -> None:
+    empty = ImageId(engine.add_image("empty:1"))
+    found = accounts_of(rt, image_id=empty)
+
+    assert found.default_user == ""
+    assert found.accounts == Accounts()
+
+
+def test_the_second_question_asks_docker_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    first = accounts_of(rt, image_id=image)
+    engine.calls.clear()
+
+    assert accounts_of(rt, image_id=image) is first
+    assert engine.calls == []
+
+
+def test_all_who_ask_at_the_same_time_share_one_look(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    with ThreadPoolExecutor(8) as pool, engine.held("archive") as gate:
+        asking = [pool.submit(accounts_of, rt, image_id=image) for _ in range(8)]
+        gate.wait_entered()
+        engine.release(gate)
+        found = {id(each.result(10)) for each in asking}
+
+    assert len(found) == 1
+    assert looks(engine) == 1
+
+
+def test_one_who_leaves_does_not_take_the_look_from_the_others(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    scope = deadline.Scope()
+
+    def leaving() -> object:
+        with deadline.entered(scope):
+            return accounts_of(rt, image_id=image)
+
+    with ThreadPoolExecutor(2) as pool, engine.held("archive") as gate:
+        first = pool.submit(leaving)
+        gate.wait_entered()
+        second = pool.submit(accounts_of, rt, image_id=image)
+        scope.cancel()
+        with pytest.raises(Cancelled):
+            first.result(10)
+        engine.release(gate)
+        assert second.result(10).default_user == "www:video"
+
+
+def test_a_failure_is_not_remembered(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    engine.fail_next("create_container", ShimError("no space left"))
+    with pytest.raises(ShimError, match="no space left"):
+        accounts_of(rt, image_id=image)
+
+    assert accounts_of(rt, image_id=image).default_user == "www:video"
+
+
+def test_an_image_that_is_gone_is_forgotten(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    accounts_of(rt, image_id=image)
+    engine.remove_image("users:1")
+    rt.view.refresh_images()
+    other = ImageId(engine.add_image("other:1"))
+    rt.view.refresh_images()
+    accounts_of(rt, image_id=other)
+
+    with pytest.raises(NotFound):
+        accounts_of(rt, image_id=image)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/etc/group"])
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (FakeFile(kind=PathKind.OTHER), "is neither a file nor a directory"),
+        (FakeFile(kind=PathKind.DIRECTORY), "is a directory"),
+        (FakeFile(content=bytes(FILE_LIMIT + 1)), f"has {FILE_LIMIT + 1} bytes"),
+    ],
+    ids=["fifo", "directory", "too large"],
+)
+def test_what_is_no_file_of_users_is_refused(
+    rt: Runtime, engine: FakeEngine, path: str, file: FakeFile, says: str
+) -> None:
+    image = ImageId(engine.add_image("odd:1", files={path: file}))
+
+    with pytest.raises(FailedPrecondition, match=f"{path} of image {image} {says}"):
+        accounts_of(rt, image_id=image)
+    assert engine.containers == {}

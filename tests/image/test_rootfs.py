@@ -1,0 +1,253 @@
+"""Looks into images: what they find, and that nothing is left of them."""
+
+import io
+import itertools
+import tarfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shim import deadline, labels, names
+from shim.engine.interface import PathKind
+from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.ids import ImageId
+from shim.image.rootfs import RootFs, file_from_tar, look_into, remove_leftovers
+from shim.runtime import Runtime
+from tests.fakes.engine import FakeEngine
+from tests.fakes.engine_files import FakeFile
+
+FILES: dict[str, FakeFile | bytes] = {
+    "/etc/passwd": b"root:x:0:0\n",
+    "/etc/loop-free": FakeFile(kind=PathKind.LINK, link="../usr/lib/real"),
+    "/usr/lib/real": b"real",
+    "/out": FakeFile(kind=PathKind.LINK, link="../../../../etc/passwd"),
+    "/out-of-etc": FakeFile(kind=PathKind.LINK, link="/etc"),
+    "/dangling": FakeFile(kind=PathKind.LINK, link="/nowhere"),
+    "/pipe": FakeFile(kind=PathKind.OTHER),
+    "/large": b"x" * 1001,
+}
+
+
+@pytest.fixture
+def image(rt: Runtime, engine: FakeEngine) -> ImageId:
+    return ImageId(engine.add_image("files:1", files=FILES))
+
+
+def read(rt: Runtime, image: ImageId, path: str) -> bytes | None:
+    return look_into(rt, image_id=image, look=lambda files: files.read_file(path, limit=1000))
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/etc/passwd", b"root:x:0:0\n"),
+        ("//etc/./x/../passwd", b"root:x:0:0\n"),
+        ("/etc/loop-free", b"real"),
+        ("/out", b"root:x:0:0\n"),
+        ("/out-of-etc/passwd", b"root:x:0:0\n"),
+        ("/dangling", None),
+        ("/nowhere", None),
+    ],
+)
+def test_a_file_is_read_inside_of_the_image(rt: Runtime, image: ImageId, path: str, content: bytes | None) -> None:
+    assert read(rt, image, path) == content
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/etc", "/etc of image sha256:.* is a directory, not a regular file"),
+        ("/pipe", "/pipe of image sha256:.* is neither a file nor a directory, not a regular file"),
+        ("/large", "/large of image sha256:.* has 1001 bytes, at most 1000 are read"),
+    ],
+)
+def test_what_is_no_file_of_a_fitting_size_is_refused_unread(
+    rt: Runtime, engine: FakeEngine, image: ImageId, path: str, says: str
+) -> None:
+    with pytest.raises(FailedPrecondition, match=says):
+        read(rt, image, path)
+
+    assert not [call for call in engine.calls if call[0] == "archive"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", PathKind.DIRECTORY),
+        ("/out-of-etc", PathKind.DIRECTORY),
+        ("/etc/passwd", PathKind.FILE),
+        ("/pipe", PathKind.OTHER),
+        ("/dangling", None),
+        ("/etc/nowhere", None),
+    ],
+)
+def test_an_entry_is_told_by_what_it_is_in_the_end(
+    rt: Runtime, image: ImageId, path: str, kind: PathKind | None
+) -> None:
+    assert look_into(rt, image_id=image, look=lambda files: files.entry(path)) is kind
+
+
+@pytest.mark.parametrize(
+    ("path", "resolved"),
+    [
+        ("/", ("/", PathKind.DIRECTORY)),
+        ("usr/./lib/", ("/usr/lib", PathKind.DIRECTORY)),
+        ("/out-of-etc", ("/etc", PathKind.DIRECTORY)),
+        ("/out-of-etc/loop-free", ("/usr/lib/real", PathKind.FILE)),
+        ("/out", ("/etc/passwd", PathKind.FILE)),
+        ("/out-of-etc/nothing", None),
+        ("/dangling", None),
+        ("/etc/passwd/below", None),
+    ],
+)
+def test_a_path_can_be_had_without_links(
+    rt: Runtime, image: ImageId, path: str, resolved: tuple[str, PathKind] | None
+) -> None:
+    assert look_into(rt, image_id=image, look=lambda files: files.resolved(path)) == resolved
+
+
+def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    read(rt, image, "/etc/passwd")
+
+    assert {name for name, _ in engine.calls} >= {"create_container", "remove_container"}
+    assert "start_container" not in {name for name, _ in engine.calls}
+    assert engine.containers == {}
+
+
+def test_the_view_never_hears_of_a_look(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    def look(files: RootFs) -> str:
+        [made] = engine.containers.values()
+        rt.view.refresh_container(made.id)
+        return made.name
+
+    with rt.view.subscribe() as changes:
+        name = look_into(rt, image_id=image, look=look)
+        rt.view.end_subscriptions(Unavailable("over"))
+        with pytest.raises(Unavailable, match="over"):
+            changes.wait_next()
+
+    assert not name.startswith(names.PREFIX)
+    assert rt.view.containers() == ()
+    assert rt.view.sandboxes() == ()
+
+
+def test_a_look_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    engine.fail_next("stat_path", ShimError("the disk is broken"))
+
+    with pytest.raises(ShimError, match="the disk is broken"):
+        read(rt, image, "/etc/passwd")
+    assert engine.containers == {}
+
+
+@pytest.mark.parametrize("method", ["create_container", "stat_path", "archive"])
+def test_a_client_that_goes_meanwhile_leaves_nothing(
+    rt: Runtime, engine: FakeEngine, image: ImageId, method: str
+) -> None:
+    scope = deadline.Scope()
+
+    def cancelled_read() -> bytes | None:
+        with deadline.entered(scope):
+            return read(rt, image, "/etc/passwd")
+
+    with ThreadPoolExecutor(1) as pool, engine.held(method) as gate:
+        reading = pool.submit(cancelled_read)
+        gate.wait_entered()
+        scope.cancel()
+        if method == "create_container":  # which must come to its end, or nobody would know what to remove
+            engine.release(gate)
+        with pytest.raises(Cancelled):
+            reading.result(10)
+    assert engine.containers == {}
+
+
+def test_a_client_that_is_gone_already_makes_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    scope = deadline.Scope()
+    scope.cancel()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        read(rt, image, "/etc/passwd")
+
+    assert "create_container" not in {name for name, _ in engine.calls}
+
+
+def test_a_look_whose_container_is_pruned_is_repeated(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    pruned = threading.Event()
+
+    def look(files: RootFs) -> bytes | None:
+        if not pruned.is_set():
+            pruned.set()
+            engine.containers.clear()
+        return files.read_file("/etc/passwd", limit=1000)
+
+    assert look_into(rt, image_id=image, look=look) == b"root:x:0:0\n"
+    assert engine.containers == {}
+
+
+def test_an_image_that_is_gone_is_not_found(rt: Runtime) -> None:
+    with pytest.raises(NotFound):
+        read(rt, ImageId("sha256:" + "9" * 64), "/etc/passwd")
+
+
+def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
+    rt: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    engine.fail_next("remove_container", ShimError("device or resource busy"))
+    assert read(rt, image, "/etc/passwd") is not None
+    [left] = engine.containers.values()
+
+    left.created = int((rt.started_at - 60) * 10**9)
+    remove_leftovers(rt)
+
+    assert engine.containers == {}
+
+
+def test_only_containers_of_earlier_looks_are_removed(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    def made(name: str, **tags: str) -> str:
+        return engine.create_container(name=name, body={"Image": image, "Labels": tags})
+
+    before = int((rt.started_at - 60) * 10**9)
+    somebodys = [made("db"), made("cache", **{labels.LOOK: "rootfs"}), made(names.LOOK_PREFIX + "theirs")]
+    for container_id in somebodys:
+        engine.containers[container_id].created = before
+    young = made(names.look_name(), **{labels.LOOK: "rootfs"})
+    engine.containers[young].created = before + 61 * 10**9
+
+    remove_leftovers(rt)
+
+    assert set(engine.containers) == {*somebodys, young}
+
+
+def archive(*, content: bytes = b"data", kind: bytes = tarfile.REGTYPE) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        entry = tarfile.TarInfo("passwd")
+        entry.size, entry.type = len(content), kind
+        tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda: b"",
+        lambda: b"no archive at all" * 100,
+        lambda: archive()[:512],
+        lambda: archive(content=b"longer than told"),
+        lambda: archive(content=b"1"),
+        lambda: archive(content=b"", kind=tarfile.FIFOTYPE),
+        lambda: bytes(1024),
+    ],
+    ids=["empty", "no archive", "cut off", "longer", "shorter", "another kind", "no entry"],
+)
+def test_an_archive_that_holds_anything_else_is_refused(damaged: Callable[[], bytes]) -> None:
+    with pytest.raises(ShimError, match="etc/passwd: docker's archive"):
+        file_from_tar([damaged()], size=4, what="/etc/passwd")
+
+
+def test_an_archive_that_does_not_end_is_left() -> None:
+    pieces = itertools.repeat(bytes(1 << 16), 100)
+
+    with pytest.raises(ShimError, match="docker sends more than the 4 bytes it told"):
+        file_from_tar(pieces, size=4, what="/etc/passwd")
+    assert len(list(pieces)) > 90

@@ -1,0 +1,71 @@
+"""docs/fields.md has every field that a pod or container can be configured with, and nothing else."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.versions import FIRST_ENGINE
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/fields.md").read_text()
+ROW = re.compile(
+    r"^\| `(?P<field>\w+)` \| (?P<what>.+?) \| (?P<engine>.*?) ?\| `(?P<code>.+)` \| `(?P<test>.+)` \|$", re.MULTILINE
+)
+
+
+def messages(of: Any) -> Iterator[Any]:
+    """A message and all it can hold, each once. What Windows alone has is refused as a whole, see its field."""
+    found = {of.name: of}
+    waiting = [of]
+    while waiting:
+        for field in waiting.pop().fields:
+            inner = field.message_type
+            known = inner is None or inner.GetOptions().map_entry or inner.name.startswith("Windows")
+            if inner is not None and not known and inner.name not in found:
+                found[inner.name] = inner
+                waiting.append(inner)
+    return iter(found.values())
+
+
+MESSAGES = {one.name: one for root in (pb.PodSandboxConfig, pb.ContainerConfig) for one in messages(root.DESCRIPTOR)}
+SECTIONS = {name: text for name, _, text in (part.partition("\n") for part in PAGE.split("\n## ")[1:])}
+ROWS = [match for text in SECTIONS.values() for match in ROW.finditer(text)]
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_has_a_row_for_each_field_in_order(name: str) -> None:
+    rows = [match["field"] for match in ROW.finditer(SECTIONS.get(name, ""))]
+
+    assert rows == [field.name for field in MESSAGES[name].fields]
+
+
+def test_there_is_no_row_of_anything_else() -> None:
+    assert {name for name, text in SECTIONS.items() if ROW.search(text)} == MESSAGES.keys()
+    assert len(ROWS) == PAGE.count("\n| `")
+
+
+@pytest.mark.parametrize("code", sorted({row["code"] for row in ROWS}))
+def test_the_code_is_there(code: str) -> None:
+    assert (ROOT / f"shim/{code}.py").is_file()
+
+
+@pytest.mark.parametrize("test", sorted({row["test"] for row in ROWS}))
+def test_the_test_is_there(test: str) -> None:
+    assert list((ROOT / "integration").rglob(f"{test}.py"))
+
+
+@pytest.mark.parametrize("engine", sorted({row["engine"] for row in ROWS if row["engine"]}))
+def test_the_engine_is_one_that_errors_name(engine: str) -> None:
+    assert engine.partition(" ")[0] in FIRST_ENGINE.values()
+
+
+@pytest.mark.parametrize("kind", ["refused", "ignored"])
+def test_what_has_no_effect_has_a_reason(kind: str) -> None:
+    mentions = [row["what"] for row in ROWS if f"**{kind}**" in row["what"]]
+
+    assert mentions
+    assert [what for what in mentions if what.endswith(f"**{kind}**")] == []

@@ -1,4 +1,4 @@
-"""Generate `shim/api/v1` from the CRI definition beside this file.
+"""Generate `shim/api/v1` and `shim/api/docker` from the definitions beside this file.
 
     python proto/generate.py           write the modules and their type stubs
     python proto/generate.py --check   write nothing; exit 1 and name the files that are out of date
@@ -24,9 +24,11 @@ from google.protobuf.descriptor_pb2 import (
 
 PROTO_ROOT = Path(__file__).resolve().parent
 REPOSITORY = PROTO_ROOT.parent
-PACKAGE = Path("shim/api/v1")
-SOURCE = PACKAGE / "api.proto"
-WRITTEN_BY_HAND = {PACKAGE / "__init__.py"}
+CRI = Path("shim/api/v1/api.proto")
+LOG_ENTRY = Path("shim/api/docker/log_entry.proto")
+SOURCES = {source.parent: source for source in (CRI, LOG_ENTRY)}
+"""The definition of each generated package."""
+WRITTEN_BY_HAND = {package / "__init__.py" for package in SOURCES}
 
 STUB_HEADER = '''\
 """Types of api_pb2_grpc, which the gRPC plugin of protoc leaves untyped.
@@ -44,7 +46,7 @@ from shim.api.v1 import api_pb2
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description="Generate shim/api/v1 from proto/shim/api/v1/api.proto.")
+    parser = argparse.ArgumentParser(description="Generate the packages below shim/api from the definitions in proto/.")
     parser.add_argument("--check", action="store_true", help="compare with what is checked in, write nothing")
     check = parser.parse_args().check
     # Never straight into the tree: a protoc that fails half-way would leave it with code of two ages.
@@ -54,31 +56,28 @@ def main() -> int:
 
 
 def generate(scratch: Path) -> dict[Path, bytes]:
-    """Compile the definition and return the content of each generated file by its path in the repository."""
+    """Compile the definitions and return the content of each generated file by its path in the repository."""
     code = scratch / "code"
     code.mkdir()
     descriptors = scratch / "descriptors"
-    run_protoc(
-        f"--python_out={code}",
-        f"--pyi_out={code}",
-        f"--grpc_python_out={code}",
-        f"--descriptor_set_out={descriptors}",
-    )
+    messages = (f"--python_out={code}", f"--pyi_out={code}")
+    run_protoc(CRI, *messages, f"--grpc_python_out={code}", f"--descriptor_set_out={descriptors}")
+    run_protoc(LOG_ENTRY, *messages)
     (definition,) = FileDescriptorSet.FromString(descriptors.read_bytes()).file
-    (code / PACKAGE / "api_pb2_grpc.pyi").write_text(grpc_stub(definition))
+    (code / CRI.parent / "api_pb2_grpc.pyi").write_text(grpc_stub(definition))
     return {path.relative_to(code): path.read_bytes() for path in code.rglob("*.py*")}
 
 
-def run_protoc(*outputs: str) -> None:
+def run_protoc(source: Path, *outputs: str) -> None:
     """Run the protoc of grpcio-tools; its complaints name file and line and end this program."""
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO_ROOT}", *outputs, str(SOURCE)]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO_ROOT}", *outputs, str(source)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
-        sys.exit(f"protoc failed on {SOURCE}:\n{finished.stderr.strip()}")
+        sys.exit(f"protoc failed on {source}:\n{finished.stderr.strip()}")
 
 
 def install(fresh: dict[Path, bytes]) -> int:
-    """Replace the generated package by the fresh one."""
+    """Replace the generated packages by the fresh ones."""
     for path in stale_files(fresh):
         (REPOSITORY / path).unlink()
     for path, content in fresh.items():
@@ -90,7 +89,7 @@ def report_differences(fresh: dict[Path, bytes]) -> int:
     """Name each checked-in file that is missing, left over or different; return the exit status."""
     differing = stale_files(fresh) | {path for path, content in fresh.items() if not is_checked_in(path, content)}
     for path in sorted(differing):
-        print(f"{path} is not what {SOURCE} generates", file=sys.stderr)
+        print(f"{path} is not what {SOURCES[path.parent]} generates", file=sys.stderr)
     if differing:
         print(
             f'run "python proto/generate.py" with the pinned grpcio-tools (here: {version("grpcio-tools")}) '
@@ -107,8 +106,8 @@ def is_checked_in(path: Path, content: bytes) -> bool:
 
 
 def stale_files(fresh: dict[Path, bytes]) -> set[Path]:
-    """Return the files of the generated package that nothing generates any more."""
-    present = {path.relative_to(REPOSITORY) for path in (REPOSITORY / PACKAGE).glob("*.py*")}
+    """Return the files of the generated packages that nothing generates any more."""
+    present = {path.relative_to(REPOSITORY) for package in SOURCES for path in (REPOSITORY / package).glob("*.py*")}
     return present - fresh.keys() - WRITTEN_BY_HAND
 
 

@@ -178,7 +178,8 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         networks.start()
         ending.callback(networks.stop)
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
-        view = NodeView(engine, logs=logs)
+        facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
+        view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)
         watcher = Watcher(engine, view)
@@ -187,7 +188,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         yield Runtime(
             config=config,
             engine=engine,
-            facts=EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj),
+            facts=facts,
             view=view,
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / "sandboxes"),

@@ -67,7 +67,7 @@ def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
 
 
 def docker_log(config: Config) -> JsonObject:
-    """LogConfig of every container: a file of JSON lines, from which the CRI log is copied, and of bounded size.
+    """LogConfig of every container: files of bounded size from which the CRI log is copied.
 
     All of it is said, since Docker fills in what is not from its own configuration: compressed files would have to be
     unpacked to be copied, and in non-blocking mode Docker drops output.
@@ -78,7 +78,7 @@ def docker_log(config: Config) -> JsonObject:
         "compress": "false",
         "mode": "blocking",
     }
-    return {"Type": "json-file", "Config": options}
+    return {"Type": config.docker_log_driver, "Config": options}
 
 
 def docker_runtime(rt: Runtime, *, handler: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -22,7 +23,10 @@ from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
 from integration.waiting import wait_until
+from shim.api.docker.log_entry_pb2 import LogEntry
 from shim.api.v1 import api_pb2 as pb
+from shim.config.model import DockerLogDriver
+from shim.logs.formats import FORMATS
 from shim.logs.interface import ContainerLog
 from shim.logs.supervisor import LogSupervisor
 from shim.times import ns_from_rfc3339
@@ -65,6 +69,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     engine: str
+    driver: DockerLogDriver
     load_before: float
     """Runnable tasks over the last minute; others' work makes figures worse."""
     flood: Flood
@@ -113,12 +118,12 @@ class Pod:
         self._cri.remove(self._sandbox)
 
 
-def measure(engine_name: str, *, seconds: int, containers: int) -> Figures:
-    """Measure all. NodeError when it cannot be set up."""
+def measure(engine_name: str, *, driver: DockerLogDriver, seconds: int, containers: int) -> Figures:
+    """Measure all, with this logging driver of Docker. NodeError when it cannot be set up."""
     load = os.getloadavg()[0]
     with step("memory of 200 logs"):
-        rss, idle = measure_memory(Path("/run/node/bench-memory"))
-    with prepared(engine_name) as bed, serving(bed) as (_, cri):
+        rss, idle = measure_memory(Path("/run/node/bench-memory"), driver=driver)
+    with prepared(engine_name) as bed, serving(bed, docker_log_driver=driver) as (_, cri):
         worker = Process(_worker(cri))
         pod = Pod(cri, bed.logs)
         with step(f"one container floods for {seconds} s"):
@@ -128,6 +133,7 @@ def measure(engine_name: str, *, seconds: int, containers: int) -> Figures:
         pod.remove()
         return Figures(
             engine=bed.engine.version,
+            driver=driver,
             load_before=load,
             flood=flood,
             crowd=crowd,
@@ -183,11 +189,10 @@ def measure_crowd(pod: Pod, *, worker: Process, containers: int) -> Crowd:
     )
 
 
-def measure_memory(home: Path) -> tuple[float, float]:
+def measure_memory(home: Path, *, driver: DockerLogDriver) -> tuple[float, float]:
     """Follow 200 logs without containers, each of some 200 KB; resident MiB, and processor seconds while idle."""
-    line = msgspec.json.encode({"log": "x" * 99 + "\n", "stream": "stdout", "time": "2026-01-01T00:00:00.123456789Z"})
     with _supervised() as (supervisor, worker):
-        logs = [_written(home / f"{number}", line + b"\n") for number in range(200)]
+        logs = [_written(home / f"{number}", driver) for number in range(200)]
         for log in logs:
             supervisor.follow_now(log)
         wait_until(lambda: all(Path(log.cri).stat().st_size == 1000 * 140 for log in logs))
@@ -212,11 +217,23 @@ def _supervised() -> Iterator[tuple[LogSupervisor, Process]]:
         supervisor.stop()
 
 
-def _written(directory: Path, line: bytes) -> ContainerLog:
-    directory.mkdir(parents=True)
-    docker = directory / "c-json.log"
-    docker.write_bytes(line * 1000)
-    return ContainerLog(id=str(directory), docker=str(docker), cri=str(directory / "0.log"), created_at=1)
+def _written(directory: Path, driver: DockerLogDriver) -> ContainerLog:
+    docker = Path(FORMATS[driver].path(str(directory)))
+    docker.parent.mkdir(parents=True)
+    docker.write_bytes(_record(driver) * 1000)
+    return ContainerLog(
+        id=str(directory), docker=str(docker), cri=str(directory / "0.log"), driver=driver, created_at=1
+    )
+
+
+def _record(driver: DockerLogDriver) -> bytes:
+    """A line of 100 bytes as Docker stores it."""
+    content, time = "x" * 99, "2026-01-01T00:00:00.123456789Z"
+    if driver == "json-file":
+        return msgspec.json.encode({"log": content + "\n", "stream": "stdout", "time": time}) + b"\n"
+    entry = LogEntry(source="stdout", time_nano=ns_from_rfc3339(time), line=content.encode()).SerializeToString()
+    size = len(entry).to_bytes(4, "big")
+    return size + entry + size
 
 
 def _worker(cri: Cri) -> int:
@@ -275,11 +292,12 @@ def main() -> int:
     """Measure and print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.logs", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1])
+    parser.add_argument("--driver", choices=get_args(DockerLogDriver), default="json-file", help="of Docker's logs")
     parser.add_argument("--seconds", type=int, default=20, help="how long the flood lasts (%(default)s)")
     parser.add_argument("--containers", type=int, default=100, help="how many write a little (%(default)s)")
     given = parser.parse_args()
     try:
-        figures = measure(given.engine, seconds=given.seconds, containers=given.containers)
+        figures = measure(given.engine, driver=given.driver, seconds=given.seconds, containers=given.containers)
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1

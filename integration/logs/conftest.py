@@ -2,10 +2,10 @@
 
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -18,10 +18,34 @@ from integration.node.engine import remove_link
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.config.model import DockerLogDriver
+from shim.logs.formats import docker_log_path
 
 LINK = "logs0"
-DOCKER_SIZE, DOCKER_FILES = "256k", 4
+DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
+    "json-file": {"docker_log_max_size": "256k", "docker_log_max_file": 4},
+    "local": {"docker_log_max_size": "100k", "docker_log_max_file": 4},
+}
+"""How much Docker keeps for `own`: some 3000 short lines in each file. A module may have another DOCKER_COPY."""
 EXITED = pb.CONTAINER_EXITED
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def on_drivers(*names: DockerLogDriver) -> Callable[[Test], Test]:
+    """Say which logging drivers a test that uses `own` is run on; json-file is where it does not say."""
+
+    def marked(test: Test) -> Test:
+        test.drivers = names  # type: ignore[attr-defined] # functions take any attribute
+        return test
+
+    return marked
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests on the drivers they name."""
+    if "driver" in metafunc.fixturenames:
+        metafunc.parametrize("driver", getattr(metafunc.function, "drivers", ("json-file",)), scope="module")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +92,24 @@ class Logged:
         self.served.server.kill()
         self.served.server.socket.unlink()
 
+    def restart(self, **settings: object) -> None:
+        """Kill the server and start it with these settings in its file; they are texts."""
+        if self.served.server.daemon.running:
+            self.crash()
+        settings_file(self.served.dirs.state.parent).write_text(toml(settings))
+        self.served.server.start()
+
     def docker_log(self, container_id: str) -> Path:
         """Docker's own file."""
-        return Path(str(self.served.engine.api.inspect_container(container_id)["LogPath"]))
+        api = self.served.engine.api
+        driver = api.inspect_container(container_id)["HostConfig"]["LogConfig"]["Type"]
+        return Path(docker_log_path(driver, root=api.info()["DockerRootDir"], container_id=container_id))
+
+    def docker_has(self, container_id: str, line: str) -> bool:
+        """Whether a line is in Docker's newest file."""
+        log = self.docker_log(container_id)
+        record = f'"{line}\\n"' if log.name.endswith("-json.log") else f"\x1a{chr(len(line))}{line}"
+        return log.exists() and record.encode() in log.read_bytes()
 
 
 @pytest.fixture
@@ -82,14 +121,17 @@ def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
 
 
 @pytest.fixture(scope="module")
-def own_server(served: Served, node: Node) -> Iterator[Served]:
+def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pytest.FixtureRequest) -> Iterator[Served]:
     """Run a server that tests may kill, instead of the shared one: two would both copy the logs of an engine."""
     served.server.stop()
-    dirs = make_node_dirs(node, HOME / f"logs-{secrets.token_hex(3)}")
+    home = HOME / f"logs-{secrets.token_hex(3)}"
+    dirs = make_node_dirs(node, home)
+    settings_file(home).write_text(toml({"docker_log_driver": driver}))
     network = bridge(dirs.cni_leases, link=LINK, subnets=("10.94.0.0/16",))
     (dirs.cni_conf / "10-logs.conflist").write_text(conflist(network, name="logs"))
     try:
-        with serving(served.engine, dirs, docker_log_max_size=DOCKER_SIZE, docker_log_max_file=DOCKER_FILES) as made:
+        copy = getattr(request.module, "DOCKER_COPY", DOCKER_COPY[driver])
+        with serving(served.engine, dirs, config=settings_file(home), **copy) as made:
             yield made
     finally:
         unmount(dirs.netns)
@@ -105,6 +147,16 @@ def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
     kubelet = Kubelet(own_server.cri, images.busybox)
     yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
     kubelet.remove_all()
+
+
+def settings_file(home: Path) -> Path:
+    """Where a server of its own has the settings that a test may change."""
+    return home / "settings.toml"
+
+
+def toml(settings: dict[str, object]) -> str:
+    """Settings whose values are texts, as a file."""
+    return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
 
 
 def unmount(directory: Path) -> None:

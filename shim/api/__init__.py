@@ -1,1 +1,1 @@
-"""The wire format of the CRI, generated from `proto/`."""
+"""Wire formats, generated from `proto/`: the CRI, and what Docker stores of output."""

@@ -12,6 +12,7 @@ import msgspec
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 Switch = Literal["true", "false"]
+DockerLogDriver = Literal["json-file", "local"]
 RestrictOomScoreAdj = Literal["auto", "true", "false"]
 
 
@@ -95,6 +96,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     container_annotations: tuple[str, ...] = ()
     """Annotations of a container that its OCI runtime gets besides: keys, `*` for any characters."""
+
+    docker_log_driver: DockerLogDriver = "json-file"
+    """How Docker keeps its own copy of a new container's output: `local` keeps bytes that are not UTF-8, too."""
 
     docker_log_max_size: str = "16m"
     """Size at which Docker rotates its own copy of a container's output, which `docker logs` shows."""

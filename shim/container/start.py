@@ -1,7 +1,5 @@
 """StartContainer."""
 
-import posixpath
-
 import structlog
 
 from shim import deadline, pod
@@ -10,8 +8,9 @@ from shim.cgroup.writes import write_all
 from shim.container.cgroup import group_to_write, needs_writing, wanted_resources, writes_beyond_docker
 from shim.container.removal import ensure_killed
 from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.logs.formats import docker_log_path
 from shim.runtime import Runtime
-from shim.view.ends import log_of
+from shim.view.ends import driver_of, log_of
 from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
@@ -59,9 +58,10 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
     """Make the log before there is anything to write. That it cannot be made, on a full disk, keeps nobody from it."""
     if not record.log_path or record.foreign:
         return
-    directory = posixpath.join(rt.facts.info().docker_root_dir, "containers", record.id)
-    # Docker tells the path of its file only once the container has been started.
-    problem = rt.logs.follow_now(log_of(record, docker=posixpath.join(directory, f"{record.id}-json.log")))
+    # Docker tells the path of its file only once the container has been started, if at all.
+    root = rt.facts.info().docker_root_dir
+    docker = docker_log_path(driver_of(record.host), root=root, container_id=record.id)
+    problem = rt.logs.follow_now(log_of(record, docker=docker))
     if problem:
         log.warning("container starts without a log", container=record.id, path=record.log_path, problem=problem)
 

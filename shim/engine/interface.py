@@ -84,6 +84,13 @@ class ContainerSettings(Answer, frozen=True):
     stop_signal: str = ""
 
 
+class LogSettings(Answer, frozen=True):
+    """`HostConfig.LogConfig` of a container inspect."""
+
+    type: str = ""
+    """The logging driver."""
+
+
 class HostSettings(Answer, frozen=True):
     """`HostConfig` of a container inspect."""
 
@@ -101,6 +108,7 @@ class HostSettings(Answer, frozen=True):
     memory_swap: int = 0
     oom_score_adj: int = 0
     pids_limit: int | None = None
+    log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
 
 
@@ -119,6 +127,7 @@ class ContainerInspect(Answer, frozen=True):
     mount_label: str = ""
     """SELinux label of the files it may use; empty where SELinux does not confine it."""
     log_path: str = ""
+    """Empty until the container is started, and for other drivers than `json-file`."""
     resolv_conf_path: str = ""
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import structlog
 
-from shim.logs.decode import decode
-from shim.logs.encode import encode
+from shim.logs.crilog import first_time, last_time
+from shim.logs.formats import FORMATS
 from shim.logs.protocol import Follow
 from shim.logs.resume import find_position, written_tail
 from shim.logs.sink import Sink, rotated_logs
@@ -32,7 +32,8 @@ class Follower:
     def __init__(self, order: Follow, counts: Counts) -> None:
         self.order = order
         self._counts = counts
-        self._source = Source(Path(order.docker))
+        self._format = FORMATS[order.driver]
+        self._source = Source(Path(order.docker), whole=self._format.whole)
         self._sink = Sink(Path(order.cri))
         self._last = ""
 
@@ -57,13 +58,13 @@ class Follower:
         """Copy one piece; whether there may be more at once."""
         if self._sink.fd < 0:
             return False
-        lines = self._source.read()
-        if not lines:
+        records = self._source.read()
+        if not records:
             return False
         if self._sink.replaced():
             self.open()
             return True
-        self._copy(lines)
+        self._copy(records)
         return True
 
     def reopen(self) -> None:
@@ -88,24 +89,24 @@ class Follower:
         if not files:
             return -1
         tail = written_tail(self._sink.fd, self._sink.path)
-        position = find_position(files, tail, since=self.order.since)
+        position = find_position(files, tail, of=self._format, since=self.order.since)
         if position.missing is not None:
             self._tell_missing(*position.missing)
         self._last = tail.last.time if tail else ""
         self._source.seek(files[position.which], position.offset)
         return position.which
 
-    def _copy(self, lines: bytes) -> None:
-        decoded = decode(lines)
-        if decoded.records:
-            self._tell_dropped(decoded.records[0].time)
-            self._sink.write(encode(decoded.records))
-            self._last = decoded.records[-1].time
-        self._source.advance(len(lines))
-        self._counts.lines += len(decoded.records)
-        if decoded.unreadable:
-            self._counts.unreadable += decoded.unreadable
-            log.warning("docker's log has unreadable lines", container=self.order.id, lines=decoded.unreadable)
+    def _copy(self, records: bytes) -> None:
+        read = self._format.lines(records)
+        if read.text:
+            self._tell_dropped(first_time(read.text))
+            self._sink.write(read.text)
+            self._last = last_time(read.text)
+        self._source.advance(len(records))
+        self._counts.lines += read.count
+        if read.unreadable:
+            self._counts.unreadable += read.unreadable
+            log.warning("docker's log has unreadable lines", container=self.order.id, lines=read.unreadable)
 
     def _tell_dropped(self, first: str) -> None:
         if self._source.dropped and self._last:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from shim.config.model import DockerLogDriver
 from shim.logs.protocol import Figures
 
 
@@ -12,10 +13,11 @@ class ContainerLog:
 
     id: str
     docker: str
-    """Docker's json-file, absolute; empty where Docker has not told, and nothing can be followed."""
+    """Docker's file, absolute; empty where Docker has not told, and nothing can be followed."""
     cri: str
     created_at: int
     """Ns since the epoch."""
+    driver: DockerLogDriver = "json-file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 BLOCK = 1 << 18
 """Bytes of one read. More than any line has, of Docker's file and of a CRI log."""
@@ -15,12 +15,17 @@ KEPT = 1 << 22
 
 def end_of_lines(fd: int) -> int:
     """Offset behind the last newline; 0 where there is none."""
+    return end_of_whole(fd, lambda data: data.rfind(b"\n") + 1)
+
+
+def end_of_whole(fd: int, whole: Callable[[bytes], int]) -> int:
+    """Offset behind the last whole record; `whole` gives it within bytes that begin anywhere, 0 where there is none."""
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - BLOCK)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
+        found = whole(os.pread(fd, end - start, start))
+        if found:
+            return start + found
         end = start
     return 0
 
@@ -30,15 +35,23 @@ def lines_backwards(fd: int) -> Iterator[tuple[int, bytes]]:
 
     Of each group: the offset of its first line, and its lines in order, each with its newline; at least one.
     """
-    end, carry = end_of_lines(fd), b""
+    return groups_backwards(fd, end=end_of_lines(fd), begin=lambda data: data.find(b"\n") + 1 or len(data))
+
+
+def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Iterator[tuple[int, bytes]]:
+    """Yield what is before `end`, where a record ends, in groups of whole records, the last group first.
+
+    `begin` gives where the first record begins within bytes that begin anywhere, their length where none does.
+    """
+    carry = b""
     while end > 0:
         start = max(0, end - BLOCK)
         data = os.pread(fd, end - start, start) + carry
-        cut = 0 if start == 0 else data.find(b"\n") + 1
-        # The line that begins before this block is read with the block before.
-        carry = data[:cut] if cut else data
+        # What begins before this block is read with the block before.
+        cut = 0 if start == 0 else begin(data)
+        carry = data[:cut]
         end = start
-        if data[cut:] and (cut or start == 0):
+        if cut < len(data):
             yield start + cut, data[cut:]
 
 

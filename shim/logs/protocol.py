@@ -6,6 +6,8 @@ process that takes over from one that died gets those again that had no answer.
 
 import msgspec
 
+from shim.config.model import DockerLogDriver
+
 MAX_PACKET = 1 << 17
 """Bytes; two paths of the kernel's length and the rest fit in."""
 
@@ -15,7 +17,8 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     id: str
     docker: str
-    """Docker's json-file; need not exist yet, but its directory must."""
+    """Docker's file; need not exist yet."""
+    driver: DockerLogDriver = "json-file"
     cri: str
     since: int = 0
     """When the container was created, ns since the epoch."""

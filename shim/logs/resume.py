@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shim.logs.decode import decode, decode_line
-from shim.logs.encode import Written, encode, read_head
-from shim.logs.lines import BLOCK, last_lines_compressed, lines_backwards
+from shim.logs.crilog import Written, first_time, read_head
+from shim.logs.format import CHUNK, Format
+from shim.logs.lines import last_lines_compressed, lines_backwards
 from shim.logs.sink import COMPRESSED, rotated_logs
 from shim.times import ns_from_rfc3339
 
@@ -60,12 +60,11 @@ def written_tail(log: int, path: Path) -> Tail | None:
 
 def _run_in(lines: list[bytes], last: Written) -> tuple[list[int], bool]:
     """Hashes of the lines of the run, and whether no more are to be sought before these lines."""
-    stream = f" {last.stream} ".encode()
     run: list[int] = []
     for line in reversed(lines):
         if line.startswith(last.prefix):
             run.insert(0, hash(line))
-        elif stream in line[:64]:
+        elif _is_of(line, last.stream):
             return run, True  # the pieces of one line stand in one row within their stream
     return run, False
 
@@ -87,18 +86,18 @@ def _groups_in(fd: int, *, compressed: bool) -> Iterator[bytes]:
         yield group
 
 
-def find_position(files: Sequence[int], tail: Tail | None, *, since: int) -> Position:
-    """Find where to go on in Docker's open files, oldest first; at least one.
+def find_position(files: Sequence[int], tail: Tail | None, *, of: Format, since: int) -> Position:
+    """Find where to go on in Docker's open files of this format, oldest first; at least one.
 
     `since` is when the container was created, ns since the epoch: an older log under its name is another's.
     """
     if tail is None:
         return Position(0, 0)
-    places = _places(files, tail.last)
+    places = _places(files, tail.last, of)
     done = overlap(tail.run, [place.content for place in places])
     if done:
         return Position(places[done - 1].which, places[done - 1].end)
-    return _first_newer(files, tail.last.time, since=since)
+    return _first_newer(files, tail.last.time, of=of, since=since)
 
 
 def overlap(written: Sequence[int], held: Sequence[int]) -> int:
@@ -113,58 +112,59 @@ def overlap(written: Sequence[int], held: Sequence[int]) -> int:
     return 0
 
 
-def _places(files: Sequence[int], last: Written) -> list[_Place]:
+def _places(files: Sequence[int], last: Written, of: Format) -> list[_Place]:
     """Where the records of this time and stream are, in order."""
+    marks = of.marks(last)
     found: list[_Place] = []
     for which in reversed(range(len(files))):
-        for start, group in lines_backwards(files[which]):
-            here, complete = _places_in(start, group, which=which, last=last)
+        for start, group in of.backwards(files[which]):
+            here: list[_Place] = []
+            complete = marks.stream in group
+            if marks.time in group:
+                lines = ((start + end, line) for end, line in of.each(group))
+                here, complete = _places_in(lines, which=which, last=last)
             found = here + found
             if found and complete:
                 return found
     return found
 
 
-def _places_in(start: int, group: bytes, *, which: int, last: Written) -> tuple[list[_Place], bool]:
-    """Give the places in a group of lines, and whether no more are to be sought before it."""
-    time, stream = f'"time":"{last.time}"'.encode(), f'"stream":"{last.stream}"'.encode()
-    if time not in group:
-        return [], stream in group
+def _places_in(lines: Iterator[tuple[int, bytes]], *, which: int, last: Written) -> tuple[list[_Place], bool]:
+    """Give the places among lines with the offsets behind them, and whether no more are to be sought before these."""
     here: list[_Place] = []
-    end, older = start, False
-    for line in group.split(b"\n")[:-1]:
-        end += len(line) + 1
-        if stream not in line:
-            continue
-        if time not in line:
+    older = False
+    for end, line in lines:
+        if line.startswith(last.prefix):
+            here.append(_Place(hash(line[:-1]), which, end))
+        elif _is_of(line, last.stream):
             older = older or not here
-        elif (record := decode_line(line)) is not None:
-            here.append(_Place(hash(encode([record])[:-1]), which, end))
     return here, older
 
 
-def _first_newer(files: Sequence[int], time: str, *, since: int) -> Position:
+def _is_of(line: bytes, stream: str) -> bool:
+    return line.split(b" ", 2)[1:2] == [stream.encode()]
+
+
+def _first_newer(files: Sequence[int], time: str, *, of: Format, since: int) -> Position:
     """The first record after `time`, which is not there itself; the beginning when there is none after it.
 
     If the log were this container's, what Docker dropped would be older than all that is left.
     """
     known, oldest = ns_from_rfc3339(time), True
     for which, fd in enumerate(files):
-        for offset, first in _forwards(fd):
+        for offset, first in _forwards(fd, of):
             if ns_from_rfc3339(first) > known:
                 return Position(which, offset, (time, first) if oldest and known >= since else None)
             oldest = False
     return Position(0, 0)
 
 
-def _forwards(fd: int) -> Iterator[tuple[int, str]]:
+def _forwards(fd: int, of: Format) -> Iterator[tuple[int, str]]:
     """Offset and time of each record of a file."""
     offset = 0
-    while data := os.pread(fd, BLOCK, offset):
-        whole = data[: data.rfind(b"\n") + 1]
-        if not whole:
-            return
-        for line in whole.split(b"\n")[:-1]:
-            for record in decode(line + b"\n").records:
-                yield offset, record.time
-            offset += len(line) + 1
+    while whole := of.whole(data := os.pread(fd, CHUNK, offset)):
+        start = 0
+        for end, line in of.each(data[:whole]):
+            yield offset + start, first_time(line)
+            start = end
+        offset += whole

@@ -1,19 +1,15 @@
-"""Docker's json-file log of one container, read once from a position to its end, through Docker's rotation.
+"""Docker's log of one container, read once from a position to its end, through Docker's rotation.
 
-Docker writes `<id>-json.log`; when that is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest
-removed, and then a new one is made. A file is known by its inode: as long as we hold it open the kernel gives that
-inode to no other.
+When Docker's file is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest removed, and then a new
+one is made. A file is known by its inode: as long as we hold it open the kernel gives that inode to no other.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shim.logs.decode import MAX_LINE
-
-CHUNK = MAX_LINE
-"""Bytes of one read: holds at least one whole line, and is what one container gets before the next has its turn."""
+from shim.logs.format import CHUNK
 
 _TRIES = 8
 
@@ -24,8 +20,10 @@ Identity = tuple[int, int]
 class Source:
     """Where the reader stands in Docker's files. Raises OSError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, whole: Callable[[bytes], int]) -> None:
+        """`whole` is that of `shim.logs.format.Format`."""
         self.path = path
+        self._whole = whole
         self.dropped = False
         """Docker removed files that had not been read; whoever has told of it sets this back."""
         self._fd = -1
@@ -37,17 +35,20 @@ class Source:
         self._fd, self._offset = fd, offset
 
     def read(self) -> bytes:
-        """Give whole lines from the position on, at most CHUNK bytes; nothing at the end of all there is now."""
+        """Give whole records from the position on; nothing at the end of all there is now.
+
+        At most CHUNK bytes: what one container gets before the next has its turn.
+        """
         while True:
             if self._fd < 0 and not self._open_oldest():
                 return b""
-            lines = self._whole_lines()
-            if lines or not self._rotated():
-                return lines
+            records = self._whole_records()
+            if records or not self._rotated():
+                return records
             # Docker closes a file before the next one is there, so what is in it now is all there will be.
-            lines = self._whole_lines()
-            if lines or not self._open_successor():
-                return lines
+            records = self._whole_records()
+            if records or not self._open_successor():
+                return records
 
     def advance(self, count: int) -> None:
         """Say that `count` bytes of what `read` gave are done with."""
@@ -63,17 +64,12 @@ class Source:
             os.close(self._fd)
             self._fd = -1
 
-    def _whole_lines(self) -> bytes:
+    def _whole_records(self) -> bytes:
         data = os.pread(self._fd, CHUNK, self._offset)
-        whole = data.rfind(b"\n") + 1
         if not data and os.fstat(self._fd).st_size < self._offset:
             # Somebody emptied the file in place (`> x-json.log`); Docker appends, so it begins anew.
             self._offset = 0
-        if not whole and len(data) == CHUNK:
-            # No line is so long: what a full disk or a crash left. Its end is where the next line is read from.
-            self._offset += len(data)
-            return self._whole_lines()
-        return data[:whole]
+        return data[: self._whole(data)]
 
     def _rotated(self) -> bool:
         try:

@@ -47,7 +47,7 @@ class _Followed:
     @property
     def order(self) -> Follow:
         of = self.log
-        return Follow(id=of.id, docker=of.docker, cri=of.cri, since=of.created_at, ended=self.ended)
+        return Follow(id=of.id, docker=of.docker, cri=of.cri, driver=of.driver, since=of.created_at, ended=self.ended)
 
 
 class LogSupervisor:

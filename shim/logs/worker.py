@@ -13,12 +13,10 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import assert_never
 
 import msgspec
 import structlog
-from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.log import LEVELS, configure
 from shim.logs.follow import Counts, Follower
@@ -36,6 +34,7 @@ from shim.logs.protocol import (
     Reopen,
     Report,
 )
+from shim.logs.watches import Watches
 
 PACE = 0.05
 """Seconds between two looks at what has changed: many lines are then one read and one write. The first is at once."""
@@ -49,8 +48,6 @@ log = structlog.get_logger("shim.logs.worker")  # run as a program, its name is 
 @dataclass(slots=True, eq=False)
 class _Followed:
     follower: Follower
-    watch: int | None = None
-    """Of the directory of Docker's file; None when it need not be watched, or cannot be yet."""
     drains: list[int] = field(default_factory=list)
     """Tickets to answer when everything is written."""
     gone: bool = False
@@ -67,9 +64,8 @@ class Worker:
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
-        self._inotify = INotify()
+        self._watches = Watches()
         self._followed: dict[str, _Followed] = {}
-        self._watches: dict[int, str] = {}
         self._ready: dict[str, None] = {}
         self._blocked: dict[str, _Followed] = {}
         self._counts = Counts()
@@ -77,7 +73,7 @@ class Worker:
         self._orders_only, self._both = select.poll(), select.poll()
         for poll in (self._orders_only, self._both):
             poll.register(orders, select.POLLIN)
-        self._both.register(self._inotify.fileno(), select.POLLIN)
+        self._both.register(self._watches, select.POLLIN)
 
     def run(self) -> None:
         """Work until the server is gone."""
@@ -85,7 +81,7 @@ class Worker:
             while self._look():
                 self._take_turn()
         finally:
-            self._inotify.close()
+            self._watches.close()
             for followed in self._followed.values():
                 followed.follower.close()
 
@@ -93,8 +89,9 @@ class Worker:
         """Wait for something to do, and see what it is; False when the server is gone."""
         paced = self._next_look > time.monotonic()
         found = {fd for fd, _ in (self._orders_only if paced else self._both).poll(self._patience(paced=paced))}
-        if self._inotify.fileno() in found:
-            self._see_changes()
+        if self._watches.fileno() in found:
+            self._next_look = time.monotonic() + PACE
+            self._ready.update(dict.fromkeys(self._watches.changed()))
         return self._orders.fileno() not in found or self._obey()
 
     def _patience(self, *, paced: bool) -> float | None:
@@ -104,14 +101,6 @@ class Worker:
         until = min((followed.retry_at for followed in self._blocked.values()), default=math.inf)
         until = min(until, self._next_look) if paced else until
         return None if until == math.inf else math.ceil(max(0.0, until - time.monotonic()) * 1000)
-
-    def _see_changes(self) -> None:
-        self._next_look = time.monotonic() + PACE
-        for event in self._inotify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW:
-                self._ready.update(dict.fromkeys(self._followed))
-            elif (container_id := self._watches.get(event.wd)) is not None:
-                self._ready[container_id] = None
 
     def _take_turn(self) -> None:
         if self._blocked:
@@ -129,7 +118,7 @@ class Worker:
         if followed.error and followed.retry_at > time.monotonic():
             return
         # A log on a full disk can be opened: only when something has been written it is well again.
-        more = self._tried(followed, lambda: self._again(followed) if followed.error else followed.follower.step())
+        more = self._tried(followed, lambda: self._again(followed) if followed.error else self._step(followed))
         if followed.error:
             return
         if more:
@@ -231,21 +220,19 @@ class Worker:
         self._open(followed)
         return followed.follower.step()
 
+    def _step(self, followed: _Followed) -> bool:
+        self._ensure_watched(followed)
+        return followed.follower.step()
+
     def _open(self, followed: _Followed) -> bool:
-        order = followed.follower.order
-        if followed.watch is None and not order.ended:
-            # Before the files are looked at: what is written from now on is told.
-            followed.watch = self._watch(Path(order.docker).parent)
-            self._watches[followed.watch] = order.id
+        # Before the files are looked at: what is written from now on is told.
+        self._ensure_watched(followed)
         followed.follower.open()
         return True
 
-    def _watch(self, directory: Path) -> int:
-        try:
-            return int(self._inotify.add_watch(directory, flags.MODIFY))
-        except OSError as error:
-            # The kernel says "no space left" for too many watches, too.
-            raise OSError(error.errno, error.strerror, f"inotify watch of {directory}") from error
+    def _ensure_watched(self, followed: _Followed) -> None:
+        if not followed.follower.order.ended:
+            self._watches.ensure(followed.follower.order)
 
     def _tried(self, followed: _Followed, deed: Callable[[], bool]) -> bool:
         try:
@@ -286,22 +273,13 @@ class Worker:
         self._ready.pop(container_id, None)
         self._blocked.pop(container_id, None)
         followed.follower.close()
-        if followed.watch is not None:
-            del self._watches[followed.watch]
-            _remove_watch(self._inotify, followed.watch)
+        self._watches.remove(container_id)
         self._answer_drains(followed, followed.error)
 
     def _answer_drains(self, followed: _Followed, error: str) -> None:
         for ticket in followed.drains:
             self._answer(ticket, error)
         followed.drains.clear()
-
-
-def _remove_watch(inotify: INotify, watch: int) -> None:
-    try:
-        inotify.rm_watch(watch)
-    except OSError:
-        return  # the kernel has removed it with the directory
 
 
 def _words(error: OSError) -> str:

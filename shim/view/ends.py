@@ -4,9 +4,15 @@ Clients read the log once they see EXITED, and once only. Held back here, in the
 statuses and events alike.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from shim.api.v1 import api_pb2 as pb
+from shim.config.model import DockerLogDriver
+from shim.engine.interface import ContainerInspect, HostSettings
+from shim.logs.formats import docker_log_path
 from shim.logs.interface import ContainerLog, Drains
 from shim.view.records import ContainerRecord, Life, Record
 from shim.view.translate import START_ERROR
@@ -26,6 +32,21 @@ class Unlogged:
         """See `shim.logs.interface`."""
 
 
+def driver_of(host: HostSettings) -> DockerLogDriver:
+    """The logging driver of a container, which keeps the one it was made with. Ours have one of these."""
+    return "local" if host.log_config.type == "local" else "json-file"
+
+
+def with_log_path(seen: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
+    """Add where Docker writes what a container puts out with the driver `local`, which it does not tell.
+
+    `root` gives Docker's own directory.
+    """
+    if seen.log_path or driver_of(seen.host_config) != "local":
+        return seen
+    return msgspec.structs.replace(seen, log_path=docker_log_path("local", root=root(), container_id=seen.id))
+
+
 def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
     """What is to be copied; `docker` is the path of Docker's file where the record does not tell it yet."""
     return ContainerLog(
@@ -33,6 +54,7 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
         docker=docker or record.docker_log_path,
         cri=record.log_path,
         created_at=record.life.created_at,
+        driver=driver_of(record.host),
     )
 
 

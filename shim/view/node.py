@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from shim import deadline
 from shim.broadcast import Subscription
-from shim.engine.interface import ContainerSummary, Engine
+from shim.engine.interface import ContainerInspect, ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId, SandboxId
 from shim.logs.interface import Drains
 from shim.view import changes, translate
 from shim.view.announce import Announcer
 from shim.view.availability import Availability
-from shim.view.ends import Unlogged, as_shown
+from shim.view.ends import Unlogged, as_shown, with_log_path
 from shim.view.images import ImageDetails, ImageIndex
 from shim.view.lists import Lists, lists_from_records
 from shim.view.looks import Look, Looks, Moment, this_moment
@@ -70,13 +70,18 @@ class NodeView:
         engine: Engine,
         *,
         logs: Drains | None = None,
+        docker_root: Callable[[], str] | None = None,
         patience: float = PATIENCE,
         subscriber_capacity: int = SUBSCRIBER_CAPACITY,
         clock: Callable[[], Moment] = this_moment,
     ) -> None:
-        """`patience` is how many seconds a question waits for a rebuild that is under way."""
+        """`docker_root` gives Docker's own directory, asked of the Engine each time if it is None.
+
+        `patience` is how many seconds a question waits for a rebuild that is under way.
+        """
         self._engine = engine
         self._logs = logs or Unlogged()
+        self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
         self._changed = threading.Condition()
         self._availability = Availability(self._changed, patience=patience)
         self._clock = clock
@@ -169,7 +174,7 @@ class NodeView:
         while True:
             with self._looking(container_id) as look:
                 try:
-                    seen = self._engine.inspect_container(container_id)
+                    seen = self._inspected(container_id)
                 except NotFound:
                     self.forget(container_id)
                     return None
@@ -330,6 +335,9 @@ class NodeView:
         self._compared = time.monotonic()
 
     # Inside
+
+    def _inspected(self, container_id: str) -> ContainerInspect:
+        return with_log_path(self._engine.inspect_container(container_id), root=self._docker_root)
 
     def _sorted_out(self) -> Lists:
         with self._changed:

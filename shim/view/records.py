@@ -91,7 +91,7 @@ class ContainerRecord:
     user: str = ""
     """As Docker knows it: `uid:gid` for one of ours."""
     docker_log_path: str = ""
-    """Docker's own log of it; empty until it has been started, and for logging drivers without a file."""
+    """Docker's own log of it; empty where it is not known: of the driver `json-file` until it has been started."""
     listed: pb.Container = field(init=False, compare=False, repr=False)
     """As ListContainers tells it."""
 

@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
@@ -117,6 +119,15 @@ def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, eng
     assert log_config == {
         "Type": "json-file",
         "Config": {"max-size": "16m", "max-file": "2", "compress": "false", "mode": "blocking"},
+    }
+
+
+def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine) -> None:
+    changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver="local", docker_log_max_file=3))
+    log_config = engine.containers[created(changed, ready_pod(rt))].body["HostConfig"]["LogConfig"]
+    assert log_config == {
+        "Type": "local",
+        "Config": {"max-size": "16m", "max-file": "3", "compress": "false", "mode": "blocking"},
     }
 
 

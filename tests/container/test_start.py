@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from shim import deadline
@@ -70,6 +71,22 @@ def test_its_log_is_followed_before_it_starts(rt: Runtime, engine: FakeEngine, l
     )
     start_container(rt, container_id=container)
     assert logs.followed[container] == before
+
+
+def test_a_log_that_docker_tells_nothing_of_is_followed(rt: Runtime, logs: FakeLogs) -> None:
+    """The container keeps the driver it was made with; one made before the setting was changed goes on with its own."""
+    pod = ready_pod(rt)
+    before = created(rt, pod, "before")
+    changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver="local"))
+    after = running(changed, pod, "after")
+    start_container(changed, container_id=before)
+
+    assert (logs.followed[after].driver, logs.followed[after].docker) == (
+        "local",
+        f"/var/lib/docker/containers/{after}/local-logs/container.log",
+    )
+    assert logs.followed[after].docker == rt.view.container(after).docker_log_path
+    assert logs.followed[before].driver == "json-file"
 
 
 def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> None:

@@ -80,6 +80,13 @@ def test_a_started_container_runs_and_starting_again_changes_nothing(subject: Su
     assert subject.engine.inspect_container(container_id).state == first.state
 
 
+def test_where_the_driver_local_writes_is_not_told(subject: Subject) -> None:
+    container_id = subject.running(HostConfig={"LogConfig": {"Type": "local", "Config": {"max-size": "1m"}}})
+    seen = subject.engine.inspect_container(container_id)
+
+    assert (seen.host_config.log_config.type, seen.log_path) == ("local", "")
+
+
 def test_a_container_cannot_join_a_network_that_does_not_run(subject: Subject) -> None:
     pause = subject.created()
     container_id = subject.created(HostConfig={"NetworkMode": f"container:{pause}"})

@@ -124,6 +124,7 @@ class FakeContainer:
 
     def inspect(self) -> ContainerInspect:
         directory = f"/var/lib/docker/containers/{self.id}"
+        told = self.started and (self.host.get("LogConfig") or {}).get("Type") != "local"
         state = ContainerState(
             status=self.status,
             running=self.running,
@@ -148,7 +149,7 @@ class FakeContainer:
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
             mount_label=self.mount_label,
-            log_path=f"{directory}/{self.id}-json.log" if self.started else "",
+            log_path=f"{directory}/{self.id}-json.log" if told else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
 

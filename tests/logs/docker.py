@@ -1,16 +1,24 @@
-"""A json-file log as Docker writes it: lines, pieces of lines, rotation by rename."""
+"""A log as Docker writes it: records of each logging driver, rotation by rename."""
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shim.logs.decode import Record
+from shim.config.model import DockerLogDriver
+from shim.logs.format import Format
+from shim.logs.formats import FORMATS
+from shim.times import ns_from_rfc3339
 
 
-def line(record: Record) -> bytes:
-    """One line of Docker's file."""
-    text = json.dumps({"log": record.log, "stream": record.stream, "time": record.time}, separators=(",", ":"))
-    return text.replace("<", "\\u003c").encode() + b"\n"
+@dataclass(frozen=True)
+class Output:
+    """A line with its newline, or a piece of one."""
+
+    content: bytes
+    stream: str
+    time: str
+    piece: int = 0
+    """Which piece of a long line; 0 for a line that is whole."""
 
 
 def at(number: int) -> str:
@@ -19,20 +27,47 @@ def at(number: int) -> str:
     return f"2026-11-21T02:32:06{'.' if fraction else ''}{fraction}Z"
 
 
-def cri(record: Record) -> bytes:
+def cri(output: Output) -> bytes:
     """The line of a CRI log that stands for a record, said in another way than the code under test does."""
-    whole = record.log.endswith("\n")
-    return (
-        b" ".join(
-            [
-                record.time.encode(),
-                record.stream.encode(),
-                b"F" if whole else b"P",
-                record.log.removesuffix("\n").encode(),
-            ]
-        )
-        + b"\n"
-    )
+    tag = b"F" if output.content.endswith(b"\n") else b"P"
+    content = output.content.removesuffix(b"\n")
+    return b" ".join([output.time.encode(), output.stream.encode(), tag, content]) + b"\n"
+
+
+def json_line(output: Output) -> bytes:
+    """One line of a `json-file` log."""
+    fields = {"log": output.content.decode(errors="replace"), "stream": output.stream, "time": output.time}
+    return json.dumps(fields, separators=(",", ":")).replace("<", "\\u003c").encode() + b"\n"
+
+
+def local_record(output: Output) -> bytes:
+    """One record of a `local` log, field by field."""
+    content = output.content.removesuffix(b"\n")
+    message = b"\x0a" + counted(output.stream.encode()) + b"\x10" + varint(ns_from_rfc3339(output.time))
+    message += b"\x1a" + counted(content) if content else b""
+    whole = output.content.endswith(b"\n")
+    if output.piece or not whole:
+        last = b"\x08\x01" if whole else b""
+        message += b"\x20\x01\x2a" + counted(last + b"\x12" + counted(b"ab" * 32) + b"\x18" + varint(output.piece or 1))
+    return framed(message)
+
+
+def framed(message: bytes) -> bytes:
+    """A message between its sizes."""
+    size = len(message).to_bytes(4, "big")
+    return size + message + size
+
+
+def counted(data: bytes) -> bytes:
+    return varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+RECORDS = {"json-file": json_line, "local": local_record}
 
 
 @dataclass
@@ -40,30 +75,44 @@ class DockerLog:
     """The files of one container."""
 
     directory: Path
+    driver: DockerLogDriver = "json-file"
     max_size: int = 1 << 20
     max_file: int = 2
-    written: list[Record] = field(default_factory=list)
+    written: list[Output] = field(default_factory=list)
     number: int = 1000
 
     @property
     def path(self) -> Path:
-        return self.directory / "c-json.log"
+        return Path(self.format.path(str(self.directory)))
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.driver]
 
     def start(self) -> None:
         """Make the directory and the file, as a start does."""
-        self.directory.mkdir(exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
 
-    def write(self, text: str, *, stream: str = "stdout", time: str = "") -> Record:
+    def record(self, output: Output) -> bytes:
+        """As it stands in the file."""
+        return RECORDS[self.driver](output)
+
+    def write(self, text: str | bytes, *, stream: str = "stdout", time: str = "", piece: int = 0) -> Output:
         """Write one record; without a time, a later one than before."""
         self.number += 1
-        record = Record(text, stream, time or at(self.number))  # type: ignore[arg-type] # a literal for the decoder
+        content = text.encode() if isinstance(text, str) else text
+        output = Output(content, stream, time or at(self.number), piece)
         if self.path.stat().st_size >= self.max_size:
             self.rotate()
+        self.append(self.record(output))
+        self.written.append(output)
+        return output
+
+    def append(self, data: bytes) -> None:
+        """Write any bytes."""
         with self.path.open("ab") as file:
-            file.write(line(record))
-        self.written.append(record)
-        return record
+            file.write(data)
 
     def lines(self, first: int, last: int) -> None:
         """Write numbered lines."""
@@ -79,6 +128,6 @@ class DockerLog:
                 newer.rename(older)
         self.path.touch()
 
-    def as_cri(self) -> bytes:
-        """All that was ever written, as a CRI log."""
-        return b"".join(map(cri, self.written))
+    def as_cri(self, first: int = 0) -> bytes:
+        """All that was ever written, from the record of this number on, as a CRI log."""
+        return b"".join(map(cri, self.written[first:]))

@@ -4,14 +4,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from shim.config.model import DockerLogDriver
 from shim.logs.follow import Counts, Follower
 from shim.logs.protocol import Follow
 from tests.logs.docker import DockerLog, cri
 
 
 @pytest.fixture
-def docker(tmp_path: Path) -> DockerLog:
-    made = DockerLog(tmp_path / "docker", max_file=2)
+def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
+    made = DockerLog(tmp_path / "docker", driver, max_file=2)
     made.start()
     return made
 
@@ -28,9 +29,13 @@ def counts() -> Counts:
 
 @pytest.fixture
 def follower(docker: DockerLog, path: Path, counts: Counts) -> Iterator[Follower]:
-    made = Follower(Follow(id="c", docker=str(docker.path), cri=str(path)), counts)
+    made = Follower(order_of(docker, path), counts)
     yield made
     made.close()
+
+
+def order_of(docker: DockerLog, path: Path, *, ended: bool = False) -> Follow:
+    return Follow(id="c", docker=str(docker.path), cri=str(path), driver=docker.driver, ended=ended)
 
 
 def copied(follower: Follower) -> None:
@@ -87,7 +92,7 @@ def test_opened_again_it_goes_on_where_it_was(follower: Follower, docker: Docker
 
 def test_the_removed_log_of_an_ended_container_is_not_made_again(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 2)
-    follower = Follower(Follow(id="c", docker=str(docker.path), cri=str(path), ended=True), Counts())
+    follower = Follower(order_of(docker, path, ended=True), Counts())
     follower.open()
     copied(follower)
     assert not path.parent.exists()
@@ -97,7 +102,7 @@ def test_an_ended_container_whose_log_was_just_rotated_is_completed(docker: Dock
     docker.lines(0, 4)
     path.parent.mkdir()
     path.with_name("0.log.1").write_bytes(b"".join(map(cri, docker.written[:2])))
-    follower = Follower(Follow(id="c", docker=str(docker.path), cri=str(path), ended=True), Counts())
+    follower = Follower(order_of(docker, path, ended=True), Counts())
     follower.open()
     copied(follower)
     follower.close()
@@ -136,8 +141,7 @@ def test_what_docker_dropped_before_is_told_with_its_time(follower: Follower, do
 
 def test_unreadable_lines_are_counted(follower: Follower, docker: DockerLog, path: Path, counts: Counts) -> None:
     follower.open()
-    with docker.path.open("ab") as file:
-        file.write(b"rubbish\n")
+    docker.append(b"rubbish\n")
     copied(follower)
     docker.lines(0, 1)
     copied(follower)

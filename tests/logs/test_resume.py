@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shim.logs.decode import decode
+from shim.config.model import DockerLogDriver
 from shim.logs.resume import Position, find_position, overlap, written_tail
 from shim.logs.sink import open_log
 from shim.logs.source import generations
@@ -21,8 +21,8 @@ PIECE = "x" * 100
 
 
 @pytest.fixture
-def docker(tmp_path: Path) -> DockerLog:
-    return started(tmp_path)
+def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
+    return started(tmp_path, driver)
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "0.log"
 
 
-def started(directory: Path) -> DockerLog:
-    made = DockerLog(directory / "docker", max_file=3)
+def started(directory: Path, driver: DockerLogDriver) -> DockerLog:
+    made = DockerLog(directory / "docker", driver, max_file=3)
     made.start()
     return made
 
@@ -47,7 +47,7 @@ def closing(fds: list[int]) -> Iterator[list[int]]:
 
 def position(docker: DockerLog, path: Path, *, since: int = 0) -> Position:
     with closing([open_log(path)]) as (log,), closing(generations(docker.path)) as files:
-        return find_position(files, written_tail(log, path), since=since)
+        return find_position(files, written_tail(log, path), of=docker.format, since=since)
 
 
 def rest(docker: DockerLog, path: Path) -> bytes:
@@ -56,7 +56,7 @@ def rest(docker: DockerLog, path: Path) -> bytes:
     with closing(generations(docker.path)) as files:
         data = [os.pread(fd, 1 << 30, 0) for fd in files]
     left = data[found.which][found.offset :] + b"".join(data[found.which + 1 :])
-    return b"".join(map(cri, decode(left).records))
+    return docker.format.lines(left).text
 
 
 def test_an_empty_log_begins_at_the_beginning(docker: DockerLog, path: Path) -> None:
@@ -118,12 +118,12 @@ def test_pieces_are_counted_into_a_compressed_file(docker: DockerLog, path: Path
 
 
 def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
-    """All pieces of a line have its time, and these even the same content; other streams come between."""
+    """All pieces of a line have its time, and these even the same content; between them comes what looks like one."""
     docker.write("before\n")
     for number in range(20):
         docker.write(PIECE, time=at(77))
         if number % 3 == 0:
-            docker.write("between\n", stream="stderr")
+            docker.write(" stdout F between\n", stream="stderr")
     docker.write("end\n", time=at(77))
     docker.write("after\n")
     whole = docker.as_cri().splitlines(keepends=True)
@@ -197,12 +197,12 @@ def test_overlap(written: list[int], held: list[int], count: int) -> None:
 Stream = Literal["stdout", "stderr"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_wherever_writing_stopped_it_goes_on_there(data: st.DataObject) -> None:
+def test_wherever_writing_stopped_it_goes_on_there(driver: DockerLogDriver, data: st.DataObject) -> None:
     """Any output, of which any number of bytes is in the log, over any rotation of both sides that loses nothing."""
     with TemporaryDirectory() as name:
-        docker, path = started(Path(name)), Path(name, "0.log")
+        docker, path = started(Path(name), driver), Path(name, "0.log")
         steps = data.draw(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 3)), max_size=40))
         open_line: dict[str, str] = {}
         rotations = 0

@@ -94,6 +94,18 @@ def test_an_end_is_shown_when_everything_is_written(
     assert ends.shown == ["c"]
 
 
+def test_what_is_no_text_is_kept_where_docker_keeps_it(logs: LogSupervisor, tmp_path: Path, ends: Ends) -> None:
+    docker = DockerLog(tmp_path / "local", "local")
+    docker.directory.mkdir()
+    log = ContainerLog(id="c", docker=str(docker.path), cri=str(tmp_path / "0.log"), driver="local", created_at=1)
+    assert logs.follow_now(log) == ""
+    docker.start()
+    docker.write(bytes(range(128, 256)) + b"\n")
+    assert not logs.drained(log, run=RUN)
+    wait_until(lambda: ends.shown)
+    assert (tmp_path / "0.log").read_bytes() == docker.as_cri()
+
+
 def test_a_second_run_has_an_end_of_its_own(
     logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:

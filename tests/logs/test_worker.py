@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from shim.config.model import DockerLogDriver
 from shim.logs import worker
 from shim.logs.protocol import MAX_PACKET, Answer, Drain, Envelope, Follow, Forget, Order, Reopen, Report
 from shim.logs.sink import Sink
@@ -63,8 +64,8 @@ def boss(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boss]:
 
 
 @pytest.fixture
-def docker(tmp_path: Path) -> DockerLog:
-    made = DockerLog(tmp_path / "docker", max_size=4000, max_file=3)
+def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
+    made = DockerLog(tmp_path / "docker", driver, max_size=4000, max_file=3)
     made.directory.mkdir()
     return made
 
@@ -76,7 +77,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def order(docker: DockerLog, path: Path) -> Follow:
-    return Follow(id="c", docker=str(docker.path), cri=str(path))
+    return Follow(id="c", docker=str(docker.path), cri=str(path), driver=docker.driver)
 
 
 def test_output_is_copied_as_it_comes(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:

@@ -3,10 +3,12 @@
 import threading
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.interface import HostSettings
 from shim.errors import DeadlineExceeded
 from shim.logs.interface import ContainerLog
 from shim.view.changes import DELETED, STARTED, STOPPED
@@ -100,7 +102,27 @@ def test_the_path_of_docker_may_be_told_before_docker_does() -> None:
     assert log_of(logged(docker_log_path=""), docker="/guess").docker == "/guess"
 
 
+@pytest.mark.parametrize(
+    ("settings", "driver"),
+    [({"Type": "local"}, "local"), ({"Type": "json-file"}, "json-file"), ({}, "json-file")],
+    ids=["local", "json-file", "not-told"],
+)
+def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: str) -> None:
+    host = msgspec.convert({"LogConfig": settings}, HostSettings)
+    assert log_of(logged(host=host)).driver == driver
+
+
 # In the view
+
+
+def test_where_docker_writes_is_known_though_it_is_not_told(engine: FakeEngine, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.containers[container_id].host["LogConfig"] = {"Type": "local"}
+    view = NodeView(engine, logs=logs, docker_root=lambda: "/docker")
+    view.refresh_container(container_id)
+
+    log = logs.followed[container_id]
+    assert (log.driver, log.docker) == ("local", f"/docker/containers/{container_id}/local-logs/container.log")
 
 
 def test_lists_statuses_and_events_agree(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:

@@ -1,0 +1,84 @@
+"""Docker's `local` log: the bytes a container wrote, whatever they are."""
+
+import hashlib
+
+from integration.logs.conftest import Logged, on_drivers
+from integration.logs.crilog import output, read
+from integration.logs.test_format import PIECE
+
+DOCKER_COPY = {"docker_log_max_size": "4m", "docker_log_max_file": 2}
+"""Room for all that is written at once here."""
+
+local = on_drivers("local")
+
+
+@local
+def test_every_byte_comes_out_as_it_went_in(own: Logged) -> None:
+    every = "".join(rf"\{number:03o}" for number in range(256))
+    container_id, path = own.run(f"printf '{every}'; printf '{every}\\n' >&2")
+    own.wait_exited(container_id)
+    lines = read(path)
+
+    assert output(lines) == bytes(range(256))
+    assert output(lines, "stderr") == bytes(range(256)) + b"\n"
+    assert [line.tag for line in lines if line.stream == "stdout"] == ["F", "P"]
+    assert sorted(own.served.engine.api.logs(container_id)) == sorted([*range(256), *range(256), 10])
+
+
+@local
+def test_a_megabyte_of_anything_but_newlines(own: Logged) -> None:
+    script = "head -c 2000000 /dev/urandom | tr -d '\\n' | head -c 1048576 > /all; sha256sum /all >&2; cat /all"
+    container_id, path = own.run(script)
+    own.wait_exited(container_id)
+    lines = read(path)
+
+    assert hashlib.sha256(output(lines)).hexdigest().encode() == output(lines, "stderr").split()[0]
+    pieces = [(len(line.content), line.tag) for line in lines if line.stream == "stdout"]
+    assert pieces == [(PIECE, "P")] * ((1 << 20) // PIECE)
+
+
+@local
+def test_a_character_that_docker_cuts_is_kept(own: Logged) -> None:
+    container_id, path = own.run(r"head -c 16383 /dev/zero | tr '\0' x; printf '\342\202\254\n'")
+    own.wait_exited(container_id)
+    lines = read(path)
+
+    assert [(len(line.content), line.tag) for line in lines] == [(PIECE, "P"), (2, "F")]
+    assert output(lines).decode() == "x" * 16383 + "€\n"
+
+
+@local
+def test_a_terminal_is_standard_output(own: Logged) -> None:
+    container_id, path = own.run(r"printf 'a\377\n'; echo error >&2", tty=True)
+    own.wait_exited(container_id)
+
+    assert [(line.stream, line.content) for line in read(path)] == [("stdout", b"a\xff\r"), ("stdout", b"error\r")]
+
+
+@local
+def test_many_short_lives_each_have_their_line(own: Logged) -> None:
+    """Docker makes the directory of its file only as the container starts."""
+    for number in range(5):
+        container_id, path = own.run(f"echo {number}")
+        own.wait_exited(container_id)
+        assert output(read(path)) == f"{number}\n".encode()
+
+
+@local
+def test_docker_logs_goes_on_working_and_is_bounded(own: Logged) -> None:
+    container_id, _ = own.run(r"echo hello; printf '\377\n'")
+    own.wait_exited(container_id)
+    api = own.served.engine.api
+
+    assert api.logs(container_id) == b"hello\n\xff\n"
+    config = api.inspect_container(container_id)["HostConfig"]["LogConfig"]
+    assert config["Type"] == "local"
+    assert (config["Config"]["max-size"], config["Config"]["compress"]) == ("4m", "false")
+
+
+@local
+def test_the_log_outlives_the_container(own: Logged) -> None:
+    container_id, path = own.run("seq 1000; sleep 600")
+    own.served.cri.remove_container(container_id)
+
+    assert output(read(path)) == b"".join(b"%d\n" % number for number in range(1, 1001))

@@ -1,0 +1,123 @@
+"""Docker's `json-file` log. Pure, but for reading backwards.
+
+A line is `{"log":"...","stream":"stdout","time":"..."}`, perhaps with further keys. `log` ends in a newline, or is a
+piece of a longer line: Docker cuts at 16 KiB. All pieces of a line carry the time of its first byte. Bytes that are
+not UTF-8 are gone already: Docker writes U+FFFD for each.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from shim.logs.crilog import Written
+from shim.logs.format import CHUNK, Format, Lines, Marks
+from shim.logs.lines import lines_backwards
+
+_BEGIN = b'{"log":"'
+"""How every line begins, and nothing inside one: there a quote is escaped."""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One line of Docker's file: a line of output, or a piece of one."""
+
+    log: str
+    stream: Literal["stdout", "stderr"]
+    time: str
+    """RFC 3339, UTC, up to nine digits of a second without trailing zeros."""
+
+
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def path(directory: str) -> str:
+    """See `shim.logs.format.Format`."""
+    return posixpath.join(directory, f"{posixpath.basename(directory)}-json.log")
+
+
+def whole(data: bytes) -> int:
+    """See `shim.logs.format.Format`."""
+    # No line is so long: what a full disk or a crash left. Its end is where the next line is read from.
+    return data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
+
+
+def lines(records: bytes) -> Lines:
+    """See `shim.logs.format.Format`."""
+    try:
+        read = _DECODER.decode_lines(records)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _one_by_one(records)
+    return Lines(encode(read), len(read))
+
+
+def each(records: bytes) -> Iterator[tuple[int, bytes]]:
+    """See `shim.logs.format.Format`."""
+    end = 0
+    for line in records.split(b"\n")[:-1]:
+        end += len(line) + 1
+        record = decode_line(line)
+        if record is not None:
+            yield end, encode([record])
+
+
+def marks(of: Written) -> Marks:
+    """See `shim.logs.format.Format`."""
+    return Marks(time=f'"time":"{of.time}"'.encode(), stream=f'"stream":"{of.stream}"'.encode())
+
+
+JSON_FILE = Format(
+    path=path,
+    made_at_start=False,
+    whole=whole,
+    lines=lines,
+    each=each,
+    backwards=lines_backwards,
+    marks=marks,
+)
+
+
+def decode_line(line: bytes) -> Record | None:
+    """Read one line; None for one that cannot be read.
+
+    Behind a torn line Docker goes on without a newline, so the whole record at its end is read.
+    """
+    begin = line.rfind(_BEGIN)
+    if begin < 0:
+        return None
+    try:
+        return _DECODER.decode(line[begin:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _one_by_one(records: bytes) -> Lines:
+    read = [decode_line(line) for line in records.split(b"\n") if line]
+    found = [record for record in read if record is not None]
+    return Lines(encode(found), len(found), unreadable=len(read) - len(found))
+
+
+def encode(records: list[Record]) -> bytes:
+    """Give one line of a CRI log for each record, in order."""
+    text = _joined(records)
+    if text.count("\n") != len(records):
+        # Docker ends a record at each newline; one inside would make a line that no reader of CRI logs takes.
+        text = _joined([piece for record in records for piece in _split(record)])
+    return text.encode()
+
+
+def _joined(records: list[Record]) -> str:
+    return "".join(
+        [
+            f"{record.time} {record.stream} F {record.log}"
+            if record.log[-1:] == "\n"
+            else f"{record.time} {record.stream} P {record.log}\n"
+            for record in records
+        ]
+    )
+
+
+def _split(record: Record) -> Iterator[Record]:
+    *begun, rest = record.log.split("\n")
+    for piece in [*(line + "\n" for line in begun), *([rest] if rest or not begun else [])]:
+        yield Record(piece, record.stream, record.time)

@@ -1,0 +1,150 @@
+"""Docker's `local` log, which keeps the bytes a container wrote. Pure, but for reading backwards.
+
+A record is its size in four bytes, big-endian, a `LogEntry` (proto/shim/api/docker/log_entry.proto), and the same size
+again (source: package daemon/logger/local of the Engine). What a container writes has no newline in it, since Docker
+ends a line there, and how a message begins has one: so nothing inside a record looks like the beginning of another, and
+behind a torn record the next one is found.
+"""
+
+import posixpath
+import struct
+import time
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
+from shim.api.docker.log_entry_pb2 import LogEntry
+from shim.logs.crilog import Written
+from shim.logs.format import CHUNK, Format, Lines, Marks
+from shim.logs.lines import end_of_whole, groups_backwards
+from shim.times import ns_from_rfc3339
+
+_SIZE = struct.Struct(">I")
+_FRAME = 2 * _SIZE.size
+_MAX_MESSAGE = 1 << 17
+"""More bytes than a message can have: 16 KiB of content, an id, and what later Engines add."""
+_MESSAGE = b"\n\x06std"
+"""How a message begins: field 1, six bytes, stdout or stderr."""
+_HEAD = _SIZE.size + len(_MESSAGE)
+_STREAMS = {"stdout": b"stdout", "stderr": b"stderr"}
+_SECOND = 1_000_000_000
+
+
+def path(directory: str) -> str:
+    """See `shim.logs.format.Format`."""
+    return posixpath.join(directory, "local-logs", "container.log")
+
+
+def whole(data: bytes) -> int:
+    """See `shim.logs.format.Format`; `data` may begin anywhere."""
+    begin = _last_begin(data)
+    if begin < 0:
+        # Of a record that is still to come there may be the first bytes.
+        return len(data) - _HEAD if len(data) >= CHUNK else 0
+    end = begin + _size_at(data, begin) + _FRAME
+    if end > len(data):
+        return begin
+    torn = data[end - _SIZE.size : end] != data[begin : begin + _SIZE.size]
+    return max(begin, len(data) - _HEAD) if torn else end
+
+
+def lines(records: bytes) -> Lines:
+    """See `shim.logs.format.Format`."""
+    read = _joined(_read(records, wary=False))
+    return read if read.text.count(b"\n") == read.count else _joined(_read(records, wary=True))
+
+
+def each(records: bytes) -> Iterator[tuple[int, bytes]]:
+    """See `shim.logs.format.Format`."""
+    return ((end, line) for end, line in _read(records, wary=True) if line)
+
+
+def backwards(fd: int) -> Iterator[tuple[int, bytes]]:
+    """See `shim.logs.format.Format`."""
+    return groups_backwards(fd, end=end_of_whole(fd, whole), begin=_next_begin)
+
+
+def marks(of: Written) -> Marks:
+    """See `shim.logs.format.Format`."""
+    message = LogEntry(source=of.stream).SerializeToString()
+    return Marks(time=LogEntry(time_nano=ns_from_rfc3339(of.time)).SerializeToString(), stream=message)
+
+
+LOCAL = Format(
+    path=path,
+    made_at_start=True,
+    whole=whole,
+    lines=lines,
+    each=each,
+    backwards=backwards,
+    marks=marks,
+)
+
+
+def _joined(read: Iterator[tuple[int, bytes]]) -> Lines:
+    found = [line for _, line in read]
+    unreadable = found.count(b"")
+    return Lines(b"".join(found), len(found) - unreadable, unreadable)
+
+
+def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
+    """The offset behind each record, and its CRI line; an empty one for what lies between two that can be read.
+
+    A torn record whose size takes in just those behind it can be read, with newlines in its content. `wary` looks for
+    them, which takes time.
+    """
+    at, second, prefix = 0, -1, b""
+    while at < len(records):
+        entry, end = _entry_at(records, at)
+        if entry is None or (wary and b"\n" in entry.line):
+            at = _behind_torn(records, at)
+            yield at, b""
+            continue
+        at = end
+        seconds, nanoseconds = divmod(entry.time_nano, _SECOND)
+        if seconds != second:
+            second, prefix = seconds, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
+        fraction = (b".%09d" % nanoseconds).rstrip(b"0.")
+        tag = b"P" if entry.partial and not entry.piece.last else b"F"
+        yield at, b"%b%bZ %b %b %b\n" % (prefix, fraction, _STREAMS[entry.source], tag, entry.line)
+
+
+def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
+    """The message of the record that begins here, and where that ends; None where none does."""
+    try:
+        (size,) = _SIZE.unpack_from(records, at)
+        end = at + size + _FRAME
+        (again,) = _SIZE.unpack_from(records, end - _SIZE.size)
+        entry = LogEntry.FromString(records[at + _SIZE.size : end - _SIZE.size]) if size == again else None
+    except (struct.error, DecodeError):
+        return None, at
+    return (entry, end) if entry is not None and entry.source in _STREAMS else (None, at)
+
+
+def _behind_torn(records: bytes, at: int) -> int:
+    """Where to go on when no record begins here; the length of `records` when none is left."""
+    if at >= _SIZE.size and records.startswith(_MESSAGE, at):
+        # The one before was torn in front of its second size, and took the first size of this one for it.
+        return at - _SIZE.size
+    return _next_begin(records, at + 1)
+
+
+def _next_begin(data: bytes, start: int = 0) -> int:
+    """Where, from `start` on, the next record begins; the length of `data` where none does."""
+    found = data.find(_MESSAGE, start + _SIZE.size)
+    while found >= 0 and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
+        found = data.find(_MESSAGE, found + 1)
+    return found - _SIZE.size if found >= 0 else len(data)
+
+
+def _last_begin(data: bytes) -> int:
+    """Where the last record begins; -1 where none does."""
+    found = data.rfind(_MESSAGE)
+    while found >= _SIZE.size and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
+        found = data.rfind(_MESSAGE, 0, found)
+    return found - _SIZE.size if found >= _SIZE.size else -1
+
+
+def _size_at(data: bytes, at: int) -> int:
+    size: int = _SIZE.unpack_from(data, at)[0]
+    return size

@@ -1,0 +1,111 @@
+import select
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shim.config.model import DockerLogDriver
+from shim.logs.protocol import Follow
+from shim.logs.watches import Watches
+from tests.logs.docker import DockerLog, Output
+
+QUEUED = Path("/proc/sys/fs/inotify/max_queued_events")
+
+
+@pytest.fixture
+def watches() -> Iterator[Watches]:
+    with closing(Watches()) as made:
+        yield made
+
+
+@pytest.fixture
+def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
+    made = DockerLog(tmp_path / "c", driver)
+    made.directory.mkdir()
+    return made
+
+
+def order(docker: DockerLog) -> Follow:
+    return Follow(id=docker.directory.name, docker=str(docker.path), cri="/0.log", driver=docker.driver)
+
+
+def told(watches: Watches) -> set[str]:
+    """What is told at once."""
+    poll = select.poll()
+    poll.register(watches, select.POLLIN)
+    return set(watches.changed()) if poll.poll(0) else set()
+
+
+def test_what_is_written_is_told_once(watches: Watches, docker: DockerLog) -> None:
+    docker.start()
+    for _ in range(2):
+        watches.ensure(order(docker))
+    assert told(watches) == set()
+    docker.lines(0, 3)
+    assert told(watches) == {"c"}
+    assert told(watches) == set()
+
+
+def test_what_is_written_to_a_file_that_comes_later_is_told(watches: Watches, docker: DockerLog) -> None:
+    watches.ensure(order(docker))
+    docker.start()
+    told(watches)
+    watches.ensure(order(docker))
+    docker.lines(0, 1)
+    assert told(watches) == {"c"}
+    docker.rotate()
+    docker.lines(1, 2)
+    assert told(watches) == {"c"}
+
+
+def test_the_making_of_a_directory_is_told(watches: Watches, tmp_path: Path) -> None:
+    docker = DockerLog(tmp_path / "c", "local")
+    docker.directory.mkdir()
+    for _ in range(2):
+        watches.ensure(order(docker))
+    assert told(watches) == set()
+    docker.start()
+    assert told(watches) == {"c"}
+
+
+def test_a_container_that_is_not_there_cannot_be_watched(watches: Watches, docker: DockerLog) -> None:
+    docker.directory.rmdir()
+    with pytest.raises(FileNotFoundError, match=r"inotify watch of /"):
+        watches.ensure(order(docker))
+    docker.start()
+    watches.ensure(order(docker))
+    docker.lines(0, 1)
+    assert told(watches) == {"c"}
+
+
+def test_nothing_more_is_told_of_one_that_is_removed(watches: Watches, docker: DockerLog) -> None:
+    docker.start()
+    watches.ensure(order(docker))
+    for _ in range(2):
+        watches.remove("c")
+    docker.lines(0, 1)
+    assert told(watches) == set()
+
+
+def test_the_watch_of_a_directory_that_is_gone_can_be_removed(watches: Watches, docker: DockerLog) -> None:
+    docker.start()
+    watches.ensure(order(docker))
+    docker.path.unlink()
+    docker.path.parent.rmdir()
+    watches.remove("c")
+    assert told(watches) == set()
+
+
+def test_when_the_kernel_loses_count_all_are_told(watches: Watches, tmp_path: Path) -> None:
+    both = [DockerLog(tmp_path / name) for name in ("a", "b")]
+    for docker in both:
+        docker.start()
+        watches.ensure(order(docker))
+    record = both[0].record(Output(b"x\n", "stdout", "2026-11-21T02:32:06Z"))
+    with both[0].path.open("ab", buffering=0) as first, both[1].path.open("ab", buffering=0) as second:
+        for _ in range(int(QUEUED.read_text()) // 2 + 1):
+            # Two in turn: the kernel makes one of two events that are the same.
+            first.write(record)
+            second.write(record)
+    assert watches.changed() == ["a", "b"]

@@ -90,6 +90,7 @@ def port_forward(request: pb.PortForwardRequest) -> None:
 def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:
     """UpdateContainerResources."""
     container_id(request)
+    rules.no_windows(request.windows, field="windows")
     rules.required(request, "linux")
     resources(request.linux, field="linux")
 

@@ -27,7 +27,7 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
     rules.labels_and_annotations(config, field=field)
     resources(config.linux.resources, field=f"{field}.linux.resources")
     _security(config.linux.security_context, field=f"{field}.linux.security_context")
-    rules.no_windows(config, field=field)
+    rules.no_windows(config.windows, field=f"{field}.windows")
 
 
 def _name(name: str, *, field: str) -> None:

@@ -25,7 +25,7 @@ def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
     _port_mappings(config, field=f"{field}.port_mappings")
     rules.labels_and_annotations(config, field=field)
     _linux(config.linux, field=f"{field}.linux")
-    rules.no_windows(config, field=field)
+    rules.no_windows(config.windows, field=f"{field}.windows")
 
 
 def log_directory(path: str, *, field: str) -> None:

@@ -123,10 +123,10 @@ def namespaces(options: pb.NamespaceOption, *, pid: tuple[pb.NamespaceMode, ...]
             raise FailedPrecondition(f"{field}.userns_options: user namespaces are not supported by Docker")
 
 
-def no_windows(config: Message, *, field: str) -> None:
+def no_windows(windows: Message, *, field: str) -> None:
     """Check that nothing is asked for that only Windows has. An empty message asks for nothing."""
-    for descriptor, _ in config.windows.ListFields():  # type: ignore[attr-defined]
-        raise InvalidArgument(f"{field}.windows.{descriptor.name} is for Windows, and this node runs Linux")
+    for descriptor, _ in windows.ListFields():
+        raise InvalidArgument(f"{field}.{descriptor.name} is for Windows, and this node runs Linux")
 
 
 def streams(request: pb.ExecRequest | pb.AttachRequest) -> None:

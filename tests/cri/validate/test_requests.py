@@ -65,6 +65,13 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
         pb.UpdateContainerResourcesRequest(container_id="c"),
         "linux is missing",
     ),
+    "update-windows": (
+        validate.update_container_resources,
+        pb.UpdateContainerResourcesRequest(
+            container_id="c", linux={"cpu_shares": 2}, windows=pb.WindowsContainerResources(cpu_shares=2)
+        ),
+        "windows.cpu_shares is for Windows, and this node runs Linux",
+    ),
     "update-shares": (
         validate.update_container_resources,
         pb.UpdateContainerResourcesRequest(container_id="c", linux=pb.LinuxContainerResources(cpu_shares=-1)),

@@ -36,6 +36,11 @@ class Server:
         """End it as a crash would."""
         self.daemon.kill()
 
+    def cpu_seconds(self) -> float:
+        """Processor time it has used, in the kernel and outside, without that of its children."""
+        fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def rss(self) -> int:
         """Resident memory in bytes."""
         pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])

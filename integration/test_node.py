@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from integration.node.box import OUTSIDE, Node
 from integration.node.engine import Engine, answers
 from integration.node.images import image_id, load, pause_image
 from integration.node.registry import Registry
+from integration.waiting import wait_until
 
 
 @contextmanager
@@ -69,10 +71,22 @@ def pause(request: pytest.FixtureRequest, engine: Engine, images: Images, node: 
 
 def test_pause_ends_at_once_when_asked_to(engine: Engine, pause: str) -> None:
     with running(engine, pause, []) as container:
+        pid = engine.api.inspect_container(container)["State"]["Pid"]
+        wait_until(lambda: heeds_sigterm(pid))
         engine.api.stop(container, timeout=20)
         state = engine.api.inspect_container(container)["State"]
 
     assert state["ExitCode"] == 0
+
+
+def heeds_sigterm(pid: int) -> bool:
+    """Whether a pause program is as far as that: process 1 of a container ignores what it has not asked for."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    if fields["Name"] == "pause":
+        return fields["State"].startswith("S")  # it sleeps nowhere but in the wait for signals
+    caught = int(fields["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1
+    return bool(caught) and not fields["Name"].startswith("runc")
 
 
 def test_pause_collects_orphans_of_a_shared_pid_namespace(engine: Engine, images: Images, pause: str) -> None:

@@ -33,7 +33,12 @@ from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
-from shim.recover import recover_checkpoints, remove_leftover_containers, remove_orphaned_files
+from shim.recover import (
+    end_orphaned_plugins,
+    recover_checkpoints,
+    remove_leftover_containers,
+    remove_orphaned_files,
+)
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.sampler import Sampler
@@ -230,6 +235,7 @@ def _measuring(rt: Runtime) -> Iterator[None]:
 @contextlib.contextmanager
 def _recovering(rt: Runtime) -> Iterator[None]:
     """Put right what can be before the first question; without Docker, as soon as it is there."""
+    end_orphaned_plugins(rt)
     stopping = threading.Event()
     thread = threading.Thread(target=_recover_later, args=(rt, stopping), name="recover", daemon=True)
     if not _recovered(rt):

@@ -7,6 +7,7 @@ container, so that the kubelet's own Stop and Remove clean up after a crash.
 import structlog
 
 from shim import disk, pod
+from shim.cni.orphans import end_orphans
 from shim.errors import ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
@@ -30,6 +31,11 @@ def recover_checkpoints(rt: Runtime) -> None:
             log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=str(error))
         else:
             log.info("rebuilt the checkpoint of a pod sandbox from the CNI cache", sandbox=record.id)
+
+
+def end_orphaned_plugins(rt: Runtime) -> None:
+    """End the CNI plugins that an earlier server left running; before any of this server's is run."""
+    end_orphans({checkpoint.sandbox_id for checkpoint in rt.checkpoints.all()})
 
 
 def remove_orphaned_files(rt: Runtime) -> None:

@@ -85,7 +85,7 @@ def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngin
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
     with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
         client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
-        wait_until(lambda: "resize_exec" in [method for method, _ in engine.calls])
+        wait_until(lambda: (101, 37) in [made.size for made in engine.execs.values()])
         client.send(opened["stdin"], b"\n")
         client.read_to_end()
         [made] = engine.execs.values()
@@ -94,6 +94,26 @@ def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngin
         assert made.body["Tty"] is True
         assert str(made.body["DetachKeys"]).startswith("ctrl-@,")
         assert len(str(made.body["DetachKeys"]).split(",")) > 10
+
+
+@pytest.mark.parametrize("version", [(1, 41), (1, 42)], ids=["resized", "from the start"])
+def test_a_size_that_is_known_before_the_start(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, version: tuple[int, int]
+) -> None:
+    engine.version = version
+    engine.script_exec(ExecScript(tells_size=True))
+    asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
+    with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
+        with engine.held("create_exec"):
+            client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
+            client.ping()
+        if version < (1, 42):
+            wait_until(lambda: "resize_exec" in [method for method, _ in engine.calls])
+        client.send(opened["stdin"], b"\n")
+        client.read_to_end()
+
+        assert client.received[opened["stdout"]] == b"37 101\r\n"
+    assert ("resize_exec" in [method for method, _ in engine.calls]) == (version < (1, 42))
 
 
 def test_a_failure_of_docker_is_told(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:

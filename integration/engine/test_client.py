@@ -63,7 +63,7 @@ def test_a_wait_ends_with_the_engine(subject: Subject, engine: RealEngine) -> No
     # The engine that comes back stops what outlived the crash, and waits ten seconds for what ignores SIGTERM.
     container_id = subject.running(StopSignal="SIGKILL")
     with ThreadPoolExecutor(1) as pool, subject.engine.events(since=None):
-        waiting = pool.submit(subject.engine.wait_container, container_id)
+        waiting = pool.submit(subject.engine.wait_removed, container_id)
         engine.kill()
         try:
             with pytest.raises(Unavailable):

@@ -95,6 +95,13 @@ class HeldPlugin:
         assert ready, "the plugin never ran"
         self._pid = int(os.read(self._fifo, 64))
 
+    def gone(self) -> bool:
+        """Whether somebody has ended the plugin."""
+        try:
+            return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
     def kill(self) -> None:
         """End the plugin, as systemd ends what a crashed service leaves behind."""
         if self._pid:

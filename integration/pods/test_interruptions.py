@@ -23,6 +23,9 @@ CREATE, START, KILL, REMOVE = (
 )
 DEADLINE_SECONDS = 0.7
 
+Leave = Callable[[Frail, pb.PodSandboxConfig, Hold | HeldPlugin], None]
+"""How a client that runs a pod goes away."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -62,36 +65,31 @@ def check_usable(frail: Frail, config: pb.PodSandboxConfig) -> None:
     assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
 
 
+def cancel(frail: Frail, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
+    call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+    held.wait_reached()
+    call.cancel()
+
+
+def let_the_deadline_pass(frail: Frail, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
+    with pytest.raises(grpc.RpcError) as over:
+        frail.cri.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=DEADLINE_SECONDS)
+    assert over.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    held.wait_reached()
+
+
 @points(IN_RUN)
-def test_a_client_that_cancels_leaves_nothing(frail: Frail, point: Point) -> None:
-    config = pod_config(unused_name("cancelled"))
+@pytest.mark.parametrize("leave", [cancel, let_the_deadline_pass], ids=["cancels", "runs out of time"])
+def test_a_client_that_leaves_leaves_nothing(frail: Frail, point: Point, leave: Leave) -> None:
+    config = pod_config(unused_name("left"))
     before = frail.traces()
     with point.held(frail) as held:
-        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
-        held.wait_reached()
-        call.cancel()
+        leave(frail, config, held)
         if point.unknown:
             wait_until(frail.cri.sandboxes)
         else:
             wait_until(lambda: frail.traces() == before)
 
-    check_usable(frail, config)
-    frail.served.clear()
-    assert frail.traces() == before
-
-
-@points(IN_RUN)
-def test_a_deadline_that_passes_leaves_nothing(frail: Frail, point: Point) -> None:
-    config = pod_config(unused_name("late"))
-    before = frail.traces()
-    with point.held(frail), pytest.raises(grpc.RpcError) as over:
-        frail.cri.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=DEADLINE_SECONDS)
-    assert over.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-
-    if point.unknown:
-        wait_until(frail.cri.sandboxes)
-        frail.served.clear()
-    wait_until(lambda: frail.traces() == before)
     check_usable(frail, config)
     frail.served.clear()
     assert frail.traces() == before
@@ -114,6 +112,24 @@ def test_a_crash_of_the_server_in_run_leaves_nothing(frail: Frail, point: Point)
     assert frail.traces() == before
     check_usable(frail, config)
     frail.served.clear()
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before ADD", "after ADD"])
+def test_a_plugin_that_a_crashed_server_left_running_is_ended_by_the_next(frail: Frail, done: bool) -> None:
+    config = pod_config(unused_name("crashed"))
+    before = frail.traces()
+    with frail.plugin.held("ADD", done=done) as held:
+        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+        held.wait_reached()
+        frail.served.server.kill()
+        with pytest.raises(grpc.RpcError):
+            call.result()
+        assert not held.gone()
+        frail.served.restart()
+        assert held.gone()
+
+    frail.served.clear()
+    assert frail.traces() == before
 
 
 @points(IN_REMOVE)

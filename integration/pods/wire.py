@@ -115,12 +115,18 @@ class Wire:
     @contextmanager
     def followed(self, call: str, deed: Callable[[], object]) -> Iterator[None]:
         """Do `deed` when the next `call` has happened, before its answer is passed on."""
+        with self.interrupted(call, deed, at=Moment.AFTER):
+            yield
+
+    @contextmanager
+    def interrupted(self, call: str, deed: Callable[[], object], *, at: Moment) -> Iterator[None]:
+        """Do `deed` in the middle of the next `call`, which then goes on. What it raises ends the connection."""
 
         def done(_: socket.socket) -> bool:
             deed()
             return True
 
-        with self._armed(Trouble(call, Moment.AFTER, done)):
+        with self._armed(Trouble(call, at, done)):
             yield
 
     @contextmanager

@@ -11,11 +11,12 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK
-from integration.pods.kubelet import Kubelet, Pod
+from integration.pods.kubelet import Kubelet, Pod, unused_name
 from integration.streaming.api_server import ApiServer
 from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers
 from integration.waiting import wait_until
+from shim.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
 
 MIB = 1 << 20
 BIG = 100 * MIB
@@ -148,3 +149,38 @@ def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served) -> Non
         connection.close()
 
     wait_until(lambda: Leftovers.of(served) <= before)
+
+
+@pytest.fixture
+def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[str]:
+    """A pod that cri-dockerd left running, with a server in it: nobody has pinned its network namespace."""
+    api = served.engine.api
+    name = unused_name("old")
+    tags = {TYPE: TYPE_SANDBOX, CONTAINER_NAME: "POD"}
+    sandbox = api.create_container(images.pause, name=f"k8s_POD_{name}_default_uid_0", labels=tags)["Id"]
+    api.start(sandbox)
+    host = api.create_host_config(network_mode=f"container:{sandbox}")
+    server = api.create_container(images.busybox, ["sh", "-c", SERVERS], host_config=host)["Id"]
+    api.start(server)
+    api_server.pods["old"] = sandbox
+    wait_until(lambda: served.cri.sandboxes(id=sandbox))
+    # kubectl gives up at the first refusal.
+    wait_until(lambda: not exit_code(served, server, f"nc -w 5 127.0.0.1 {ECHO} </dev/null"))
+    yield sandbox
+    api.remove_container(server, force=True)
+    served.cri.stop(sandbox)
+    served.cri.remove(sandbox)
+
+
+def exit_code(served: Served, container: str, script: str) -> int:
+    """Run a script in a container that is not of the CRI."""
+    api = served.engine.api
+    exec_id = api.exec_create(container, ["sh", "-c", script])["Id"]
+    api.exec_start(exec_id)
+    return int(api.exec_inspect(exec_id)["ExitCode"])
+
+
+@pytest.mark.usefixtures("old_pod")
+def test_a_pod_of_cri_dockerd(kubectl: Kubectl) -> None:
+    with forwarded(kubectl, HTTPD, pod="old") as local:
+        assert get(local[HTTPD]) == b"hello\n"

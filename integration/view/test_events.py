@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import docker
 import pytest
@@ -71,10 +72,10 @@ class Pods:
 
 
 @contextmanager
-def watched(url: str) -> Iterator[NodeView]:
+def watched(url: str, *, pace: Pace = PACE) -> Iterator[NodeView]:
     engine = DockerEngine(url, request_timeout=30)
     view = NodeView(engine)
-    watcher = Watcher(engine, view, pace=PACE)
+    watcher = Watcher(engine, view, pace=pace)
     watcher.start()
     try:
         yield view
@@ -91,17 +92,20 @@ def truth(engine: Engine) -> Iterator[DockerEngine]:
     made.close()
 
 
-@given(
-    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 3)), min_size=4, max_size=10),
-    faults=st.lists(st.sampled_from(FAULTS), max_size=30),
-)
-@settings(
+EXAMPLES = settings(
     max_examples=15,
     deadline=None,
     database=None,
     # The fixtures hold no state of an example.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@given(
+    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 3)), min_size=4, max_size=10),
+    faults=st.lists(st.sampled_from(FAULTS), max_size=30),
+)
+@EXAMPLES
 def test_damaged_event_stream(
     engine: Engine,
     images: Images,
@@ -119,6 +123,41 @@ def test_damaged_event_stream(
                     proxy.cut()
                 pods.do(what, choice)
             proxy.damage(iter(()))
+            wait_until(lambda: _is_true(view, truth, pods.made))
+    finally:
+        proxy.damage(iter(()))
+        pods.clear()
+
+
+@given(
+    deeds=st.lists(
+        st.tuples(st.sampled_from([deed for deed in DEEDS if deed != "cut"]), st.integers(0, 3), st.booleans()),
+        min_size=4,
+        max_size=10,
+    ),
+    faults=st.lists(st.sampled_from(["pass", "twice", "late"]), max_size=30),
+    settle=st.sampled_from([0.0, PACE.settle]),
+)
+@EXAMPLES
+def test_looks_of_rpcs_between_the_events(
+    engine: Engine,
+    images: Images,
+    proxy: DockerProxy,
+    truth: DockerEngine,
+    deeds: list[tuple[str, int, bool]],
+    faults: list[str],
+    settle: float,
+) -> None:
+    """An event that an earlier look has shown is not looked at; nothing that came after that look is missed."""
+    pods = Pods(engine.api, images.busybox)
+    proxy.damage(iter(faults))
+    try:
+        with watched(proxy.url, pace=replace(PACE, compare=1000, settle=settle)) as view:
+            view.sandboxes()
+            for what, choice, looks in deeds:
+                pods.do(what, choice)
+                if looks and pods.made:
+                    view.refresh_container(pods.made[choice % len(pods.made)])
             wait_until(lambda: _is_true(view, truth, pods.made))
     finally:
         proxy.damage(iter(()))

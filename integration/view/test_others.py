@@ -17,6 +17,9 @@ from integration.view.proxy import DockerProxy
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
+AT_ONCE_SECONDS = 2
+"""What an event tells is seen by then; the next compare is a minute away."""
+
 
 @pytest.fixture
 def api(proxied: Served) -> docker.APIClient:
@@ -97,6 +100,73 @@ def test_images_of_others(kubelet: Kubelet, api: docker.APIClient) -> None:
         api.remove_image(reference)
     wait_until(lambda: not known(tagged) and not known(built))
     assert known(kubelet.image)
+
+
+def built(api: docker.APIClient, base: str, *instructions: str) -> str:
+    """Build an image with the classic builder, and give its reference."""
+    reference = f"test.example/{unused_name('built')}:v1"
+    dockerfile = "\n".join((f"FROM {base}", *instructions))
+    output = list(api.build(fileobj=io.BytesIO(dockerfile.encode()), tag=reference, rm=True, decode=True))
+    assert not any("error" in line for line in output), output
+    return reference
+
+
+def listed_images(kubelet: Kubelet) -> set[str]:
+    answer = kubelet.cri.images.ListImages(pb.ListImagesRequest())
+    return {reference for image in answer.images for reference in image.repo_tags}
+
+
+def test_pod_of_an_image_that_was_just_built(kubelet: Kubelet, api: docker.APIClient) -> None:
+    """A kubelet that pulls only what is not there finds it, and runs it by its id."""
+    reference = built(api, kubelet.image, "RUN echo made here >/made", 'CMD ["sleep", "3600"]')
+    wait_until(lambda: reference in listed_images(kubelet), AT_ONCE_SECONDS)
+    found = kubelet.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))).image
+
+    container = kubelet.started(kubelet.pod(linux=HOST_NETWORK), image=found.id)
+
+    assert kubelet.inside(container, "cat /made") == "made here\n"
+    assert kubelet.cri.container_status(container).image_id == found.id
+    kubelet.cri.remove_container(container)
+    api.remove_image(reference)
+
+
+def prune(api: docker.APIClient, *, label: str) -> None:
+    """Do what `docker system prune --all` does; of images only with those that have the label: others are of others."""
+    api.prune_containers()  # type: ignore[no-untyped-call] # a gap in the stubs, as below
+    api.prune_networks()  # type: ignore[no-untyped-call]
+    api.prune_images({"dangling": False, "label": label})  # type: ignore[no-untyped-call]
+    api.prune_builds()
+
+
+def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
+    before = proxied.traces()
+    label = unused_name("prune")
+    used, unused = (built(api, kubelet.image, f"LABEL {label}=1 number={number}") for number in range(2))
+    wait_until(lambda: {used, unused} <= listed_images(kubelet))
+    network = api.create_network(label)["Id"]
+    pod, dead = kubelet.pod(), kubelet.pod()
+    running, ended = kubelet.started(pod, image=used), kubelet.started(pod)
+    waiting = kubelet.created(pod)
+    kubelet.cri.stop_container(ended)
+    api.kill(dead.id)
+    wait_until(lambda: kubelet.cri.sandbox_status(dead.id).state == pb.SANDBOX_NOTREADY)
+
+    prune(api, label=label)
+
+    wait_until(lambda: [one.id for one in kubelet.cri.containers()] == [running], AT_ONCE_SECONDS)
+    wait_until(lambda: unused not in listed_images(kubelet), AT_ONCE_SECONDS)
+    assert used in listed_images(kubelet)
+    assert network not in {row["Id"] for row in api.networks()}
+    assert waiting not in {row["Id"] for row in api.containers(all=True)}
+    states = {one.id: one.state for one in kubelet.cri.sandboxes()}
+    # Of the pod whose pause was pruned, the address is still to be given back.
+    assert states == {pod.id: pb.SANDBOX_READY, dead.id: pb.SANDBOX_NOTREADY}
+    assert kubelet.inside(running, "echo still here") == "still here\n"
+    for one in (dead, pod):
+        kubelet.cri.stop(one.id)
+        kubelet.cri.remove(one.id)
+    assert before.added(proxied.traces()) == []
+    api.remove_image(used)
 
 
 def test_sandbox_whose_pause_was_killed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:

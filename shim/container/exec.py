@@ -11,6 +11,9 @@ from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
+_WITH_SIZE = (1, 42)
+"""The first API version in which an exec is started with the size of its terminal."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -50,10 +53,18 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str) -> No
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
 
-    with rt.engine.start_exec(exec_id, tty=task.tty) as stream:
+    with rt.engine.start_exec(exec_id, tty=task.tty, size=_size_at_start(rt, streams)) as stream:
         streams.session.watch(lambda: _close_if_over(rt, stream, container_id=task.container_id))
         with inputs(stream, streams, resize=resize):
             copy_output(stream, streams, tty=task.tty)
+
+
+def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
+    """The size of the terminal, if the client has told it and Docker takes it: the first lines depend on it."""
+    if streams.resize is None or rt.engine.api_version < _WITH_SIZE:
+        return None
+    size = streams.resize.known()
+    return None if size is None else (size.width, size.height)
 
 
 def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> None:

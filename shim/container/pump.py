@@ -12,7 +12,7 @@ from shim import deadline
 from shim.engine.interface import ProcessStream
 from shim.errors import ShimError
 from shim.streaming.channel import Channel
-from shim.streaming.remotecommand import Streams, TerminalSize, sizes, written
+from shim.streaming.remotecommand import Sizes, Streams, TerminalSize, written
 
 log = structlog.get_logger(__name__)
 
@@ -46,9 +46,9 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
     try:
         yield
     finally:
-        for channel in (streams.stdin, streams.resize):
-            if channel is not None:
-                channel.abandon()
+        for read in (streams.stdin, streams.resize):
+            if read is not None:
+                read.abandon()
         stream.close()
         for thread in threads:
             thread.join()
@@ -76,9 +76,9 @@ def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> No
             stdin.abandon()
 
 
-def _resize(channel: Channel, resize: Callable[[TerminalSize], None], scope: deadline.Scope) -> None:
+def _resize(sizes: Sizes, resize: Callable[[TerminalSize], None], scope: deadline.Scope) -> None:
     with deadline.entered(scope), suppress(ShimError):
-        for size in sizes(channel):
+        for size in sizes:
             try:
                 resize(size)
             except ShimError as error:

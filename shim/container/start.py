@@ -15,6 +15,8 @@ from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
 
+START_SECONDS = 120.0
+"""Bound on a start, also for a client that has gone: only who has Docker's answer can end what must not go on."""
 KILL_SECONDS = 30.0
 """Bound on ending a container that must not go on."""
 
@@ -37,18 +39,19 @@ def _start(rt: Runtime, container_id: str) -> None:
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
     rt.limits.check(record.id)
     _follow_log(rt, record)
-    try:
-        rt.engine.start_container(record.id)
-    finally:
-        rt.view.refresh_container(record.id)
-    try:
-        # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
-        pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-    except (FailedPrecondition, NotFound):
-        _end(rt, record)
-        raise
-    rt.samples.started.set()
-    _set_limits_docker_cannot(rt, rt.view.container(record.id))
+    with deadline.shielded(START_SECONDS):
+        try:
+            rt.engine.start_container(record.id)
+        finally:
+            rt.view.refresh_container(record.id)
+        try:
+            # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
+            pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+        except (FailedPrecondition, NotFound):
+            _end(rt, record)
+            raise
+        rt.samples.started.set()
+        _set_limits_docker_cannot(rt, rt.view.container(record.id))
 
 
 def _follow_log(rt: Runtime, record: ContainerRecord) -> None:

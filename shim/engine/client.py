@@ -105,11 +105,6 @@ class DockerEngine:
         with self._asking(f"send {signal} to container {container_id}"):
             self._session.kill(container_id, signal)
 
-    def wait_container(self, container_id: str) -> int:
-        """See `Engine`."""
-        with asking(f"wait for the end of container {container_id}"):
-            return _read(self._session.wait(container_id), _Waited).status_code
-
     def wait_removed(self, container_id: str) -> None:
         """See `Engine`."""
         what = f"wait for the removal of container {container_id}"
@@ -125,11 +120,6 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"remove container {container_id}"):
             self._session.remove_container(container_id, v=True, force=True)
-
-    def rename_container(self, container_id: str, *, name: str) -> None:
-        """See `Engine`."""
-        with self._asking(f"rename container {container_id} to {name}"):
-            self._session.rename(container_id, name)
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """See `Engine`."""
@@ -160,10 +150,16 @@ class DockerEngine:
             answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
             return _read(answer, _Created).id
 
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[HijackedStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
         path = f"/exec/{quote(exec_id, safe='')}/start"
-        body = msgspec.json.encode({"Detach": False, "Tty": tty})
+        asked: JsonObject = {"Detach": False, "Tty": tty}
+        if size is not None:
+            width, height = size
+            asked["ConsoleSize"] = [height, width]
+        body = msgspec.json.encode(asked)
         return hijacked(self._session, path, what=f"exec {exec_id}", body=body, timeout=self._timeout)
 
     def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
@@ -250,7 +246,6 @@ class _WaitError(msgspec.Struct, rename="pascal"):
 
 
 class _Waited(msgspec.Struct, rename="pascal"):
-    status_code: int
     error: _WaitError | None = None
 
 

@@ -13,7 +13,8 @@ from shim.engine import http1
 ApiVersion = tuple[int, int]
 T = TypeVar("T")
 
-_PIECE = 64 * 1024
+PIECE = 64 * 1024
+"""Most bytes of one read."""
 
 
 class ConnectionLost(Exception):
@@ -80,11 +81,11 @@ class Connection:
 
     def read_raw(self, scope: Scope) -> bytes:
         """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end."""
-        if not self._buffer:
-            self._receive(scope)
-        piece = bytes(self._buffer)
-        self._buffer.clear()
-        return piece
+        if self._buffer:
+            piece = bytes(self._buffer)
+            self._buffer.clear()
+            return piece
+        return self._received(scope)
 
     def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
@@ -137,9 +138,12 @@ class Connection:
 
     def _receive(self, scope: Scope) -> bool:
         """Wait for bytes and keep them; False at the end of the connection."""
-        data = self._with_socket(lambda connected: connected.recv(_PIECE), scope=scope)
+        data = self._received(scope)
         self._buffer += data
         return bool(data)
+
+    def _received(self, scope: Scope) -> bytes:
+        return self._with_socket(lambda connected: connected.recv(PIECE), scope=scope)
 
     def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
         """Do something that waits on the socket.
@@ -155,6 +159,7 @@ class Connection:
             left = scope.remaining()
             if left is not None and left <= 0:
                 raise TimedOut
+            # Also where it is the same already: another thread may be about to set it, and it takes two steps.
             self._socket.settimeout(left)
             return deed(self._socket)
         except TimeoutError as cause:

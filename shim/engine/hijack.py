@@ -4,16 +4,46 @@ The SDK's sockets for this drop output that arrives together with the `101` and 
 shim upgrades for itself.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from shim import deadline
+from shim.engine.connection import PIECE
 from shim.engine.failures import asking
 from shim.engine.session import Params, Session, Stream
 from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
 from shim.errors import ShimError, Unavailable
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+
+GATHER_SECONDS = 0.0003
+"""Rest before the next read of output that keeps coming in small pieces. Docker mostly writes 4 KiB at a time: a read
+and a send for each took as much of the processor as dockerd itself, from which the output comes."""
+FLOWING_SECONDS = 0.001
+"""Output for which a read has waited no longer than this keeps coming."""
+
+
+class Gathering:
+    """Whether to rest before the next read."""
+
+    __slots__ = ("_clock", "_flowing", "_sleep")
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._flowing = False
+
+    def read(self, read: Callable[[], bytes]) -> bytes:
+        """Give what `read` gives, a little later where it would be many small pieces one after the other."""
+        if self._flowing:
+            self._sleep(GATHER_SECONDS)
+        began = self._clock()
+        piece = read()
+        self._flowing = len(piece) < PIECE and self._clock() - began < FLOWING_SECONDS
+        return piece
 
 
 class HijackedStream:
@@ -23,11 +53,12 @@ class HijackedStream:
         self._stream = stream
         self._what = what
         self._decoder = Decoder()
+        self._gathering = Gathering()
 
     def read(self) -> bytes:
         """Wait for the next bytes as they are on the wire (what a process with a terminal writes); empty at the end."""
         with asking(self._what):
-            piece = self._stream.read_raw()
+            piece = self._gathering.read(self._stream.read_raw)
         if not piece:
             self._stream.scope.check(self._what)
             deadline.current().check(self._what)

@@ -53,7 +53,6 @@ class EngineInfo(Answer, frozen=True):
     driver_status: list[list[str]] | None = None
     runtimes: dict[str, Runtime] | None = None
     default_runtime: str = ""
-    live_restore_enabled: bool = False
     security_options: list[str] | None = None
     cdi_spec_dirs: list[str] | None = msgspec.field(default=None, name="CDISpecDirs")
     """None or empty where CDI is off (API 1.44)."""
@@ -342,20 +341,12 @@ class Engine(Protocol):
         """Send a signal; FailedPrecondition when it does not run."""
         ...
 
-    def wait_container(self, container_id: str) -> int:
-        """Wait until the container does not run, and give its exit code. Bound by the current scope alone."""
-        ...
-
     def wait_removed(self, container_id: str) -> None:
         """Wait until the container is gone; returns at once for one that does not exist. Bound by the scope alone."""
         ...
 
     def remove_container(self, container_id: str) -> None:
         """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
-        ...
-
-    def rename_container(self, container_id: str, *, name: str) -> None:
-        """Rename it. NameConflict when the name is taken."""
         ...
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
@@ -388,10 +379,12 @@ class Engine(Protocol):
         """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
         ...
 
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> AbstractContextManager[ProcessStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> AbstractContextManager[ProcessStream]:
         """Start a prepared exec for the block; leaving it ends the connection, not the process.
 
-        `tty` as in the body it was prepared with.
+        `tty` as in the body it was prepared with; `size` is the width and height of its terminal (API 1.42).
         """
         ...
 

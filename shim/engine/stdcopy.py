@@ -12,9 +12,10 @@ MAX_PAYLOAD = 16 * 1024 * 1024
 """Docker copies in pieces of 32 KiB; a far longer frame means that this is not the multiplexed format."""
 
 _HEADER = struct.Struct(">B3sI")
+_ZEROS = bytes(3)
 
 Frame = tuple[int, bytes]
-"""Stream number and payload, never empty. A payload may come in several frames, as its bytes arrive."""
+"""Stream number and bytes, never empty. Where they are cut says nothing: they are what has arrived so far."""
 
 
 class MalformedStream(Exception):
@@ -24,36 +25,54 @@ class MalformedStream(Exception):
 class Decoder:
     """Bytes in, frames out."""
 
-    __slots__ = ("_buffer", "_left", "_stream")
+    __slots__ = ("_header", "_left", "_stream")
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._header = b""
+        """The beginning of a header, of which the rest is still to come."""
         self._stream = STDOUT
         self._left = 0
         """Bytes of the current payload still to come."""
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Give the frames that `data` brings; the part of a payload that is there is not held back."""
-        self._buffer += data
-        frames = []
-        while self._buffer and (self._left or self._take_header()):
-            if payload := bytes(self._buffer[: self._left]):
-                del self._buffer[: len(payload)]
-                self._left -= len(payload)
-                frames.append((self._stream, payload))
-        return frames
+        """Give what `data` brings; the part of a payload that is there is not held back.
+
+        Docker frames each 4 KiB that a process writes. Those of one stream are joined: everything behind this costs
+        per piece more than per byte.
+        """
+        joined: list[tuple[int, list[memoryview]]] = []
+        data, self._header = self._header + data, b""
+        view, at = memoryview(data), 0
+        while at < len(data):
+            if self._left:
+                piece = view[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                _join(joined, self._stream, piece)
+            elif len(data) - at < _HEADER.size:
+                self._header = data[at:]
+                break
+            else:
+                self._stream, self._left = _read_header(data, at)
+                at += _HEADER.size
+        return [(stream, b"".join(pieces)) for stream, pieces in joined]
 
     def end(self) -> None:
         """Say that no more bytes come; MalformedStream when a frame is incomplete."""
-        if self._left or self._buffer:
+        if self._left or self._header:
             raise MalformedStream(f"the stream ended inside a frame, {self._left} bytes before the end of its payload")
 
-    def _take_header(self) -> bool:
-        if len(self._buffer) < _HEADER.size:
-            return False
-        stream, zeros, size = _HEADER.unpack_from(self._buffer)
-        if stream > SYSTEM_ERROR or any(zeros) or size > MAX_PAYLOAD:
-            raise MalformedStream(f"not a frame header: {self._buffer[: _HEADER.size].hex()}")
-        del self._buffer[: _HEADER.size]
-        self._stream, self._left = stream, size
-        return True
+
+def _join(joined: list[tuple[int, list[memoryview]]], stream: int, piece: memoryview) -> None:
+    if joined and joined[-1][0] == stream:
+        joined[-1][1].append(piece)
+    else:
+        joined.append((stream, [piece]))
+
+
+def _read_header(data: bytes, at: int) -> tuple[int, int]:
+    """Give the stream and the length of the payload of the frame at an offset."""
+    stream, zeros, size = _HEADER.unpack_from(data, at)
+    if stream > SYSTEM_ERROR or zeros != _ZEROS or size > MAX_PAYLOAD:
+        raise MalformedStream(f"not a frame header: {data[at : at + _HEADER.size].hex()}")
+    return stream, size

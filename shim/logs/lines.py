@@ -1,10 +1,16 @@
 """Whole lines of a file from its end backwards, in pieces: what is sought is near the end, and files may be large."""
 
+import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator
 
 BLOCK = 1 << 18
 """Bytes of one read. More than any line has, of Docker's file and of a CRI log."""
+
+
+KEPT = 1 << 22
+"""Bytes kept at least of the end of a compressed file: 256 pieces of a line that Docker cuts at 16 KiB."""
 
 
 def end_of_lines(fd: int) -> int:
@@ -47,3 +53,22 @@ def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Ite
         end = start
         if cut < len(data):
             yield start + cut, data[cut:]
+
+
+def last_lines_compressed(fd: int) -> bytes:
+    """Give the last whole lines of a gzip file, at most 2 * KEPT bytes of them, each with its newline.
+
+    It can only be read forwards, and is: of one that is damaged, what comes before the damage.
+    """
+    kept, cut = bytearray(), False
+    with os.fdopen(fd, "rb", closefd=False) as raw, gzip.GzipFile(fileobj=raw) as file:
+        try:
+            while data := file.read1(BLOCK):
+                kept += data
+                if len(kept) > 2 * KEPT:
+                    del kept[:-KEPT]
+                    cut = True
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            pass  # nothing behind this can be read
+    begin = kept.find(b"\n") + 1 if cut else 0
+    return bytes(kept[begin : kept.rfind(b"\n") + 1])

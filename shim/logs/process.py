@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,8 @@ RESTART_MOST = 5.0
 STABLE_SECONDS = 2.0
 """A process that lived so long did not die at once."""
 STOP_SECONDS = 5.0
+TO_THE_GROUP = (signal.SIGTERM, signal.SIGINT)
+"""What systemd and terminals send to the server and all it started: output is copied until the server has ended."""
 
 log = structlog.get_logger(__name__)
 
@@ -99,13 +102,18 @@ class LogProcess:
             log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
 
     def _spawned(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
-            [sys.executable, "-P", "-m", "shim.logs.worker", "--orders", str(theirs.fileno()), *self._words],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_THE_GROUP)
+        try:
+            return subprocess.Popen(
+                # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
+                [sys.executable, "-P", "-m", "shim.logs.worker", "--orders", str(theirs.fileno()), *self._words],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _serve(self, ours: socket.socket) -> None:
         """Pass orders and answers until the process, or the server, comes to its end."""

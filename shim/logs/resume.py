@@ -12,8 +12,8 @@ from pathlib import Path
 
 from shim.logs.crilog import Written, first_time, read_head
 from shim.logs.format import CHUNK, Format
-from shim.logs.lines import lines_backwards
-from shim.logs.sink import rotated_logs
+from shim.logs.lines import last_lines_compressed, lines_backwards
+from shim.logs.sink import COMPRESSED, rotated_logs
 from shim.times import ns_from_rfc3339
 
 
@@ -70,15 +70,20 @@ def _run_in(lines: list[bytes], last: Written) -> tuple[list[int], bool]:
 
 
 def _groups(log: int, path: Path) -> Iterator[bytes]:
-    for _, group in lines_backwards(log):
-        yield group
+    yield from _groups_in(log, compressed=False)
     for rotated in rotated_logs(path):
         fd = os.open(rotated, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            for _, group in lines_backwards(fd):
-                yield group
+            yield from _groups_in(fd, compressed=rotated.suffix == COMPRESSED)
         finally:
             os.close(fd)
+
+
+def _groups_in(fd: int, *, compressed: bool) -> Iterator[bytes]:
+    if not compressed:
+        yield from (group for _, group in lines_backwards(fd))
+    elif group := last_lines_compressed(fd):
+        yield group
 
 
 def find_position(files: Sequence[int], tail: Tail | None, *, of: Format, since: int) -> Position:

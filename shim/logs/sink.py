@@ -12,6 +12,7 @@ from shim.logs.lines import BLOCK, end_of_lines
 MODE = 0o640
 """Of a new file. Agents read it by their group."""
 DIRECTORY_MODE = 0o755
+COMPRESSED = ".gz"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NOFOLLOW: who may write to the log directory must not have us append to, or cut, a file elsewhere."""
 
@@ -99,11 +100,15 @@ def cut_torn_line(fd: int) -> None:
 
 
 def rotated_logs(path: Path) -> list[Path]:
-    """What the kubelet, or whoever rotates, has renamed the log to, newest first; compressed ones left out."""
+    """What the kubelet, or whoever rotates, has renamed the log to, newest first.
+
+    What is compressed is older than what is not: the kubelet's compressed files are as young as their compression.
+    """
     found = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for entry in entries:
-            if entry.name.startswith(f"{path.name}.") and not entry.name.endswith((".gz", ".tmp")):
+            if entry.name.startswith(f"{path.name}.") and not entry.name.endswith(".tmp"):
                 with suppress(FileNotFoundError):
-                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, Path(entry.path)))
+                    age = (not entry.name.endswith(COMPRESSED), entry.stat(follow_symlinks=False).st_mtime_ns)
+                    found.append((age, Path(entry.path)))
     return [found_path for _, found_path in sorted(found, reverse=True)]

@@ -9,7 +9,6 @@ import argparse
 import math
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -296,9 +295,6 @@ def main() -> None:
     parser.add_argument("--log-format", choices=("auto", "console", "json"), default="auto")
     given = parser.parse_args()
     configure(level=given.log_level, style=given.log_format)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # systemd and terminals signal the whole group; output is copied until the server itself has ended.
-        signal.signal(number, signal.SIG_IGN)
     os.umask(0o022)
     with socket.socket(fileno=given.orders) as orders:
         try:

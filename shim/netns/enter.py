@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,20 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
     ends first, the caller gets Cancelled or DeadlineExceeded at once, and `call`, which sees the same scope,
     is left to end by itself.
     """
+    return _in_namespace(path, partial(_open_pin, path), call)
+
+
+def in_netns_of(pid: int, call: Callable[[], T], *, confirmed: Callable[[], bool]) -> T:
+    """The same in the namespace of a process, for one that nobody has pinned.
+
+    `confirmed` tells, once the namespace is open, whether that still is the process that is meant: what was opened
+    does not change any more, while a pid may come to be another's. FailedPrecondition when it is not.
+    """
+    path = Path(f"/proc/{pid}/ns/net")
+    return _in_namespace(path, partial(_open_confirmed, path, confirmed), call)
+
+
+def _in_namespace(path: Path, opened: Callable[[], int], call: Callable[[], T]) -> T:
     scope = deadline.current()
     what = f"work in the network namespace {path}"
     scope.check(what)
@@ -33,7 +48,7 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
     done.add_done_callback(lambda _: awake.set())
     thread = threading.Thread(
         target=contextvars.copy_context().run,
-        args=(_run, path, call, done),
+        args=(_run, path, opened, call, done),
         name=f"netns {path.name}",
         daemon=True,
     )
@@ -47,9 +62,14 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
     return done.result()
 
 
-def _run(path: Path, call: Callable[[], T], done: Future[T]) -> None:
+def _run(path: Path, opened: Callable[[], int], call: Callable[[], T], done: Future[T]) -> None:
     try:
-        _enter(path)
+        with failing_as(_what(path)):
+            descriptor = opened()
+            try:
+                enter_network(descriptor, path=path)
+            finally:
+                os.close(descriptor)
         result = call()
     except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
         done.set_exception(error)
@@ -57,13 +77,19 @@ def _run(path: Path, call: Callable[[], T], done: Future[T]) -> None:
         done.set_result(result)
 
 
-def _enter(path: Path) -> None:
-    what = f"enter the network namespace {path}"
+def _open_pin(path: Path) -> int:
     if not is_pinned(path):
-        raise FailedPrecondition(f"{what}: nothing is pinned there")
-    with failing_as(what):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            enter_network(descriptor, path=path)
-        finally:
-            os.close(descriptor)
+        raise FailedPrecondition(f"{_what(path)}: nothing is pinned there")
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _open_confirmed(path: Path, confirmed: Callable[[], bool]) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if confirmed():
+        return descriptor
+    os.close(descriptor)
+    raise FailedPrecondition(f"{_what(path)}: the process is another one by now")
+
+
+def _what(path: Path) -> str:
+    return f"enter the network namespace {path}"

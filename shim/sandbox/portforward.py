@@ -1,15 +1,17 @@
 """PortForward."""
 
 import socket
+from functools import partial
 from pathlib import Path
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import ShimError
-from shim.netns.enter import in_netns
+from shim.netns.enter import in_netns, in_netns_of
 from shim.pod import host_network, ready_sandbox
 from shim.runtime import Runtime
 from shim.streaming.sessions import PortForwardTask
+from shim.view.processes import is_process_of
 
 DIAL_SECONDS = 30.0
 
@@ -33,7 +35,10 @@ def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
     with deadline.bound(DIAL_SECONDS):
         if host_network(record.config):
             return _connected(port, sandbox_id=record.id)
-        return in_netns(_netns(rt, record.id), lambda: _connected(port, sandbox_id=record.id))
+        connect = partial(_connected, port, sandbox_id=record.id)
+        if record.foreign:  # nobody has pinned its namespace: it lives and ends with pause
+            return in_netns_of(record.life.pid, connect, confirmed=partial(is_process_of, record))
+        return in_netns(_netns(rt, record.id), connect)
 
 
 def _netns(rt: Runtime, sandbox_id: str) -> Path:

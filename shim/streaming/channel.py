@@ -74,6 +74,12 @@ class Channel:
                 raise Cancelled(self._lost)
             return b""
 
+    def read_now(self) -> Buffer:
+        """Give bytes that have come already; empty when there are none."""
+        with self._lock:
+            come = bool(self._pieces)
+        return self.read() if come else b""
+
     def write(self, data: Buffer) -> None:
         """Send all of `data`, waiting while the client does not take it. Cancelled when the client has gone.
 

@@ -42,7 +42,7 @@ class Streams:
     stdin: Channel | None
     stdout: Channel | None
     stderr: Channel | None
-    resize: Channel | None
+    resize: "Sizes | None"
 
 
 class TerminalSize(msgspec.Struct, frozen=True, rename="pascal"):
@@ -88,24 +88,44 @@ def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: 
         stdin=found.get(STDIN),
         stdout=found.get(STDOUT),
         stderr=found.get(STDERR),
-        resize=found.get(RESIZE),
+        resize=Sizes(found[RESIZE]) if RESIZE in found else None,
     )
 
 
-def sizes(channel: Channel) -> Iterator[TerminalSize]:
-    """Yield what the resize stream says until it ends; one JSON object follows the other, split anywhere."""
-    text = b""
-    while piece := channel.read():
-        text += bytes(piece)
-        while b"}" in text:
-            one, _, text = text.partition(b"}")
+class Sizes:
+    """What the resize stream says: one JSON object follows the other, split anywhere. For one thread at a time."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._text = b""
+
+    def known(self) -> TerminalSize | None:
+        """The last size that has come already, None when there is none."""
+        come: list[TerminalSize] = []
+        while piece := self._channel.read_now():
+            come += self._decoded(piece)
+        return come[-1] if come else None
+
+    def __iter__(self) -> Iterator[TerminalSize]:
+        """Yield what else comes until the stream ends."""
+        while piece := self._channel.read():
+            yield from self._decoded(piece)
+
+    def abandon(self) -> None:
+        """Read no more; see `Channel`."""
+        self._channel.abandon()
+
+    def _decoded(self, piece: Buffer) -> Iterator[TerminalSize]:
+        self._text += bytes(piece)
+        while b"}" in self._text:
+            one, _, self._text = self._text.partition(b"}")
             try:
                 size = msgspec.json.decode(one + b"}", type=TerminalSize)
             except msgspec.DecodeError:
                 continue
             if 0 < size.width <= 0xFFFF and 0 < size.height <= 0xFFFF:
                 yield size
-        text = text[-_MAX_SIZE_TEXT:].lstrip()
+        self._text = self._text[-_MAX_SIZE_TEXT:].lstrip()
 
 
 def status_from_exit_code(code: int, *, protocol: str) -> bytes:

@@ -30,11 +30,15 @@ class Dirty:
         self._failures: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
-    def mark(self, key: str) -> None:
-        """Ask for a look that begins after this call."""
+    def mark(self, key: str, *, after: float = 0.0) -> None:
+        """Ask for a look that begins after this call, in `after` seconds unless one is due sooner."""
         with self._changed:
             if key in self._running:
                 self._again.add(key)
+            elif after and key not in self._waiting:
+                due = time.monotonic() + after
+                self._due[key] = min(due, self._due.get(key, due))
+                self._changed.notify()
             else:
                 self._due.pop(key, None)
                 self._waiting[key] = None

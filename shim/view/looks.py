@@ -5,15 +5,42 @@ So one that ends first, or a removal, makes every other look at the same thing w
 published. Whoever looked because something had changed thus always sees that change.
 """
 
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_STEP = 1_000_000
+"""Ns by which the two clocks differ when somebody sets one; read one after the other they do by far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time by the clock that Docker stamps its events with, and how far that was from one that nobody sets."""
+
+    wall: int
+    """Ns since the epoch."""
+    offset: int
+    """`wall` minus the monotonic clock, ns."""
+
+    def follows(self, stamp: int, *, now: "Moment") -> bool:
+        """Whether this was after what Docker stamped so. No for certain where the clock was set in between."""
+        return 0 < stamp < self.wall and abs(self.offset - now.offset) < _STEP
+
+
+def this_moment() -> Moment:
+    """Read the clocks."""
+    wall = time.time_ns()
+    return Moment(wall, wall - time.monotonic_ns())
 
 
 class Look:
     """One question to Docker that has not been answered."""
 
-    __slots__ = ("overtaken",)
+    __slots__ = ("began", "overtaken")
 
-    def __init__(self) -> None:
+    def __init__(self, began: Moment) -> None:
+        self.began = began
         self.overtaken = False
         """Whether something newer has been published since the question was asked."""
 
@@ -21,12 +48,13 @@ class Look:
 class Looks:
     """The looks under way, by what they look at. Guarded by the lock of its owner; empty while nobody looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], Moment] = this_moment) -> None:
+        self._clock = clock
         self._under_way: defaultdict[str, set[Look]] = defaultdict(set)
 
     def begin(self, key: str) -> Look:
         """Register a look before Docker is asked."""
-        look = Look()
+        look = Look(self._clock())
         self._under_way[key].add(look)
         return look
 

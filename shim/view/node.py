@@ -23,7 +23,7 @@ from shim.view.availability import Availability
 from shim.view.ends import Unlogged, as_shown, with_log_path
 from shim.view.images import ImageDetails, ImageIndex
 from shim.view.lists import Lists, lists_from_records
-from shim.view.looks import Look, Looks
+from shim.view.looks import Look, Looks, Moment, this_moment
 from shim.view.records import Change, ContainerRecord, ImageRecord, Record, SandboxRecord
 
 PATIENCE = 10.0
@@ -73,6 +73,7 @@ class NodeView:
         docker_root: Callable[[], str] | None = None,
         patience: float = PATIENCE,
         subscriber_capacity: int = SUBSCRIBER_CAPACITY,
+        clock: Callable[[], Moment] = this_moment,
     ) -> None:
         """`docker_root` gives Docker's own directory, asked of the Engine each time if it is None.
 
@@ -83,7 +84,9 @@ class NodeView:
         self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
         self._changed = threading.Condition()
         self._availability = Availability(self._changed, patience=patience)
-        self._looks = Looks()
+        self._clock = clock
+        self._looks = Looks(clock=clock)
+        self._seen: dict[str, Moment] = {}
         self._records: dict[str, Record] = {}
         self._held_back: dict[str, Record] = {}
         self._lists: Lists | None = None
@@ -180,7 +183,7 @@ class NodeView:
                         self._published(container_id, fallback(self._truth(container_id)), look=look)
                     raise
                 record = translate.record_from_inspect(seen, previous=self._truth(container_id))
-                if self._published(container_id, record, look=look):
+                if self._published(container_id, record, look=look, seen=look.began):
                     return record
 
     def refresh_ended(self, container_id: str) -> None:
@@ -266,6 +269,15 @@ class NodeView:
             if self._records.get(record.id) == record:
                 self._put(record.id, changes.unnoticed(record, at=time.time_ns()))
 
+    def seen_since(self, container_id: str, stamp: int) -> bool:
+        """Whether a container is known from an inspect that began after what an event of Docker's, of that time, tells.
+
+        Docker stamps an event when what it tells has happened (`timeNano`), so that inspect has shown it.
+        """
+        with self._changed:
+            seen = self._seen.get(container_id)
+        return seen is not None and seen.follows(stamp, now=self._clock())
+
     def knows(self, container_id: str) -> bool:
         """Whether there is a record of this container; also answered while Docker is out of reach."""
         return container_id in self._records
@@ -332,20 +344,27 @@ class NodeView:
             with self._changed:
                 self._looks.end(key, look)
 
-    def _published(self, container_id: str, record: Record | None, *, look: Look) -> bool:
+    def _published(self, container_id: str, record: Record | None, *, look: Look, seen: Moment | None = None) -> bool:
         with self._changed:
             # The same answer as the one that overtook it is as good: both are the truth of one moment.
             if look.overtaken and record != self._truth(container_id):
                 return False
-            self._put(container_id, record)
+            self._put(container_id, record, seen=seen)
             return True
 
     def _truth(self, container_id: str) -> Record | None:
         return self._held_back.get(container_id, self._records.get(container_id))
 
-    def _put(self, container_id: str, record: Record | None) -> None:
-        """Make `record` the truth, and as much of it public as may be shown. The lock is held."""
+    def _put(self, container_id: str, record: Record | None, *, seen: Moment | None = None) -> None:
+        """Make `record` the truth, and as much of it public as may be shown. The lock is held.
+
+        `seen` is when the inspect began that it comes from, None where it comes from anything else.
+        """
         self._looks.overtake(container_id)
+        if record is None or seen is None:
+            self._seen.pop(container_id, None)
+        else:
+            self._seen[container_id] = seen
         shown = as_shown(record, self._logs)
         if record is None or shown is record:
             if self._held_back.pop(container_id, None) is not None:

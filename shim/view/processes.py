@@ -39,6 +39,14 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
         return False
 
 
+def is_process_of(record: Record, *, proc: Path = Path("/proc")) -> bool:
+    """Whether the pid that is known of a container certainly is of this container now: by its cgroup."""
+    try:
+        return record.life.pid > 0 and _in_cgroup_of(record.id, proc / str(record.life.pid))
+    except OSError:
+        return False
+
+
 def _boot_time(proc: Path) -> int:
     """When the kernel began, by the clock as it is set now, ns since the epoch."""
     try:

@@ -1,5 +1,6 @@
 """The threads that look again at what has changed."""
 
+import sys
 import threading
 from functools import partial
 
@@ -19,6 +20,9 @@ DOUBT_AFTER = 2
 LIST_SECONDS = 60.0
 """Bound on listing all containers or images."""
 
+_NEVER_SEEN = sys.maxsize
+"""A time, ns since the epoch, after which no look has begun."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -30,6 +34,8 @@ class Refresher:
         self._view = view
         self._inspect_seconds = inspect_seconds
         self._dirty = Dirty(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
+        self._lock = threading.Lock()
+        self._stamps: dict[str, int] = {}
         self._scope = deadline.Scope()
         self._threads = [
             threading.Thread(target=self._work, name=f"view-refresh-{number}", daemon=True) for number in range(WORKERS)
@@ -49,7 +55,16 @@ class Refresher:
 
     def mark(self, container_id: str) -> None:
         """Ask for an inspect that begins after this call."""
+        self._note(container_id, _NEVER_SEEN)
         self._dirty.mark(container_id)
+
+    def mark_changed(self, container_id: str, *, stamp: int, after: float) -> None:
+        """Ask for an inspect after an event of Docker's of the time `stamp`, ns since the epoch, 0 if not known.
+
+        It is made in `after` seconds, unless by then somebody else has made one that began after the event.
+        """
+        self._note(container_id, stamp or _NEVER_SEEN)
+        self._dirty.mark(container_id, after=after)
 
     def mark_images(self) -> None:
         """Ask for a list of the images that begins after this call."""
@@ -66,10 +81,19 @@ class Refresher:
     def _work(self) -> None:
         with deadline.entered(self._scope):
             while (key := self._dirty.wait_next()) is not None:
-                if self._tried(key):
+                if self._view.seen_since(key, self._stamp_of(key)) or self._tried(key):
                     self._dirty.done(key)
                 else:
                     self._dirty.failed(key)
+
+    def _note(self, container_id: str, stamp: int) -> None:
+        with self._lock:
+            self._stamps[container_id] = max(stamp, self._stamps.get(container_id, 0))
+
+    def _stamp_of(self, key: str) -> int:
+        """Tell after what a look must have begun; what is tried again because it failed is looked at in any case."""
+        with self._lock:
+            return self._stamps.pop(key, _NEVER_SEEN)
 
     def _tried(self, key: str) -> bool:
         in_doubt = self._dirty.failures(key) >= DOUBT_AFTER

@@ -30,6 +30,8 @@ CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
 The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
 events on a node with probes, change nothing a record holds.
 """
+OURS = CHANGING - {"die", "oom"}
+"""Events that an RPC of ours mostly is the cause of, which then looks for itself; an end is told without delay."""
 IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
 """Image events after which the list of images may differ."""
 
@@ -50,6 +52,8 @@ class Pace:
     moment and brings the exit code."""
     inspect: float = 10.0
     """Bound on one inspect."""
+    settle: float = 0.05
+    """From an event of OURS to the look at it, which is then mostly not needed any more."""
     first_inspect: float = 3.0
     """Bound on one inspect of a rebuild, for which every question waits."""
     retry: float = 1.0
@@ -234,7 +238,8 @@ class Watcher:
         if event.action == "destroy":
             self._view.forget(container_id)
         elif event.action in CHANGING and self._concerns_us(event):
-            self._refresher.mark(container_id)
+            after = self._pace.settle if event.action in OURS else 0.0
+            self._refresher.mark_changed(container_id, stamp=event.time_nano, after=after)
 
     def _concerns_us(self, event: Event) -> bool:
         name = (event.actor.attributes or {}).get("name", names.PREFIX)

@@ -1,16 +1,21 @@
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.container.start import start_container
 from shim.container.update import update_container_resources
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
+from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
@@ -93,6 +98,48 @@ def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> 
 def test_a_log_that_cannot_be_written_keeps_no_container_from_starting(rt: Runtime, logs: FakeLogs) -> None:
     logs.problem = "no space left on device"
     assert rt.view.container(running(rt, ready_pod(rt))).life.running
+
+
+# --- a client that leaves while Docker starts it ----------------------------------------------------------
+
+
+@contextmanager
+def left_starting(rt: Runtime, engine: FakeEngine, container: str) -> Iterator[Future[None]]:
+    """Let Docker be about to start a container, and the client be gone, inside the block."""
+    scope = deadline.Scope()
+
+    def start() -> None:
+        with deadline.entered(scope):
+            start_container(rt, container_id=container)
+
+    with ThreadPoolExecutor(1) as pool, engine.held("start_container", container) as gate:
+        call = pool.submit(start)
+        gate.wait_entered()
+        scope.cancel()
+        yield call
+
+
+def test_a_start_is_finished_for_a_client_that_has_left(rt: Runtime, engine: FakeEngine) -> None:
+    container = created(rt, ready_pod(rt))
+    with left_starting(rt, engine, container) as call:
+        pass
+    call.result()
+    assert rt.view.container(container).life.running
+
+
+def test_what_starts_in_a_pod_that_stops_is_ended_for_a_client_that_has_left(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    container = created(rt, sandbox)
+    with ThreadPoolExecutor(1) as pool:
+        # Stop has found nothing to kill in the container, and pause still runs: the container can start.
+        with engine.held("kill_container", sandbox) as pause_killed:
+            with left_starting(rt, engine, container) as call:
+                stop = pool.submit(stop_pod_sandbox, rt, sandbox_id=sandbox)
+                pause_killed.wait_entered()
+            with pytest.raises(FailedPrecondition, match="not ready"):
+                call.result()
+            assert not engine.inspect_container(container).state.running
+        stop.result()
 
 
 def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

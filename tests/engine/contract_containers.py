@@ -115,12 +115,12 @@ def test_stopping_a_container_that_never_ran_is_nothing(subject: Subject) -> Non
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "KILL", "9"])
-def test_a_killed_container_ends_and_wait_gives_its_exit_code(subject: Subject, signal: str) -> None:
+def test_a_killed_container_ends_with_the_exit_code_of_its_signal(subject: Subject, signal: str) -> None:
     container_id = subject.running()
     subject.engine.kill_container(container_id, signal=signal)
+    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the end
 
-    assert subject.engine.wait_container(container_id) == 137
-    assert subject.engine.wait_container(container_id) == 137
+    assert subject.engine.inspect_container(container_id).state.exit_code == 137
 
 
 def test_a_container_that_does_not_run_cannot_be_killed(subject: Subject) -> None:
@@ -143,18 +143,6 @@ def test_wait_removed_returns_when_somebody_has_removed_it(subject: Subject) -> 
         waiting = pool.submit(subject.engine.wait_removed, container_id)
         subject.engine.remove_container(container_id)
         waiting.result(SECONDS)
-
-
-def test_a_renamed_container_frees_its_name(subject: Subject) -> None:
-    before, after = next(subject.names), next(subject.names)
-    container_id = subject.engine.create_container(name=before, body=subject.body())
-    subject.engine.rename_container(container_id, name=after)
-    other = subject.engine.create_container(name=before, body=subject.body())
-
-    assert subject.engine.inspect_container(container_id).name == f"/{after}"
-    with pytest.raises(NameConflict) as failed:
-        subject.engine.rename_container(other, name=after)
-    assert failed.value.holder == container_id
 
 
 def test_updated_resources_are_seen(subject: Subject) -> None:
@@ -181,9 +169,7 @@ CALLS: dict[str, Callable[[Engine], object]] = {
     "start": lambda engine: engine.start_container(UNKNOWN),
     "stop": lambda engine: engine.stop_container(UNKNOWN, grace=0),
     "kill": lambda engine: engine.kill_container(UNKNOWN, signal="SIGKILL"),
-    "wait": lambda engine: engine.wait_container(UNKNOWN),
     "remove": lambda engine: engine.remove_container(UNKNOWN),
-    "rename": lambda engine: engine.rename_container(UNKNOWN, name="other"),
     "update": lambda engine: engine.update_container(UNKNOWN, body={"CpuShares": 2}),
     "create_exec": lambda engine: engine.create_exec(UNKNOWN, body={"Cmd": ["true"]}),
     "inspect_exec": lambda engine: engine.inspect_exec(UNKNOWN),
@@ -214,7 +200,7 @@ def test_a_wait_ends_with_its_deadline(subject: Subject) -> None:
     container_id = subject.running()
 
     with deadline.bound(0.2), pytest.raises(DeadlineExceeded, match=container_id):
-        subject.engine.wait_container(container_id)
+        subject.engine.wait_removed(container_id)
 
 
 def test_a_wait_ends_when_its_client_goes(subject: Subject) -> None:
@@ -223,7 +209,7 @@ def test_a_wait_ends_when_its_client_goes(subject: Subject) -> None:
     with ThreadPoolExecutor(1) as pool, deadline.entered(scope):
         pool.submit(scope.cancel_once_waited_for)
         with pytest.raises(Cancelled, match=container_id):
-            subject.engine.wait_container(container_id)
+            subject.engine.wait_removed(container_id)
 
 
 @pytest.mark.parametrize("call", ["inspect_container", "start_container", "remove_container"])

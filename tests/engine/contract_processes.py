@@ -4,7 +4,7 @@ import pytest
 
 from shim.engine.interface import AttachOptions, JsonObject
 from shim.errors import FailedPrecondition
-from tests.engine.contract import Subject
+from tests.engine.contract import SECONDS, Subject
 
 
 def _exec_body(command: list[str], **changes: object) -> JsonObject:
@@ -43,6 +43,21 @@ def test_the_terminal_of_an_exec_has_the_size_it_was_given(subject: Subject) -> 
     assert output.strip() == b"37 101"
 
 
+def test_the_terminal_of_an_exec_is_started_with_its_size(subject: Subject) -> None:
+    if subject.engine.api_version < (1, 42):
+        pytest.skip("this Engine sizes a terminal only when it runs")
+    command = ["sh", "-c", "read line; stty size"]
+    subject.expect_stty(command)
+    exec_id = subject.engine.create_exec(subject.running(), body=_exec_body(command, Tty=True))
+    output = b""
+    with subject.engine.start_exec(exec_id, tty=True, size=(101, 37)) as stream:
+        stream.write(b"\n")
+        while piece := stream.read():
+            output += piece
+
+    assert output.strip() == b"37 101"
+
+
 def _attach(*, stdin: bool = True) -> AttachOptions:
     return AttachOptions(stdin=stdin, stdout=True, stderr=True, detach_keys="")
 
@@ -56,7 +71,8 @@ def test_an_attachment_is_the_input_and_output_of_the_container(subject: Subject
         stream.close_stdin()
         assert list(frames) == []
 
-    assert subject.engine.wait_container(container_id) == 0
+    subject.engine.stop_container(container_id, grace=SECONDS)  # waits for the end
+    assert subject.engine.inspect_container(container_id).state.exit_code == 0
 
 
 def test_an_attachment_ends_with_its_container_and_the_container_not_with_it(subject: Subject) -> None:

@@ -60,6 +60,12 @@ def test_a_payload_is_not_held_back_until_it_is_complete() -> None:
     assert decoder.receive(b"defghijk") == [(2, b"defghij")]
 
 
+def test_neighbours_of_one_stream_come_together() -> None:
+    data = wire([(1, b"a"), (1, b""), (1, b"b"), (2, b"c"), (1, b"d")])
+
+    assert Decoder().receive(data) == [(1, b"ab"), (2, b"c"), (1, b"d")]
+
+
 @pytest.mark.parametrize(
     "header",
     [

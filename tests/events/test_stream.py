@@ -1,5 +1,6 @@
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
 from shim.container.stop import stop_container
-from shim.errors import Cancelled, ResourceExhausted, ShimError, Unavailable
+from shim.errors import Cancelled, ResourceExhausted, Unavailable
 from shim.events.stream import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
@@ -114,9 +115,19 @@ def test_a_sandbox_is_told_when_it_is_ready(rt: Runtime) -> None:
 
 def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
     reader = subscribed(rt)
-    engine.fail_next("start_container", ShimError("no space left on device"))
-    with pytest.raises(ShimError, match="no space"):
-        ready_pod(rt)
+    scope = deadline.Scope()
+
+    def run() -> None:
+        with deadline.entered(scope):
+            ready_pod(rt)
+
+    with ThreadPoolExecutor(1) as pool, engine.held("start_container") as gate:
+        made = pool.submit(run)
+        gate.wait_entered()
+        wait_until(lambda: len(rt.view.sandboxes()) == 1)
+        scope.cancel()
+        with pytest.raises(Cancelled):
+            made.result()
     gone = next(subject for method, subject in engine.calls if method == "remove_container")
     reader.wait_kinds(gone, CREATED, DELETED)
     assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2

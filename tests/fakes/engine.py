@@ -67,6 +67,13 @@ class FakeEngine(FakeImages):
                 self._emit("container", "oom", container.id, container.labels)
             self._end(container, exit_code)
 
+    def rename_container(self, container_id: str, *, name: str) -> None:
+        """Rename it, as `docker rename` does."""
+        with self._changed:
+            container = self._container(container_id)
+            container.name = name
+            self._emit("container", "rename", container.id, container.labels)
+
     def exit_exec(self, exec_id: str, *, exit_code: int) -> None:
         """Let an endless exec end by itself."""
         with self._changed:
@@ -139,12 +146,6 @@ class FakeEngine(FakeImages):
             if number in (SIGNALS["SIGKILL"], SIGNALS["SIGTERM"]):
                 self._end(container, 128 + number)
 
-    def wait_container(self, container_id: str) -> int:
-        with self._entered("wait_container", container_id):
-            container = self._container(container_id)
-            self._wait(lambda: not container.running, f"wait for container {container_id}")
-            return container.exit_code
-
     def wait_removed(self, container_id: str) -> None:
         with self._entered("wait_removed", container_id):
             self._wait(lambda: container_id not in self.containers, f"wait for removal of {container_id}")
@@ -165,13 +166,6 @@ class FakeEngine(FakeImages):
                 raise
             del self.containers[container.id]
             self._emit("container", "destroy", container.id, container.labels)
-
-    def rename_container(self, container_id: str, *, name: str) -> None:
-        with self._entered("rename_container", container_id):
-            container = self._container(container_id)
-            self._check_name_free(name, what=f"rename container {container_id}")
-            container.name = name
-            self._emit("container", "rename", container.id, container.labels)
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         with self._entered("update_container", container_id):
@@ -210,10 +204,14 @@ class FakeEngine(FakeImages):
             return exec_id
 
     @contextmanager
-    def start_exec(self, exec_id: str, *, tty: bool = False) -> Iterator[ProcessStream]:
+    def start_exec(
+        self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
+    ) -> Iterator[ProcessStream]:
         with self._entered("start_exec", exec_id):
             started = self._exec(exec_id)
             assert tty == bool(started.body.get("Tty"))
+            assert size is None or (tty and self.version >= (1, 42))
+            started.size = size or started.size
             started.running = True
         stream = FakeProcessStream(self, started.stdin, lambda closed: self._frames(started, closed))
         try:

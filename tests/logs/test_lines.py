@@ -1,4 +1,6 @@
+import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shim.logs import lines
-from shim.logs.lines import end_of_lines, lines_backwards
+from shim.logs.lines import end_of_lines, last_lines_compressed, lines_backwards
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -27,3 +29,39 @@ def test_all_whole_lines_come_once_and_from_the_end(
 
     assert b"".join(group for _, group in reversed(groups)) == content
     assert all(content[offset:].startswith(group) and group.endswith(b"\n") for offset, group in groups)
+
+
+NUMBERED = b"".join(b"%05d\n" % number for number in range(2000))
+
+
+def last_lines_of(path: Path, compressed: bytes) -> bytes:
+    path.write_bytes(compressed)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return last_lines_compressed(fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_compressed_file_is_read_to_its_last_whole_line(tmp_path: Path) -> None:
+    compressed = gzip.compress(NUMBERED[:6000]) + gzip.compress(NUMBERED[6000:] + b"torn")
+
+    assert last_lines_of(tmp_path / "file.gz", compressed) == NUMBERED
+
+
+def test_of_a_large_compressed_file_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK", 500)
+    monkeypatch.setattr(lines, "KEPT", 1000)
+    found = last_lines_of(tmp_path / "file.gz", gzip.compress(NUMBERED))
+
+    assert NUMBERED.endswith(b"\n" + found)
+    assert 1000 - len(b"00000\n") <= len(found) <= 2000
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda _: b"no gzip", lambda _: b""])
+def test_of_a_damaged_compressed_file_what_can_be_read_is_given(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    found = last_lines_of(tmp_path / "file.gz", damage(gzip.compress(NUMBERED)))
+
+    assert NUMBERED.startswith(found)

@@ -1,3 +1,4 @@
+import gzip
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,6 +83,38 @@ def test_the_last_line_may_be_in_the_file_it_was_rotated_to(docker: DockerLog, p
     path.with_name("00.log").write_bytes(b"another's")
 
     assert rest(docker, path) == b"".join(whole[6:])
+
+
+def test_the_last_line_may_be_in_a_compressed_file(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 10)
+    whole = docker.as_cri().splitlines(keepends=True)
+    older, newer = path.with_name("0.log.20260101-1.gz"), path.with_name("0.log.20260101-2.gz")
+    older.write_bytes(gzip.compress(b"".join(whole[:3])))
+    newer.write_bytes(gzip.compress(b"".join(whole[3:6])))
+    os.utime(older, ns=(1, 1))
+
+    assert rest(docker, path) == b"".join(whole[6:])
+
+
+def test_a_compressed_file_is_older_than_one_that_is_not(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 10)
+    whole = docker.as_cri().splitlines(keepends=True)
+    path.with_name("0.log.20260101-2").write_bytes(b"".join(whole[3:6]))
+    # The kubelet compresses it when it rotates the next.
+    path.with_name("0.log.20260101-1.gz").write_bytes(gzip.compress(b"".join(whole[:3])))
+
+    assert rest(docker, path) == b"".join(whole[6:])
+
+
+def test_pieces_are_counted_into_a_compressed_file(docker: DockerLog, path: Path) -> None:
+    docker.write("before\n")
+    for _ in range(20):
+        docker.write(PIECE, time=at(77))
+    whole = docker.as_cri().splitlines(keepends=True)
+    path.with_name("0.log.1.gz").write_bytes(gzip.compress(b"".join(whole[:8])))
+    for count in range(8, len(whole)):
+        path.write_bytes(b"".join(whole[8:count]))
+        assert rest(docker, path) == b"".join(whole[count:])
 
 
 def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:

@@ -149,5 +149,5 @@ def test_rotated_logs_are_newest_first(path: Path) -> None:
     for age, name in enumerate(names):
         path.with_name(name).touch()
         os.utime(path.with_name(name), ns=(100 - age, 100 - age))
-    assert [found.name for found in rotated_logs(path)] == names[:2]
+    assert [found.name for found in rotated_logs(path)] == names[:3]
     assert rotated_logs(Path("/nowhere/0.log")) == []

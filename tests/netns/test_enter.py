@@ -9,7 +9,7 @@ import pytest
 
 from shim import deadline
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError
-from shim.netns.enter import in_netns
+from shim.netns.enter import in_netns, in_netns_of
 from shim.netns.pin import ensure_pinned
 from tests.netns.conftest import Pod
 
@@ -35,6 +35,10 @@ def gate() -> Iterator[threading.Event]:
 
 def netns_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("netns ")]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_the_call_runs_in_the_namespace_and_the_caller_stays_outside(pinned: Path) -> None:
@@ -63,6 +67,33 @@ def test_what_the_call_raises_is_raised(pinned: Path, error: BaseException) -> N
         in_netns(pinned, fail)
     assert caught.value is error
     assert netns_threads() == []
+
+
+def test_the_namespace_of_a_process_is_entered_without_a_pin(pod: Pod) -> None:
+    inside = Path(f"/proc/{pod.pid}/ns/net").stat().st_ino
+    before = HERE.stat().st_ino
+    assert in_netns_of(pod.pid, lambda: HERE.stat().st_ino, confirmed=lambda: True) == inside != before
+
+
+def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
+    """Whether it is another is looked at when the namespace is open: before that it would tell nothing."""
+    before = descriptors()
+    seen: list[int] = []
+
+    def confirmed() -> bool:
+        seen.append(descriptors())
+        return False
+
+    with pytest.raises(FailedPrecondition, match=f"/proc/{pod.pid}/ns/net: the process is another one by now"):
+        in_netns_of(pod.pid, lambda: pytest.fail("it was entered"), confirmed=confirmed)
+    assert seen == [before + 1]
+    assert descriptors() == before
+
+
+def test_the_namespace_of_a_process_that_has_ended_is_told(pod: Pod) -> None:
+    pod.communicate()
+    with pytest.raises(ShimError, match=f"/proc/{pod.pid}/ns/net: no such file"):
+        in_netns_of(pod.pid, lambda: None, confirmed=lambda: True)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["plain file", "missing"])

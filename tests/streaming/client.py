@@ -57,6 +57,7 @@ class SpdyClient:
     received: dict[int, bytearray] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     reset: set[int] = field(default_factory=set)
+    pongs: int = 0
     replied: set[int] = field(default_factory=set)
     over: bool = False
 
@@ -92,6 +93,16 @@ class SpdyClient:
                 self.ended.add(event.stream_id)
             case spdy.StreamReset():
                 self.reset.add(event.stream_id)
+            case spdy.PingAcked():
+                self.pongs += 1
+
+    def ping(self) -> None:
+        """Ask for a sign of life, and wait for it: what was sent before has been taken then."""
+        self.connection.ping()
+        self.flush()
+        before = self.pongs
+        while self.pongs == before:
+            self.read_some()
 
     def read_until_ended(self, *streams: int) -> None:
         while not set(streams) <= self.ended | self.reset and not self.over:

@@ -96,4 +96,23 @@ def test_sizes_are_read_however_they_are_split() -> None:
             client.send(stream, piece)
         client.send(stream, b'{"Width":1,"Height":2}', fin=True)
 
-        assert [(size.width, size.height) for size in rc.sizes(channel)] == [(80, 24), (100, 30), (1, 2)]
+        assert [(size.width, size.height) for size in rc.Sizes(channel)] == [(80, 24), (100, 30), (1, 2)]
+
+
+def test_sizes_that_have_come_are_known_without_waiting() -> None:
+    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+        client = SpdyClient(far)
+        resize, marker = client.open(streamtype="resize"), client.open(streamtype="stdin")
+        channel, other = session.next_channel(seconds=10), session.next_channel(seconds=10)
+        assert channel is not None
+        assert other is not None
+        sizes = rc.Sizes(channel)
+        assert sizes.known() is None
+        client.send(resize, b'{"Width":80,"Height":24}{"Width":100,"Height":30}{"Width":7')
+        client.send(marker, b"x")
+        other.read()
+
+        assert sizes.known() == rc.TerminalSize(width=100, height=30)
+        assert sizes.known() is None
+        client.send(resize, b',"Height":9}', fin=True)
+        assert list(sizes) == [rc.TerminalSize(width=7, height=9)]

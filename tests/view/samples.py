@@ -1,5 +1,6 @@
 """Records and the Engine's answers, as tests of the view need them."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
 from shim.ids import ContainerId, ImageId, SandboxId
 from shim.names import container_name, sandbox_name
+from shim.view.looks import Moment
 from shim.view.records import ContainerRecord, Life, SandboxRecord
 from tests.fakes.engine import FakeEngine
 
@@ -38,6 +40,11 @@ class Recording:
 
     def image_inspect(self, image_id: str) -> ImageInspect:
         return msgspec.convert(without_nulls(self._answers["ImageInspects"][image_id]), ImageInspect)
+
+
+def unset_clock() -> Moment:
+    """Tell the time by a clock that for certain nobody sets, however long a thread is kept waiting."""
+    return Moment(time.time_ns(), 0)
 
 
 def without_nulls(value: Any) -> Any:

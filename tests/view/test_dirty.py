@@ -60,6 +60,32 @@ def test_failure_waits_its_time_but_not_for_a_mark() -> None:
     assert queue.wait_next() == "a"
 
 
+def test_what_is_marked_for_later_lets_the_others_pass() -> None:
+    queue = dirty()
+    queue.mark("later", after=0.01)
+    queue.mark("at once")
+    assert queue.wait_next() == "at once"
+    assert queue.wait_next() == "later"
+
+
+def test_what_is_marked_for_later_is_given_once_when_it_is_marked_for_now() -> None:
+    queue = dirty()
+    queue.mark("a", after=1000)
+    queue.mark("a")
+    queue.mark("a", after=1000)
+    assert queue.wait_next() == "a"
+    queue.done("a")
+    queue.mark("b")
+    assert queue.wait_next() == "b"
+
+
+def test_a_later_mark_puts_nothing_off() -> None:
+    queue = dirty()
+    queue.mark("a", after=0.01)
+    queue.mark("a", after=1000)
+    assert queue.wait_next() == "a"
+
+
 def test_failure_elsewhere_is_tried_again() -> None:
     queue = dirty()
     queue.mark_failed("a")

@@ -1,6 +1,11 @@
 """A look is worthless once something newer about the same thing is known."""
 
-from shim.view.looks import Looks
+import pytest
+
+from shim.view.looks import Looks, Moment, this_moment
+
+SECOND = 10**9
+NOW = Moment(wall=100 * SECOND, offset=7 * SECOND)
 
 
 def test_only_looks_under_way_at_the_same_thing_are_overtaken() -> None:
@@ -20,3 +25,29 @@ def test_nothing_is_kept_of_looks_that_ended() -> None:
     looks.end("a", second)
     looks.overtake("b")
     assert len(looks) == 0
+
+
+@pytest.mark.parametrize(
+    ("stamp", "offset", "follows"),
+    [
+        (99 * SECOND, NOW.offset + 500, True),
+        (100 * SECOND, NOW.offset, False),
+        (101 * SECOND, NOW.offset, False),
+        (0, NOW.offset, False),
+        (99 * SECOND, NOW.offset - SECOND, False),
+        (99 * SECOND, NOW.offset + SECOND, False),
+    ],
+    ids=["earlier", "the same", "later", "no stamp", "clock set back since", "clock set forward since"],
+)
+def test_a_moment_follows_what_is_stamped_earlier_by_a_clock_nobody_has_set(
+    stamp: int, offset: int, follows: bool
+) -> None:
+    assert NOW.follows(stamp, now=Moment(wall=200 * SECOND, offset=offset)) is follows
+
+
+def test_the_clocks_of_this_machine_keep_together() -> None:
+    def together() -> bool:
+        earlier = this_moment()
+        return this_moment().follows(earlier.wall, now=this_moment())
+
+    assert any(together() for _ in range(100))  # a thread may be kept waiting between the two clocks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.view.processes import SLACK_NS, process_ended
+from shim.view.processes import SLACK_NS, is_process_of, process_ended
 from shim.view.records import ContainerRecord
 from tests.view.samples import container, life
 
@@ -87,3 +87,22 @@ def test_what_cannot_be_told_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
     (tmp_path / "77/stat").write_text("77 (a) S")
     assert not process_ended(record(77), proc=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pid", "cgroup", "certain"),
+    [
+        (77, "/kubepods/{id}", True),
+        (77, "/system.slice/docker-{id}.scope", True),
+        (77, "/user.slice", False),
+        (78, "/kubepods/{id}", False),
+        (0, "/kubepods/{id}", False),
+    ],
+    ids=["cgroupfs", "systemd", "of something else", "gone", "unknown"],
+)
+def test_a_pid_is_of_its_container_by_the_cgroup(tmp_path: Path, pid: int, cgroup: str, certain: bool) -> None:
+    known = record(pid)
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "cgroup").write_text("4:memory:" + cgroup.format(id=known.id))
+
+    assert is_process_of(known, proc=tmp_path) is certain

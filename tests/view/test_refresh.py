@@ -1,6 +1,7 @@
 """Workers look at what is marked, and one that hangs holds up no other."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -11,7 +12,7 @@ from shim.errors import ShimError, Unavailable
 from shim.view.node import NodeView
 from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
-from tests.view.samples import create_container, create_sandbox
+from tests.view.samples import create_container, create_sandbox, unset_clock
 from tests.view.waits import wait_change, wait_until
 
 
@@ -22,7 +23,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def view(engine: FakeEngine) -> NodeView:
-    view = NodeView(engine)
+    view = NodeView(engine, clock=unset_clock)
     view.complete_rebuild(view.begin_rebuild())
     return view
 
@@ -53,6 +54,37 @@ def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refre
         refresher.mark(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
     assert view.sandbox(sandbox_id).life.running
+
+
+@pytest.mark.parametrize(
+    ("age", "looks"), [(1, 0), (-1, 1), (None, 1)], ids=["older than the last look", "newer", "of unknown age"]
+)
+def test_change_is_looked_at_unless_a_look_has_begun_since(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, view: NodeView, age: int | None, looks: int
+) -> None:
+    monkeypatch.setattr("shim.view.refresh.WORKERS", 1)  # what is marked first is then done first
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id)
+    began = time.time_ns()
+    view.refresh_container(container_id)
+    before = inspects(engine)
+    stamp = 0 if age is None else began - age if age > 0 else time.time_ns()
+    with refreshing(view, inspect_seconds=30) as refresher, view.subscribe() as changes:
+        refresher.mark_changed(container_id, stamp=stamp, after=0)
+        refresher.mark(sandbox_id)
+        assert wait_change(changes).record.id == sandbox_id
+    assert inspects(engine) - before == looks + 1
+
+
+def test_look_that_failed_is_repeated_whatever_was_seen_before(
+    engine: FakeEngine, view: NodeView, refresher: Refresher
+) -> None:
+    sandbox_id = create_sandbox(engine)
+    view.refresh_container(sandbox_id)
+    engine.exit_container(sandbox_id)
+    engine.fail_next("inspect_container", ShimError("no luck"))
+    refresher.mark_changed(sandbox_id, stamp=time.time_ns(), after=0)
+    wait_until(lambda: not view.sandbox(sandbox_id).life.running)
 
 
 def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:

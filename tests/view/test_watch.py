@@ -20,12 +20,18 @@ from shim.view.node import NodeView
 from shim.view.records import Change, Record
 from shim.view.watch import Ended, Pace, Watcher
 from tests.fakes.engine import FakeEngine
-from tests.view.samples import create_container, create_sandbox, create_stranger
+from tests.view.samples import create_container, create_sandbox, create_stranger, unset_clock
 from tests.view.waits import SECONDS, wait_change, wait_until
 
 EAGER = Pace(
-    compare=1000, inspect=30, first_inspect=30, retry=0.001, reconnect_least=0.001, reconnect_most=0.01
-)  # fmt: skip
+    compare=1000,
+    inspect=30,
+    settle=0.001,
+    first_inspect=30,
+    retry=0.001,
+    reconnect_least=0.001,
+    reconnect_most=0.01,
+)
 
 
 class BadLine(FakeEngine):
@@ -50,7 +56,7 @@ def watching(
     # The containers of the fake have no processes that could be gone.
     ended: Ended = lambda _: False,
 ) -> Iterator[NodeView]:
-    view = NodeView(engine, patience=patience)
+    view = NodeView(engine, patience=patience, clock=unset_clock)
     watcher = Watcher(engine, view, pace=pace, ended=ended)
     watcher.start()
     try:
@@ -456,13 +462,46 @@ def test_stop_of_a_quiet_watcher(engine: FakeEngine) -> None:
         view.sandboxes()
 
 
+# What RPCs have looked at
+
+
+def test_what_an_rpc_has_looked_at_is_not_looked_at_again(engine: FakeEngine) -> None:
+    other = create_sandbox(engine)
+    with watching(engine, pace=Pace(settle=0.2)) as view:
+        view.sandboxes()
+        sandbox_id = create_sandbox(engine, attempt=1)
+        view.refresh_container(sandbox_id)
+        engine.emit("container", "update", other)
+        wait_until(lambda: calls(engine, "inspect_container").count(other) == 2)
+    assert calls(engine, "inspect_container").count(sandbox_id) == 1
+
+
+def test_what_others_do_after_an_rpc_has_looked_is_looked_at(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    container_id = create_container(engine, sandbox_id, start=True)
+    with watching(engine) as view:
+        view.refresh_container(container_id)
+        engine.update_container(container_id, body={"CpuShares": 77})
+        wait_until(lambda: view.container(container_id).host.cpu_shares == 77)
+
+
+def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    with watching(engine, pace=Pace(settle=1000)) as view:
+        view.sandboxes()
+        engine.exit_container(sandbox_id)
+        wait_until(lambda: not view.sandbox(sandbox_id).life.running)
+
+
 # Everything at once
 
 DEEDS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
+BY_US = frozenset({"start", "exit", "update"})
+"""Deeds that may be an RPC's, which looks itself when they are done."""
 
 
 def deed(engine: FakeEngine, what: str, choice: int) -> None:
-    """Do something to the Engine as somebody else would."""
+    """Do something to the Engine."""
     there = list(engine.containers)
     chosen = there[choice % len(there)] if there else None
     match what:
@@ -508,16 +547,21 @@ def is_true(view: NodeView, engine: FakeEngine) -> bool:
 
 
 @given(
-    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 9)), max_size=25),
+    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 9), st.booleans()), max_size=25),
     copies=st.lists(st.integers(0, 2), max_size=40),
+    settle=st.sampled_from([0.0, 0.002]),
 )
 @settings(max_examples=40, deadline=None)
-def test_view_becomes_the_truth_whatever_happens(deeds: list[tuple[str, int]], copies: list[int]) -> None:
-    """Events lost and repeated, connections cut: in the end the view equals what Docker tells."""
+def test_view_becomes_the_truth_whatever_happens(
+    deeds: list[tuple[str, int, bool]], copies: list[int], settle: float
+) -> None:
+    """Events lost and repeated, connections cut, looks of RPCs between them: the view becomes what Docker tells."""
     engine = BadLine(copies=copies)
-    with watching(engine, pace=Pace(compare=0.01, retry=0.001, reconnect_least=0.001)) as view:
-        for what, choice in deeds:
+    with watching(engine, pace=Pace(compare=0.01, settle=settle, retry=0.001, reconnect_least=0.001)) as view:
+        for what, choice, looks in deeds:
             deed(engine, what, choice)
+            if looks and engine.containers and what in BY_US:
+                view.refresh_container(list(engine.containers)[choice % len(engine.containers)])
         # Resources are in no list: of them only an event tells, and the last events arrive.
         for container_id in list(engine.containers):
             engine.emit("container", "update", container_id)

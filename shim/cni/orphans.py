@@ -1,0 +1,78 @@
+"""Plugins that a server has left running when it crashed.
+
+What such an ADD still does comes after the DEL that is to undo it, and nothing would ever undo it again. Where systemd
+runs the server it ends them too; a crash elsewhere ends the server alone.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import structlog
+
+END_SECONDS = 5.0
+"""For what was killed to be gone. A process inside an uninterruptible system call is not waited for longer."""
+
+_ROUNDS = 5
+"""One may have started a child while it was being killed."""
+
+log = structlog.get_logger(__name__)
+
+
+def end_orphans(container_ids: Collection[str], *, proc: Path = Path("/proc")) -> None:
+    """Kill every plugin, and what it has started, that works for one of these sandboxes, and wait until it is gone.
+
+    They are known by the environment that plugins are given and that their children inherit. To be called before any
+    plugin is run, since nothing tells ours from others.
+    """
+    for _ in range(_ROUNDS):
+        with ExitStack() as opened:
+            handles = [handle for pid in _pids(container_ids, proc) if (handle := _killed(pid, container_ids, proc))]
+            for handle in handles:
+                opened.callback(os.close, handle)
+            if not handles:
+                return
+            _wait_gone(handles)
+    log.error("cni plugins of an earlier server do not end although they were killed")
+
+
+def _pids(container_ids: Collection[str], proc: Path) -> Iterator[int]:
+    for entry in proc.iterdir():
+        if entry.name.isdecimal() and _works_for(entry, container_ids):
+            yield int(entry.name)
+
+
+def _works_for(process: Path, container_ids: Collection[str]) -> str:
+    """Give the sandbox a plugin works for, empty for all other processes."""
+    try:
+        environment = (process / "environ").read_bytes()
+    except OSError:  # it has ended, or is the kernel's
+        return ""
+    pairs = (pair.decode(errors="replace").partition("=") for pair in environment.split(b"\0") if pair[:4] == b"CNI_")
+    given = {name: value for name, _, value in pairs}
+    sandbox = given.get("CNI_CONTAINERID", "")
+    return sandbox if "CNI_COMMAND" in given and sandbox in container_ids else ""
+
+
+def _killed(pid: int, container_ids: Collection[str], proc: Path) -> int | None:
+    """Kill a process and give a pidfd of it; None when there is nothing to kill any more."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        # Its number may have become another's before the handle was there.
+        if sandbox := _works_for(proc / str(pid), container_ids):
+            log.warning("ending a cni plugin that an earlier server left running", pid=pid, sandbox=sandbox)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return handle
+        os.close(handle)
+    return None
+
+
+def _wait_gone(handles: list[int]) -> None:
+    for handle in handles:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(END_SECONDS * 1000)

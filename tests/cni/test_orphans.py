@@ -1,0 +1,71 @@
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pytest
+
+from shim.cni.orphans import end_orphans
+
+SANDBOX, OTHER = "a" * 64, "b" * 64
+KILLED = -9
+
+
+@contextmanager
+def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a shell script that says when it has begun, in a session of its own as plugins do."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", f"echo begun; {script}"],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def plugin(
+    script: str = "exec sleep 1000", *, sandbox: str = SANDBOX
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return running(script, CNI_COMMAND="ADD", CNI_CONTAINERID=sandbox)
+
+
+def test_a_plugin_that_was_left_running_is_ended() -> None:
+    with plugin() as left:
+        end_orphans({SANDBOX})
+        assert left.wait(0) == KILLED
+
+
+def test_what_it_has_started_is_ended_with_it() -> None:
+    with plugin("sleep 1000 & echo forked; wait") as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"forked\n"
+        end_orphans({SANDBOX})
+        assert left.wait(0) == KILLED
+        assert left.stdout.read() == b""  # the child had this pipe open
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": OTHER},
+        {"CNI_CONTAINERID": SANDBOX},
+        {"ABOUT": f"CNI_COMMAND=ADD CNI_CONTAINERID={SANDBOX}"},
+        {},
+    ],
+    ids=["of another runtime", "no plugin", "mentions it", "no environment"],
+)
+def test_others_are_left_alone(environment: dict[str, str]) -> None:
+    with running("exec sleep 1000", **environment) as other:
+        end_orphans({SANDBOX})
+        assert other.poll() is None
+
+
+def test_several_are_ended() -> None:
+    with ExitStack() as stack:
+        left = [stack.enter_context(plugin(sandbox=sandbox)) for sandbox in (SANDBOX, OTHER, SANDBOX)]
+        end_orphans({SANDBOX, OTHER})
+        assert [one.wait(0) for one in left] == [KILLED] * 3

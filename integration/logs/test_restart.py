@@ -62,7 +62,7 @@ def test_what_ends_while_the_server_is_down_is_complete_when_it_is_back(own: Log
     wait_until(lambda: len(read(path)) == 100)
     own.crash()
     api = own.served.engine.api
-    api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"])
+    api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     api.wait(container_id)
     with path.open("ab") as log:
         log.write(b"2026-01-01T00:00:00.0000")  # what a crash in the midst of a write leaves
@@ -103,7 +103,7 @@ def test_what_docker_dropped_meanwhile_is_told(own: Logged) -> None:
     wait_until(lambda: read(path))
     own.crash()
     api = own.served.engine.api
-    api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"])
+    api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     wait_until(lambda: own.docker_has(container_id, "end"))
     own.served.server.start()
     wait_until(lambda: read(path)[-1].content == b"end")

@@ -7,6 +7,7 @@ import msgspec
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import ImageInspect
 from shim.errors import InvalidArgument, NotFound
+from shim.image.find import find_image
 from shim.image.identity import image_from_record, pins
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
@@ -15,11 +16,12 @@ from shim.view.records import ImageRecord
 def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.ImageStatusResponse:
     """Describe one image, named by id or any reference; the answer is empty when it is not here.
 
-    `verbose` asks the Engine for the image's configuration.
+    Only what the view does not know costs a look at the Engine: the kubelet takes an empty answer for a reason to
+    pull. `verbose` asks it for the image's configuration.
     """
     if not image.image:
         raise InvalidArgument("image.image is empty")
-    record = rt.view.image(image.image)
+    record = find_image(rt, image.image)
     if record is None:
         return pb.ImageStatusResponse()
     described = image_from_record(record, pinned=pins(rt)(record))

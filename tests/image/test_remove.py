@@ -65,7 +65,7 @@ def test_bad_names(rt: Runtime, name: str, words: str) -> None:
 def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("list_images"):  # the watcher's look at it
         engine.add_image("r.example/new:1")
-        assert not present(rt, "r.example/new:1")
+        assert rt.view.image("r.example/new:1") is None
     remove(rt, "r.example/new:1")
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
 

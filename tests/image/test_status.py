@@ -5,7 +5,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import ImageSettings
-from shim.errors import InvalidArgument, NotFound
+from shim.errors import InvalidArgument, NotFound, Unavailable
 from shim.image.list import list_images
 from shim.image.status import image_status
 from shim.runtime import Runtime
@@ -24,6 +24,11 @@ def test_is_what_the_list_tells(rt: Runtime) -> None:
     assert status(rt, "busybox") == status(rt, BUSYBOX)
 
 
+def test_what_came_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = engine.add_image("local/app:1")
+    assert status(rt, "local/app:1").image.id == image_id
+
+
 @pytest.mark.parametrize("name", ["nobody/made-this", "ab" * 32, "r.example/a@sha256:" + "ab" * 32])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_is_not_here_is_an_empty_answer(rt: Runtime, name: str, *, verbose: bool) -> None:
@@ -37,9 +42,23 @@ def test_bad_names(rt: Runtime, name: str, words: str) -> None:
 
 
 def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:
+    image = status(rt, BUSYBOX).image
     engine.calls.clear()
-    assert status(rt, BUSYBOX).info == {}
+    for name in (image.id, image.id.removeprefix("sha256:"), *image.repo_tags, *image.repo_digests):
+        assert status(rt, name).info == {}
     assert engine.calls == []
+
+
+def test_what_is_not_here_costs_one_list(rt: Runtime, engine: FakeEngine) -> None:
+    engine.calls.clear()
+    status(rt, "nobody/made-this")
+    assert [method for method, _ in engine.calls] == ["list_images"]
+
+
+def test_what_is_not_known_while_docker_is_away(rt: Runtime, engine: FakeEngine) -> None:
+    engine.fail_next("list_images", Unavailable("list images: docker cannot be reached"))
+    with pytest.raises(Unavailable):
+        status(rt, "nobody/made-this")
 
 
 def test_verbose(rt: Runtime, engine: FakeEngine) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 from docker.errors import NullResource
 
-from shim import deadline
+from shim import deadline, references
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
 from shim.engine.runc import plain_start_error
@@ -176,15 +176,26 @@ _DENIED = re.compile(
 _MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist", re.IGNORECASE)
 
 
+def _without_names(message: str, image: references.Reference) -> str:
+    """Leave out the image in all spellings that Docker and registries use, the longest first."""
+    tag_or_digest = image.digest or image.tag
+    full = (str(image), image.familiar(), f"/v2/{image.path}/manifests/{tag_or_digest}", f"/v2/{image.path}/")
+    # A name of one word may be what the registry says, as in "denied: requested access to the resource is denied".
+    bare = (name for name in (image.name, image.familiar_name, image.path) if "/" in name)
+    for spelling in (*full, *bare):
+        message = message.replace(spelling, "")
+    return message
+
+
 def error_from_pull_failure(message: str, *, reference: str, status: int = 0) -> ShimError:
     """Tell whose failure a failed pull is, from the text of the answer or of the progress stream.
 
     Order matters: "pull access denied ... repository does not exist or may require 'docker login'" is a denial,
-    and "dial tcp ...: connect: permission denied" is not. The reference is left out of the search, it may be
+    and "dial tcp ...: connect: permission denied" is not. The image's names are left out of the search, it may be
     called anything.
     """
     text = f"pull image {reference}: {message}"
-    searched = message.replace(reference, "").replace(reference.rpartition(":")[0] or reference, "")
+    searched = _without_names(message, references.parse(reference))
     if _FELL_BACK.search(searched):
         return ShimError(f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})")
     if _UNREACHABLE.search(searched) or status == _TOO_MANY_REQUESTS:

@@ -1,6 +1,6 @@
 import pytest
 
-from shim import deadline
+from shim import deadline, references
 from shim.deadline import Scope
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
@@ -184,11 +184,44 @@ def test_the_failure_that_hides_another_is_told_as_such() -> None:
     assert "credentials may be missing" in str(error)
 
 
-@pytest.mark.parametrize("name", ["x/access-denied:1", "x/eof:EOF", "x/unauthorized@sha256:00"])
-def test_the_name_of_an_image_says_nothing_about_the_failure(name: str) -> None:
-    error = error_from_pull_failure(f"manifest for {name} not found: manifest unknown", reference=name)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("unauthorized/app:1", "team/eof:1", "team/app-denied:1", "denied:1", "team/eof:EOF", "r.example/forbidden:1"),
+        *(f"{name}@sha256:{'00' * 32}" for name in ("unauthorized/app", "team/eof", "team/app-denied", "denied")),
+    ],
+)
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{familiar}: manifest unknown",
+        "manifest for {familiar} not found: manifest unknown",
+        "{canonical}: not found",
+        'failed to resolve reference "{canonical}": {canonical}: not found',
+        "GET https://r.example/v2/{path}/manifests/{last}: not found",
+    ],
+    ids=["familiar", "familiar in a sentence", "canonical", "twice", "address"],
+)
+def test_the_name_of_an_image_says_nothing_about_the_failure(name: str, told: str) -> None:
+    image = references.parse(name)
+    last = image.digest or image.tag
+    message = told.format(familiar=image.familiar(), canonical=image, path=image.path, last=last)
 
-    assert type(error) is NotFound
+    assert type(error_from_pull_failure(message, reference=str(image))) is NotFound
+
+
+@pytest.mark.parametrize("name", ["unauthorized/app", "team/eof", "team/app-denied"])
+def test_the_repository_alone_says_nothing_about_the_failure(name: str) -> None:
+    message = f"repository {name} not found: does not exist or no pull access"
+
+    assert type(error_from_pull_failure(message, reference=f"docker.io/{name}:1")) is NotFound
+
+
+@pytest.mark.parametrize("name", ["denied:latest", "r.example/denied:1", "unauthorized/denied:1"])
+def test_what_the_registry_says_counts_whatever_the_name_is(name: str) -> None:
+    message = f"{name}: denied: requested access to the resource is denied"
+
+    assert type(error_from_pull_failure(message, reference=references.canonical(name))) is RegistryDenied
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,10 @@ def test_private_pull_with_the_address_of_the_registry(
     [
         ({}, "wants credentials"),
         ({"username": USER, "password": "wr0ng pa55word"}, "does not accept these credentials"),
-        ({"username": USER, "password": PASSWORD, "server_address": "other.example"}, "wants credentials"),
+        (
+            {"username": USER, "password": PASSWORD, "server_address": "other.example"},
+            "the credentials given are for other",
+        ),
     ],
     ids=["none", "wrong", "for another registry"],
 )

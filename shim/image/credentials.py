@@ -16,6 +16,7 @@ log = structlog.get_logger(__name__)
 _DOCKER_HUB = "https://index.docker.io/v1/"
 """How Docker spells the registry behind `docker.io` in credentials."""
 _DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+_DEFAULT_PORTS = {"https": ":443", "http": ":80"}
 _SECRET = 4
 """Characters of the shortest secret that is blanked out; shorter ones would take innocent words with them."""
 
@@ -28,8 +29,8 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
     """
     if auth is None or not is_given(auth):
         return None
-    if auth.server_address and _host(auth.server_address) != _host(domain):
-        log.info("credentials are for another registry", registry=domain, meant_for=_host(auth.server_address))
+    if other := other_registry(auth, domain=domain):
+        log.info("credentials are for another registry", registry=domain, meant_for=other)
         return None
     username, password = auth.username, auth.password
     if auth.auth and not username:
@@ -41,6 +42,17 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
         registry_token=auth.registry_token,
     )
     return engine_auth(given, domain=domain)
+
+
+def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
+    """Give the host that credentials are for if that is not `domain`; empty if they are for it, or there are none."""
+    if auth is None or not is_given(auth) or not auth.server_address:
+        return ""
+    scheme = urlsplit(auth.server_address).scheme if "://" in auth.server_address else "https"
+    if _host(auth.server_address, scheme=scheme) == _host(domain, scheme=scheme):
+        return ""
+    # A password in the address may have a slash: what is before the last @ is not shown.
+    return _host(auth.server_address.rpartition("@")[2], scheme=scheme)
 
 
 def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
@@ -71,10 +83,10 @@ def is_given(auth: pb.AuthConfig) -> bool:
     return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
 
 
-def _host(address: str) -> str:
-    """Give host and port of an address that may have a scheme and a path."""
+def _host(address: str, *, scheme: str) -> str:
+    """Give host and port of an address that may have a scheme and a path, without the port that `scheme` has anyway."""
     netloc = urlsplit(address if "://" in address else f"//{address}").netloc.lower()
-    host = netloc.rpartition("@")[2]
+    host = netloc.rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme, ":443"))
     return DEFAULT_DOMAIN if host in _DOCKER_HUB_HOSTS else host
 
 

@@ -18,7 +18,7 @@ from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.engine.interface import PullProgress, RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
-from shim.image.credentials import engine_auth, is_given, registry_auth, without_secrets
+from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
 from shim.image.progress import Progress
 from shim.image.store import is_containerd_store
 from shim.runtime import Runtime
@@ -41,11 +41,16 @@ def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) 
     reference = _named(image.image)
     canonical = references.canonical(image.image)
     given = registry_auth(auth, domain=reference.domain)
+    meant_for = other_registry(auth, domain=reference.domain)
     # Credentials that are for another registry are the caller's word, too: the keyring does not overrule it.
     use_keyring = auth is None or not is_given(auth)
     return rt.pulls.join(
-        (canonical, given, use_keyring),
-        lambda: _pull(rt, canonical, logins=_keyring_logins(rt, canonical) if use_keyring else [_Login(given)]),
+        (canonical, given, use_keyring, meant_for),
+        lambda: _pull(
+            rt,
+            canonical,
+            logins=_keyring_logins(rt, canonical) if use_keyring else [_Login(given, meant_for=meant_for)],
+        ),
         what=_what(canonical),
     )
 
@@ -57,6 +62,8 @@ class _Login:
     auth: RegistryAuth | None
     source: str = ""
     """Where the credentials were found; empty for the caller's and for none."""
+    meant_for: str = ""
+    """The other registry that credentials of the caller were for, which are not used here."""
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
@@ -195,6 +202,8 @@ def _shown(failure: ShimError, reference: str, *, login: _Login) -> tuple[str, S
 
 
 def _verdict(login: _Login) -> str:
+    if login.meant_for:
+        return f"wants credentials, and the credentials given are for {login.meant_for}"
     if login.auth is None:
         return "wants credentials, and none were given or found"
     return f"does not accept {f'the credentials of {login.source}' if login.source else 'these credentials'}"

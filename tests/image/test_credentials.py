@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import RegistryAuth
 from shim.errors import InvalidArgument
-from shim.image.credentials import registry_auth, without_secrets
+from shim.image.credentials import other_registry, registry_auth, without_secrets
 
 HOST = "registry.example:5000"
 HUB = "https://index.docker.io/v1/"
@@ -57,6 +57,14 @@ def test_nothing_given(auth: pb.AuthConfig | None) -> None:
         (f"http://{HOST}/v2/", HOST, HOST),
         ("Registry.Example:5000", HOST, HOST),
         ("[::1]:5000", "[::1]:5000", "[::1]:5000"),
+        ("https://r.example:443/v2/", "r.example", "r.example"),
+        ("r.example:443", "r.example", "r.example"),
+        ("https://r.example/", "r.example:443", "r.example:443"),
+        ("r.example", "r.example:443", "r.example:443"),
+        ("http://r.example:80/v2/", "r.example", "r.example"),
+        ("http://r.example:80/v2/", "r.example:80", "r.example:80"),
+        ("[::1]:443", "[::1]", "[::1]"),
+        ("https://index.docker.io:443/v1/", "docker.io", HUB),
         ("", "docker.io", HUB),
         (HUB, "docker.io", HUB),
         ("docker.io", "docker.io", HUB),
@@ -76,6 +84,10 @@ def test_meant_for_the_registry(address: str, domain: str, server: str) -> None:
         ("registry.example:5001", HOST),
         (f"https://{HOST}.evil.example", HOST),
         (f"https://{HOST}@evil.example/", HOST),
+        ("https://r.example:80/", "r.example"),
+        ("http://r.example:443/", "r.example"),
+        ("https://r.example:8443/", "r.example"),
+        ("https://r.example:4443/", "r.example:4"),
         (HUB, HOST),
         (HOST, "docker.io"),
     ],
@@ -86,6 +98,29 @@ def test_meant_for_another_registry(address: str, domain: str) -> None:
         assert registry_auth(auth, domain=domain) is None
     assert len(logs) == 1
     assert "s3cret" not in str(logs)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("other.example", "other.example"),
+        ("https://Other.example:443/v2/", "other.example"),
+        ("http://other.example:5001/v2/", "other.example:5001"),
+        ("https://u:s3cret@other.example/", "other.example"),
+        ("https://u:s3cret/x@other.example/", "other.example"),
+        (HUB, "docker.io"),
+        (HOST, ""),
+        ("", ""),
+    ],
+)
+def test_the_other_registry_is_told_and_no_secret(address: str, host: str) -> None:
+    auth = pb.AuthConfig(username="u", password="s3cret", server_address=address)
+    assert other_registry(auth, domain=HOST) == host
+
+
+def test_nothing_is_for_no_registry() -> None:
+    assert other_registry(None, domain=HOST) == ""
+    assert other_registry(pb.AuthConfig(server_address="other.example"), domain=HOST) == ""
 
 
 @pytest.mark.parametrize(

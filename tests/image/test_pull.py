@@ -274,6 +274,14 @@ def test_removed_as_soon_as_it_has_arrived(rt: Runtime, engine: FakeEngine) -> N
             id="denied with credentials",
         ),
         pytest.param(
+            RegistryDenied(f"pull image {APP}: authentication required"),
+            {"username": "u", "password": "p", "server_address": "https://other.example:443/v2/"},
+            RegistryDenied,
+            f"pull image {APP}: unauthorized: r.example wants credentials, and the credentials given are for "
+            "other.example: authentication required",
+            id="denied with credentials for another registry",
+        ),
+        pytest.param(
             NotFound(f"pull image {APP}: manifest unknown"),
             {},
             NotFound,

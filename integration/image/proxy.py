@@ -1,7 +1,8 @@
-"""A way to a registry that can be made narrow, or be blocked, while a pull is under way."""
+"""A way to a registry that can be made narrow, be blocked, or be reset, while a pull is under way."""
 
 import itertools
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from contextlib import suppress
 
 _PIECE = 16 * 1024
 _THROTTLED_PIECE = 128 * 1024
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: nothing is waited for, and the peer gets RST instead of FIN."""
 
 
 class Proxy:
@@ -24,6 +27,8 @@ class Proxy:
         self._allowed: int | None = None
         self._open: set[int] = set()
         self._blocked: set[int] = set()
+        self._resets = 0
+        """How many connections are going to be reset where others would be blocked."""
         self._seconds_per_byte = 0.0
         self._free_at = 0.0
         """When all that has passed back would have gone through the narrow link."""
@@ -34,6 +39,17 @@ class Proxy:
         with self._changed:
             self._allowed = None if size is None else (self._allowed or 0) + size
             self._changed.notify_all()
+
+    def reset(self, *, after: int, times: int) -> None:
+        """Let `after` more bytes come back and reset `times` connections on which more would; then all pass."""
+        with self._changed:
+            self._resets = times
+            self.allow(after)
+
+    def is_done_resetting(self) -> bool:
+        """Whether all connections that were to be reset have been."""
+        with self._changed:
+            return not self._resets
 
     def throttle(self, bytes_per_second: float) -> None:
         """Let no more than this come back in a second, over all connections; before the first one is made."""
@@ -88,10 +104,23 @@ class Proxy:
             while piece := server.recv(_THROTTLED_PIECE if self._seconds_per_byte else _PIECE):
                 self._wait_turn(len(piece))
                 while piece:
+                    if self._is_reset_due():
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                        client.shutdown(socket.SHUT_RD)  # tells the peer nothing; the thread that reads closes
+                        return
                     size = self._wait_allowed(number, len(piece))
                     client.sendall(piece[:size])
                     piece = piece[size:]
             client.shutdown(socket.SHUT_RDWR)
+
+    def _is_reset_due(self) -> bool:
+        with self._changed:
+            if self._allowed != 0 or not self._resets:
+                return False
+            self._resets -= 1
+            if not self._resets:
+                self.allow(None)
+            return True
 
     def _wait_allowed(self, number: int, wanted: int) -> int:
         with self._changed:

@@ -254,6 +254,26 @@ def test_denied(rt: Runtime, publish: Publish, auth: dict[str, str], words: str)
 # --- silence, cancellation and sharing --------------------------------------------------------------------
 
 
+def test_a_registry_that_resets_connections_is_unavailable(rt: Runtime, publish: Publish, proxy: Proxy) -> None:
+    reference = publish("reset:1")
+    proxy.reset(after=0, times=1000)
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: .*reset by peer"):
+        pull(rt, f"{proxy.address}/{reference.partition('/')[2]}")
+
+
+def test_a_layer_whose_connection_is_reset_is_asked_for_again(
+    rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry
+) -> None:
+    reference = publish("reset-layer:1", size=4 * MIB).replace(registry.address, proxy.address)
+    proxy.reset(after=300_000, times=1)
+    # Docker lets five seconds pass before it asks again.
+    config = msgspec.structs.replace(rt.config, image_pull_progress_deadline=SECONDS)
+    image_id = pull(replace(rt, config=config), reference)
+    assert proxy.is_done_resetting()
+    assert present(rt, reference)
+    remove(rt, image_id)
+
+
 @pytest.mark.parametrize("before", [0, 300_000], ids=["manifest", "layer"])
 def test_a_silent_registry_is_given_up(
     rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry, before: int

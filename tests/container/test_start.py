@@ -13,7 +13,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.container.start import start_container
 from shim.container.update import update_container_resources
-from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
@@ -163,6 +163,32 @@ def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monk
     monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: gone)
     start_container(rt, container_id=container)
     assert rt.view.container(container).life.running
+
+
+def test_one_that_cannot_be_looked_at_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+    container = created(rt, ready_pod(rt), linux=SMALL)
+    engine.fail_next("inspect_container", DeadlineExceeded("docker does not answer"))
+    with pytest.raises(DeadlineExceeded):
+        start_container(rt, container_id=container)
+    assert not engine.inspect_container(container).state.running
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
+def test_one_whose_start_docker_does_not_answer_is_ended(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = created(rt, ready_pod(rt))
+    start = engine.start_container
+
+    def start_without_answer(container_id: str) -> None:
+        start(container_id)
+        raise DeadlineExceeded("docker does not answer")
+
+    monkeypatch.setattr(engine, "start_container", start_without_answer)
+    with pytest.raises(DeadlineExceeded):
+        start_container(rt, container_id=container)
+    assert not engine.inspect_container(container).state.running
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
 
 
 def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:

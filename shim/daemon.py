@@ -38,6 +38,7 @@ from shim.recover import (
     recover_checkpoints,
     remove_leftover_containers,
     remove_orphaned_files,
+    restore_limits,
 )
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
@@ -256,6 +257,7 @@ def _recover_later(rt: Runtime, stopping: threading.Event) -> None:
 def _recovered(rt: Runtime) -> bool:
     try:
         recover_checkpoints(rt)
+        restore_limits(rt)
         remove_orphaned_files(rt)
         remove_leftover_containers(rt)
     except Unavailable as error:

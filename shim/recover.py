@@ -8,6 +8,7 @@ import structlog
 
 from shim import disk, pod
 from shim.cni.orphans import end_orphans
+from shim.container.cgroup import ensure_limits
 from shim.errors import ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
@@ -31,6 +32,18 @@ def recover_checkpoints(rt: Runtime) -> None:
             log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=str(error))
         else:
             log.info("rebuilt the checkpoint of a pod sandbox from the CNI cache", sandbox=record.id)
+
+
+def restore_limits(rt: Runtime) -> None:
+    """Write the limits Docker has no field for to containers that run, since a crash may have come before that."""
+    for record in rt.view.containers():
+        if record.foreign or not record.life.pid:
+            continue
+        try:
+            with rt.locks.hold(("limits", record.id)):
+                ensure_limits(rt, record)
+        except ShimError as error:
+            log.error("cannot set the limits of a running container", container=record.id, error=str(error))
 
 
 def end_orphaned_plugins(rt: Runtime) -> None:

@@ -1,10 +1,14 @@
 import os
 import time
+from pathlib import Path
+
+import pytest
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.recover import remove_leftover_containers, remove_orphaned_files
+from shim.recover import remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
+from tests.cgroup.trees import new_group_v1
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod
@@ -59,3 +63,20 @@ def test_limits_of_containers_that_are_gone_are_forgotten(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert [path.stem for path in (rt.config.root_directory / "limits").iterdir()] == [there]
+
+
+def test_limits_that_a_crash_came_before_are_written(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = new_group_v1(tmp_path, "pause")
+    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: group)
+    linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
+    container = created(rt, ready_pod(rt), linux=linux)
+    engine.start_container(container)
+    rt.view.refresh_container(container)
+    path, _ = group.memory_file(1 << 20)
+    assert Path(path).read_text() != str(1 << 20)
+
+    restore_limits(rt)
+
+    assert Path(path).read_text() == str(1 << 20)

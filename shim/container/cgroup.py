@@ -11,7 +11,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import check_unified, huge_page_limits, page_size_name
 from shim.cgroup.places import Group, own_group
-from shim.cgroup.writes import Write, check_there
+from shim.cgroup.writes import Write, check_there, write_all
 from shim.container.resources import check_memory, is_small, known_resources
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.runtime import Runtime
@@ -74,6 +74,19 @@ def needs_writing(resources: pb.LinuxContainerResources) -> bool:
 def wanted_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
     """What a container is to have now, by Docker, its configuration and the updates since."""
     return known_resources(record.host, rt.limits.get(record.id) or record.config.linux.resources)
+
+
+def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
+    """Write what Docker has no field for to the group of a container that has been started; not if it has ended.
+
+    The caller holds its lock `limits`, or nobody else knows of the container yet.
+    """
+    resources = wanted_resources(rt, record)
+    if not needs_writing(resources):
+        return
+    group = group_to_write(rt, record, resources)
+    if group is not None:
+        write_all(writes_beyond_docker(resources, group, field="config.linux.resources"))
 
 
 def group_to_write(rt: Runtime, record: ContainerRecord, resources: pb.LinuxContainerResources) -> Group | None:

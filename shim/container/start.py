@@ -4,10 +4,9 @@ import structlog
 
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.writes import write_all
-from shim.container.cgroup import group_to_write, needs_writing, wanted_resources, writes_beyond_docker
+from shim.container.cgroup import ensure_limits
 from shim.container.removal import ensure_killed
-from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.formats import docker_log_path
 from shim.runtime import Runtime
 from shim.view.ends import driver_of, log_of
@@ -40,18 +39,33 @@ def _start(rt: Runtime, container_id: str) -> None:
     rt.limits.check(record.id)
     _follow_log(rt, record)
     with deadline.shielded(START_SECONDS):
+        _start_in_docker(rt, record)
         try:
-            rt.engine.start_container(record.id)
-        finally:
-            rt.view.refresh_container(record.id)
-        try:
+            started = rt.view.refresh_container(record.id)
             # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-        except (FailedPrecondition, NotFound):
+            rt.samples.started.set()
+            if isinstance(started, ContainerRecord):
+                ensure_limits(rt, started)
+        except ShimError:
+            # It would run on with weaker limits than asked for, or in a pod that is gone.
             _end(rt, record)
             raise
-        rt.samples.started.set()
-        _set_limits_docker_cannot(rt, rt.view.container(record.id))
+
+
+def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
+    try:
+        rt.engine.start_container(record.id)
+    except (Unavailable, DeadlineExceeded):
+        # Docker may have started it all the same, or do so yet.
+        try:
+            _end(rt, record)
+        except ShimError as error:
+            log.error("a container whose start has failed may run", container=record.id, error=str(error))
+        raise
+    except ShimError:
+        rt.view.refresh_container(record.id)
+        raise
 
 
 def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
@@ -64,20 +78,6 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
     problem = rt.logs.follow_now(log_of(record, docker=docker))
     if problem:
         log.warning("container starts without a log", container=record.id, path=record.log_path, problem=problem)
-
-
-def _set_limits_docker_cannot(rt: Runtime, record: ContainerRecord) -> None:
-    """Write them to the cgroup; a container that would run with weaker limits than asked for is ended instead."""
-    resources = wanted_resources(rt, record)
-    if not needs_writing(resources):
-        return
-    try:
-        group = group_to_write(rt, record, resources)
-        if group is not None:  # it has ended at once, which is not for its limits to say
-            write_all(writes_beyond_docker(resources, group, field="config.linux.resources"))
-    except ShimError:
-        _end(rt, record)
-        raise
 
 
 def _end(rt: Runtime, record: ContainerRecord) -> None:

@@ -164,6 +164,32 @@ def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monk
     assert rt.view.container(container).life.running
 
 
+def test_one_that_cannot_be_looked_at_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+    container = created(rt, ready_pod(rt), linux=SMALL)
+    engine.fail_next("inspect_container", DeadlineExceeded("docker does not answer"))
+    with pytest.raises(DeadlineExceeded):
+        start_container(rt, container_id=container)
+    assert not engine.inspect_container(container).state.running
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
+def test_one_whose_start_docker_does_not_answer_is_ended(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = created(rt, ready_pod(rt))
+    start = engine.start_container
+
+    def start_without_answer(container_id: str) -> None:
+        start(container_id)
+        raise DeadlineExceeded("docker does not answer")
+
+    monkeypatch.setattr(engine, "start_container", start_without_answer)
+    with pytest.raises(DeadlineExceeded):
+        start_container(rt, container_id=container)
+    assert not engine.inspect_container(container).state.running
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
 def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     limits = pb.LinuxContainerResources(cpu_shares=512)

@@ -24,7 +24,7 @@ class Moment:
     """`wall` minus the monotonic clock, ns."""
 
     def follows(self, stamp: int, *, now: "Moment") -> bool:
-        """Whether this was after what Docker stamped so. No for certain where the clock was set in between."""
+        """Whether this was after what Docker stamped so; no where the clock was set by more than 1 ms in between."""
         return 0 < stamp < self.wall and abs(self.offset - now.offset) < _STEP
 
 

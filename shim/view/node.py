@@ -398,7 +398,10 @@ class NodeView:
             self._seen[container_id] = seen
         shown = as_shown(record, self._logs)
         if record is None or shown is record:
-            if self._held_back.pop(container_id, None) is not None:
+            held_back = self._held_back.pop(container_id, None)
+            if held_back is not None:
+                if record is None:
+                    self._show(container_id, held_back)  # how it ended is known, whoever removed it
                 self._changed.notify_all()
         else:
             self._held_back[container_id] = record

@@ -1,10 +1,15 @@
 import os
+import subprocess
 import time
+
+import pytest
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.recover import remove_leftover_containers, remove_orphaned_files
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files
 from shim.runtime import Runtime
+from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod
@@ -59,3 +64,21 @@ def test_limits_of_containers_that_are_gone_are_forgotten(rt: Runtime) -> None:
     remove_orphaned_files(rt)
 
     assert [path.stem for path in (rt.config.root_directory / "limits").iterdir()] == [there]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "ended"),
+    [(BEFORE_ADD, True), (RELEASED, True), (CONNECTED, False)],
+    ids=["in its ADD", "behind its DEL", "ready"],
+)
+def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
+    rt: Runtime, checkpoint: SandboxCheckpoint, ended: bool
+) -> None:
+    rt.checkpoints.put(checkpoint)
+    environment = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": checkpoint.sandbox_id}
+    with subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True) as left:
+        try:
+            end_orphaned_plugins(rt)
+            assert (left.poll() is not None) == ended
+        finally:
+            left.kill()

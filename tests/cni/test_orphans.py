@@ -1,9 +1,12 @@
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
+from shim.cni import orphans
 from shim.cni.orphans import end_orphans
 
 SANDBOX, OTHER = "a" * 64, "b" * 64
@@ -69,3 +72,15 @@ def test_several_are_ended() -> None:
         left = [stack.enter_context(plugin(sandbox=sandbox)) for sandbox in (SANDBOX, OTHER, SANDBOX)]
         end_orphans({SANDBOX, OTHER})
         assert [one.wait(0) for one in left] == [KILLED] * 3
+
+
+def test_those_that_do_not_end_are_waited_for_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No process of a test can be put where a kill does not reach it: the kernel's answer is played.
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
+    monkeypatch.setattr(orphans, "END_SECONDS", 0.2)
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(plugin())
+        began = time.monotonic()
+        end_orphans({SANDBOX})
+        assert 0.2 <= time.monotonic() - began < 0.9

@@ -76,7 +76,10 @@ def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
 ) -> None:
     rt.checkpoints.put(checkpoint)
     environment = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": checkpoint.sandbox_id}
-    with subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True) as left:
+    command, pipe = ["/bin/sh", "-c", "echo begun; read _"], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True) as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"begun\n"
         try:
             end_orphaned_plugins(rt)
             assert (left.poll() is not None) == ended

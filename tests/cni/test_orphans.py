@@ -15,10 +15,14 @@ KILLED = -9
 
 @contextmanager
 def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a shell script that says when it has begun, in a session of its own as plugins do."""
+    """Run a shell script that says when it has begun, in a session of its own as plugins do.
+
+    It must not call exec: while that is under way, the kernel shows no environment.
+    """
     with subprocess.Popen(
         ["/bin/sh", "-c", f"echo begun; {script}"],
         env={"PATH": "/usr/bin:/bin", **environment},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as process:
@@ -31,7 +35,7 @@ def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]
 
 
 def plugin(
-    script: str = "exec sleep 1000", *, sandbox: str = SANDBOX
+    script: str = "read _", *, sandbox: str = SANDBOX
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     return running(script, CNI_COMMAND="ADD", CNI_CONTAINERID=sandbox)
 
@@ -62,7 +66,7 @@ def test_what_it_has_started_is_ended_with_it() -> None:
     ids=["of another runtime", "no plugin", "mentions it", "no environment"],
 )
 def test_others_are_left_alone(environment: dict[str, str]) -> None:
-    with running("exec sleep 1000", **environment) as other:
+    with running("read _", **environment) as other:
         end_orphans({SANDBOX})
         assert other.poll() is None
 

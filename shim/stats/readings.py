@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shim import pod
 from shim.cgroup.figures import Cpu, Memory, Psi
-from shim.cgroup.places import above, belonging_to, group_at, groups_of_process
+from shim.cgroup.places import above, group_at, own_groups
 from shim.errors import NotFound
 from shim.ids import SandboxId
 from shim.runtime import Runtime
@@ -44,8 +44,8 @@ def place_of(rt: Runtime, record: Record) -> Place | None:
     if not pid:
         return None
     try:
-        groups = belonging_to(groups_of_process(pid), record.id)
         mounts = rt.samples.mounts
+        groups = own_groups(pid, name=record.id, mounts=mounts)
         place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
     except NotFound:
         return None

@@ -61,6 +61,11 @@ class CpuHistory:
         """
         return _rate(self._base(key, now) or Point(born_at, 0), now)
 
+    def rate_since_seen(self, key: str, now: Point) -> int | None:
+        """Give the same for what may have been used before its birth; None while it has not been seen for a second."""
+        then = self._base(key, now)
+        return None if then is None else _rate(then, now)
+
     def last(self, key: str) -> Point | None:
         """Give the last point."""
         with self._lock:

@@ -77,7 +77,7 @@ def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     if place is None:
         return None
     if has_group(record):
-        return _processor(rt, record, place.pod.cpu())
+        return _pod_processor(rt, record, place.pod.cpu())
     parts = [cpu for member in _members(rt, record, place) if (cpu := member.group.cpu()) is not None]
     return _processor(rt, record, Cpu(sum(part.usage for part in parts)) if parts else None)
 
@@ -132,6 +132,18 @@ def _processor(rt: Runtime, record: Record, cpu: Cpu | None) -> Processor | None
         return None
     now = Point(time.time_ns(), cpu.usage)
     return Processor(now.at, cpu, rt.samples.cpu.rate(record.id, now, born_at=record.life.started_at))
+
+
+def _pod_processor(rt: Runtime, record: SandboxRecord, cpu: Cpu | None) -> Processor | None:
+    """Read a pod's own group, which is the kubelet's: sandboxes before this one may have used CPU time in it."""
+    if cpu is None:
+        return None
+    now = Point(time.time_ns(), cpu.usage)
+    rate = rt.samples.cpu.rate_since_seen(record.id, now)
+    if rate is None:
+        containers = (container_processor(rt, container) for container in running_containers(rt, of=record.id))
+        rate = sum(processor.rate for processor in containers if processor is not None)
+    return Processor(now.at, cpu, rate)
 
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:

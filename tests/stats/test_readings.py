@@ -1,13 +1,17 @@
+import time
+
 import pytest
 
 from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
 from shim.cgroup.v1 import GroupV1
 from shim.runtime import Runtime
-from shim.samples import Samples
-from shim.stats.readings import container_reading, place_of
+from shim.samples import SECOND, Point, Samples
+from shim.stats.readings import container_reading, place_of, pod_processor
 from shim.view.records import ContainerRecord
 from tests.cgroup.test_places import POD, V1
+from tests.cgroup.trees import group_v2
 from tests.pods import ready_pod, running
+from tests.stats.kernel import pod_with_container
 
 
 @pytest.fixture
@@ -44,3 +48,24 @@ def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
     assert place_of(rt, container) is None
     assert container_reading(rt, container) is None
     assert container.id not in rt.samples.places
+
+
+def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
+
+    processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
+
+    assert processor is not None
+    assert processor.cpu.usage == 9_251_200_000
+    assert processor.rate == pytest.approx(SECOND / 5, rel=0.1)
+
+
+def test_later_rates_of_a_pod_are_those_of_its_group(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.cpu.note(pod.sandbox, Point(time.time_ns() - 5 * SECOND, 9_251_200_000 - 2 * SECOND))
+
+    processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
+
+    assert processor is not None
+    assert processor.rate == pytest.approx(2 * SECOND / 5, rel=0.1)

@@ -150,14 +150,25 @@ class LayerMeter:
     delays no other one's figure.
     """
 
-    def __init__(self, rt: Runtime, *, budget: Budget | None = None, look: float = 1.0) -> None:
-        """`look` is how many seconds may pass before new containers are looked for."""
+    def __init__(
+        self,
+        rt: Runtime,
+        *,
+        budget: Budget | None = None,
+        look: float = 1.0,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        """`look` is how many seconds may pass before new containers are looked for.
+
+        `wait` lets seconds pass that the budget wants, and says whether the meter is being stopped.
+        """
         self._rt = rt
         self._budget = budget or Budget(share=SHARE, burst=_BURST)
         self._look = look
         self._walks: deque[_Walk] = deque()
         self._due: dict[str, float] = {}
         self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -201,23 +212,33 @@ class LayerMeter:
     def _advance(self, turn: _Walk) -> None:
         """Go on with one walk for its turn; one that is not done is put behind the others."""
         for _ in range(_TURN):
-            began = time.thread_time()
-            try:
-                next(turn.under_way)
-            except StopIteration as end:
-                self._finish(turn, end.value)
-                return
-            except OSError as error:
-                log.debug("a layer cannot be measured", container=turn.container_id, error=error)
-                self._due[turn.container_id] = time.monotonic() + PERIOD
-                return
-            finally:
-                used = time.thread_time() - began
-                turn.cost += used
-                pause = self._budget.spend(used)
-            if pause and self._stopping.wait(pause):
+            before = turn.cost
+            more = self._slice(turn)
+            # Also after the last slice: many small layers cost as much as a large one.
+            pause = self._budget.spend(turn.cost - before)
+            if (pause and self._wait(pause)) or not more:
                 return
         self._walks.append(turn)
+
+    def _slice(self, turn: _Walk) -> bool:
+        """Go on with one walk by a slice; gives whether there is more of it."""
+        total = None
+        began = time.thread_time()
+        try:
+            next(turn.under_way)
+        except StopIteration as end:
+            total = end.value
+        except OSError as error:
+            log.debug("a layer cannot be measured", container=turn.container_id, error=error)
+        else:
+            return True
+        finally:
+            turn.cost += time.thread_time() - began
+        if total is None:
+            self._due[turn.container_id] = time.monotonic() + PERIOD
+        else:
+            self._finish(turn, total)
+        return False
 
     def _finish(self, turn: _Walk, total: Sum) -> None:
         self._rt.samples.layers[turn.container_id] = LayerUsage(

@@ -1,7 +1,7 @@
 import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -117,11 +117,15 @@ def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> Contain
     return container
 
 
-def wait_measured(rt: Runtime, container: str) -> LayerUsage:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SECONDS
-    while container not in rt.samples.layers:
-        assert time.monotonic() < end, "the layer was not measured"
+    while not condition():
+        assert time.monotonic() < end, "it has not happened"
         time.sleep(0.01)
+
+
+def wait_measured(rt: Runtime, container: str) -> LayerUsage:
+    wait_until(lambda: container in rt.samples.layers)
     return rt.samples.layers[container]
 
 
@@ -180,6 +184,29 @@ def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runt
         wait_measured(rt, container)
     finally:
         meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> None:
+    container_with_layer(rt, tree.parent / "missing", "broken")
+    containers = [container_with_layer(rt, tree, name) for name in ("one", "two")]
+    pauses: list[float] = []
+
+    def wait(pause: float) -> bool:
+        pauses.append(pause)
+        return False
+
+    meter = LayerMeter(rt, budget=Budget(share=0.5, burst=0, clock=lambda: 0.0), look=0.05, wait=wait)
+    meter.start()
+    try:
+        for container in containers:
+            wait_measured(rt, container)
+        wait_until(lambda: len(pauses) == 3)
+    finally:
+        meter.stop()
+
+    assert pauses[0] > 0
+    assert pauses == sorted(set(pauses))
 
 
 @pytest.mark.usefixtures("no_mounts")

@@ -185,16 +185,24 @@ class LayerMeter:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                with deadline.entered(self._scope):
-                    self._begin_due()
-            except ShimError as error:
-                log.debug("no layer is measured", error=error)
             until = time.monotonic() + self._look
-            while self._walks and time.monotonic() < until and not self._stopping.is_set():
-                self._advance(self._walks.popleft())
+            try:
+                self._measure()
+            except Exception:  # without this thread every layer would keep its last figure in silence
+                log.exception("measuring layers failed, and goes on")
             if self._rt.samples.started.wait(max(0.0, until - time.monotonic())):
                 self._rt.samples.started.clear()
+
+    def _measure(self) -> None:
+        """Look for layers that are due, and measure until it is time to look again."""
+        try:
+            with deadline.entered(self._scope):
+                self._begin_due()
+        except ShimError as error:
+            log.debug("no layer is measured", error=error)
+        until = time.monotonic() + self._look
+        while self._walks and time.monotonic() < until and not self._stopping.is_set():
+            self._advance(self._walks.popleft())
 
     def _begin_due(self) -> None:
         now = time.monotonic()
@@ -208,6 +216,8 @@ class LayerMeter:
             begun = _Walk(key, upper, walk(upper))
             # What has no figure at all goes first.
             (self._walks.append if key in self._due else self._walks.appendleft)(begun)
+            # Unless it says otherwise at its end, also when it fails.
+            self._due[key] = now + PERIOD
 
     def _advance(self, turn: _Walk) -> None:
         """Go on with one walk for its turn; one that is not done is put behind the others."""
@@ -222,22 +232,19 @@ class LayerMeter:
 
     def _slice(self, turn: _Walk) -> bool:
         """Go on with one walk by a slice; gives whether there is more of it."""
-        total = None
         began = time.thread_time()
         try:
             next(turn.under_way)
         except StopIteration as end:
-            total = end.value
+            total: Sum = end.value
         except OSError as error:
             log.debug("a layer cannot be measured", container=turn.container_id, error=error)
+            return False
         else:
             return True
         finally:
             turn.cost += time.thread_time() - began
-        if total is None:
-            self._due[turn.container_id] = time.monotonic() + PERIOD
-        else:
-            self._finish(turn, total)
+        self._finish(turn, total)
         return False
 
     def _finish(self, turn: _Walk, total: Sum) -> None:

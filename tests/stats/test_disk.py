@@ -210,6 +210,29 @@ def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> N
 
 
 @pytest.mark.usefixtures("no_mounts")
+def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
+    failed: list[Path] = []
+
+    def walking(top: Path) -> Generator[None, None, Sum]:
+        if not failed:
+            failed.append(top)
+            raise ValueError("unforeseen")
+        return (yield from walk(top))
+
+    monkeypatch.setattr(module, "walk", walking)
+    monkeypatch.setattr(module, "PERIOD", 0.05)
+    meter = LayerMeter(rt, look=0.05)
+    meter.start()
+    try:
+        wait_until(lambda: rt.samples.layers.keys() == containers)
+    finally:
+        meter.stop()
+
+    assert failed == [tree]
+
+
+@pytest.mark.usefixtures("no_mounts")
 def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> None:
     meter = LayerMeter(rt, look=1000)
     meter.start()

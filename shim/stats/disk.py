@@ -81,10 +81,11 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     first = top.stat()
     found = [first.st_blocks * _BLOCK, 1]
     linked: set[int] = set()
-    waiting = [str(top)]
+    waiting = [(str(top), first.st_ino)]
     seen = 0
     while waiting:
-        for entry in _entries(waiting.pop()):
+        directory, number = waiting.pop()
+        for entry in _entries(directory, device=first.st_dev, number=number):
             seen += 1
             if seen % _SLICE == 0:
                 yield
@@ -93,7 +94,7 @@ def walk(top: Path) -> Generator[None, None, Sum]:
                 continue
             is_directory = entry.is_dir(follow_symlinks=False)
             if is_directory:
-                waiting.append(entry.path)
+                waiting.append((f"{directory}/{entry.name}", status.st_ino))
             elif status.st_nlink > 1:
                 linked.add(status.st_ino)
             found[0] += status.st_blocks * _BLOCK
@@ -101,12 +102,24 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     return Sum(*found)
 
 
-def _entries(directory: str) -> Generator[os.DirEntry[str], None, None]:
+def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
+    """Give what is in a directory, of which device and inode number were seen before.
+
+    A container may have put a link into its place meanwhile, or into that of one above: nothing outside is read.
+    """
     try:
-        with os.scandir(directory) as entries:
-            yield from entries
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:  # vanished, or its path is longer than the kernel takes
         return
+    try:
+        found = os.fstat(opened)
+        if (found.st_dev, found.st_ino) == (device, number):
+            with os.scandir(opened) as entries:
+                yield from entries
+    except OSError:
+        return
+    finally:
+        os.close(opened)
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:

@@ -85,6 +85,24 @@ def test_what_vanishes_is_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     assert 1 <= finished(walking).inodes <= 4
 
 
+@pytest.mark.parametrize(("slices", "inodes"), [(1, 2), (2, 3)], ids=["the directory", "one above"])
+def test_a_link_in_the_place_of_a_directory_is_not_followed(
+    tmp_path: Path, slices: int, inodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLICE", 1)
+    (tmp_path / "top/a/b").mkdir(parents=True)
+    (tmp_path / "outside/b").mkdir(parents=True)
+    for number in range(50):
+        (tmp_path / "outside/b" / str(number)).touch()
+    walking = walk(tmp_path / "top")
+    for _ in range(slices):
+        next(walking)
+    (tmp_path / "top/a").rename(tmp_path / "elsewhere")
+    (tmp_path / "top/a").symlink_to(tmp_path / "outside")
+
+    assert finished(walking).inodes == inodes
+
+
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         total(tmp_path / "nothing")

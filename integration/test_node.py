@@ -18,7 +18,7 @@ from integration.node.box import OUTSIDE, Node
 from integration.node.engine import Engine, answers
 from integration.node.images import image_id, load, pause_image
 from integration.node.registry import Registry
-from integration.waiting import wait_until
+from integration.waiting import exit_code, wait_until
 
 
 @contextmanager
@@ -166,11 +166,10 @@ def test_a_pod_network_reaches_the_node_and_the_outside(engine: Engine, images: 
         pid = engine.api.inspect_container(container)["State"]["Pid"]
         result = cni("ADD", configuration, container=container, pid=pid, dirs=node_dirs)
         address = result["ips"][0]["address"].partition("/")[0]
-        ping = engine.api.exec_create(container, ["ping", "-c", "1", "-W", "5", "192.0.2.1"])["Id"]
-        engine.api.exec_start(ping)
+        pinged = exit_code(engine.api, container, ["ping", "-c", "1", "-W", "5", "192.0.2.1"])
         from_node = subprocess.run(["ip", "route", "get", address], check=True, capture_output=True)
         cni("DEL", configuration, container=container, pid=pid, dirs=node_dirs)
-        assert engine.api.exec_inspect(ping)["ExitCode"] == 0
+        assert pinged == 0
     subprocess.run(["ip", "link", "delete", "smoke0"], check=True)
 
     assert b"smoke0" in from_node.stdout

@@ -1,9 +1,11 @@
-"""Waiting for what nothing announces."""
+"""Waiting for what nothing announces, and for commands in containers."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
+
+import docker
 
 T = TypeVar("T")
 
@@ -19,3 +21,11 @@ def wait_until(condition: Callable[[], T], seconds: float = 15.0) -> T:
         assert time.monotonic() < deadline, f"not within {seconds:g} s; the last answer was {value!r}"
         time.sleep(_TICK_SECONDS)
     return value
+
+
+def exit_code(api: docker.APIClient, container: str, command: Sequence[str]) -> int:
+    """Run a command in a container through Docker alone. Without its output: the SDK never closes that stream."""
+    exec_id = api.exec_create(container, list(command))["Id"]
+    api.exec_start(exec_id, detach=True)
+    wait_until(lambda: api.exec_inspect(exec_id)["ExitCode"] is not None)
+    return int(api.exec_inspect(exec_id)["ExitCode"])

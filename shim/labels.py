@@ -9,7 +9,8 @@ Three kinds of labels are written:
 * the CRI labels themselves, so that `docker ps --filter label=...` works.
 
 Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
-the truth alone, and a container is ours only when its *name*, which no image can set, has our prefix too.
+the truth alone, and neither they nor the prefix of a name, which other Docker shims give too, tell whose one is.
+What no image can set, and what those shims never send, is `HostConfig.Init`: ours have it as false.
 """
 
 from collections.abc import Mapping
@@ -45,8 +46,16 @@ def is_reserved(key: str) -> bool:
     return key in RESERVED or key.startswith(OWN_PREFIX)
 
 
-def is_ours(name: str, labels: dict[str, str]) -> bool:
-    """Whether the container of this Docker name (with or without its slash) was made by us."""
+def is_ours(name: str, labels: dict[str, str], *, init: bool | None) -> bool:
+    """Whether the container of this Docker name (with or without its slash) was made by us.
+
+    `init` is that of its inspect: we send false for all of ours, cri-dockerd leaves it to the daemon.
+    """
+    return init is False and may_be_ours(name, labels)
+
+
+def may_be_ours(name: str, labels: dict[str, str]) -> bool:
+    """Whether what a list tells leaves it possible that a container was made by us: its image may have the label."""
     return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
 
 

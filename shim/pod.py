@@ -66,6 +66,14 @@ def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
     return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
 
 
+def cgroupns_mode(rt: Runtime) -> str:
+    """Give the CgroupnsMode of what is not privileged.
+
+    Said on cgroup v2, since a daemon may have the host's for all (`default-cgroupns-mode`); on v1 the daemon decides.
+    """
+    return "private" if rt.facts.info().cgroup_version == "2" else ""
+
+
 def docker_log(config: Config) -> JsonObject:
     """LogConfig of every container: files of bounded size from which the CRI log is copied.
 

@@ -47,8 +47,12 @@ def restore_limits(rt: Runtime) -> None:
 
 
 def end_orphaned_plugins(rt: Runtime) -> None:
-    """End the CNI plugins that an earlier server left running; before any of this server's is run."""
-    end_orphans({checkpoint.sandbox_id for checkpoint in rt.checkpoints.all()})
+    """End the CNI plugins that an earlier server left running; before any of this server's is run.
+
+    A pod is not ready until its ADD has succeeded, and not any more before its DEL begins. What works for one that is
+    ready was left running on purpose, such as the DHCP client of its address.
+    """
+    end_orphans({checkpoint.sandbox_id for checkpoint in rt.checkpoints.all() if not checkpoint.ready})
 
 
 def remove_orphaned_files(rt: Runtime) -> None:

@@ -177,14 +177,23 @@ def test_a_sandbox_is_told_from_a_container_whatever_their_names_and_images() ->
 
 
 @pytest.mark.parametrize(
-    ("name", "tags", "ours"),
+    ("name", "tags", "init", "ours"),
     [
-        ("k8s_nginx_web_shop_u_0", {labels.CONFIG: "{}"}, True),
-        ("/k8s_POD_web_shop_u_0", {labels.CONFIG: "{}"}, True),
-        ("k8s_nginx_web_shop_u_0", {labels.TYPE: "container"}, False),
-        ("builder", {labels.CONFIG: "{}"}, False),
+        ("k8s_nginx_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
+        ("/k8s_POD_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
+        ("k8s_nginx_web_shop_u_0", {labels.TYPE: "container"}, False, False),
+        ("builder", {labels.CONFIG: "{}"}, False, False),
+        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, None, False),
+        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, True, False),
     ],
-    ids=["container", "sandbox with slash", "of cri-dockerd", "label of an image"],
+    ids=["container", "sandbox with slash", "no label", "no name", "label of an image", "with an init"],
 )
-def test_ours_is_what_has_our_name_and_our_label(name: str, tags: dict[str, str], ours: bool) -> None:
-    assert labels.is_ours(name, tags) is ours
+def test_ours_is_what_has_our_name_our_label_and_no_init(
+    name: str, tags: dict[str, str], init: bool | None, ours: bool
+) -> None:
+    assert labels.is_ours(name, tags, init=init) is ours
+
+
+def test_a_list_cannot_tell_whether_an_image_has_our_label() -> None:
+    assert labels.may_be_ours("/k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"})
+    assert not labels.may_be_ours("/k8s_c_pod_ns_uid_0", {})

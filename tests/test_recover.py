@@ -1,4 +1,5 @@
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -6,9 +7,11 @@ import pytest
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
-from shim.recover import remove_leftover_containers, remove_orphaned_files, restore_limits
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
 from tests.cgroup.trees import new_group_v1
+from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod
@@ -80,3 +83,24 @@ def test_limits_that_a_crash_came_before_are_written(
     restore_limits(rt)
 
     assert Path(path).read_text() == str(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "ended"),
+    [(BEFORE_ADD, True), (RELEASED, True), (CONNECTED, False)],
+    ids=["in its ADD", "behind its DEL", "ready"],
+)
+def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
+    rt: Runtime, checkpoint: SandboxCheckpoint, ended: bool
+) -> None:
+    rt.checkpoints.put(checkpoint)
+    environment = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": checkpoint.sandbox_id}
+    command, pipe = ["/bin/sh", "-c", "echo begun; read _"], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True) as left:
+        assert left.stdout is not None
+        assert left.stdout.readline() == b"begun\n"
+        try:
+            end_orphaned_plugins(rt)
+            assert (left.poll() is not None) == ended
+        finally:
+            left.kill()

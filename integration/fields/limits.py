@@ -1,6 +1,6 @@
 """Limits of containers as the kernel has them: what each field of the CRI becomes in the files of a control group."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 from integration.conftest import Served
 from integration.cri import Cri
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.shares import may_become
 
 MIB = 1 << 20
 ROOT = Path("/sys/fs/cgroup")
@@ -23,12 +24,22 @@ class Case:
 
     asked: dict[str, Any]
     v1: dict[str, str]
-    v2: dict[str, str]
+    v2: dict[str, str | Callable[[str], bool]]
+    """A text, or what holds of it."""
 
     @property
-    def files(self) -> dict[str, str]:
-        """What the files of this machine's version say."""
+    def files(self) -> Iterable[str]:
+        """The files of this machine's version."""
         return self.v2 if V2 else self.v1
+
+    def differing(self, found: dict[str, str]) -> dict[str, str]:
+        """Of what files say, what is not as asked for."""
+        wanted = self.v2 if V2 else self.v1
+        return {name: text for name, text in found.items() if not _holds(wanted[name], text)}
+
+
+def _holds(wanted: str | Callable[[str], bool], text: str) -> bool:
+    return text == wanted if isinstance(wanted, str) else wanted(text)
 
 
 CASES = {
@@ -43,7 +54,11 @@ CASES = {
         v2={"cpu.max": "25000 100000"},
     ),
     "no cpu quota": Case(asked={"cpu_quota": -1}, v1={"cpu.cfs_quota_us": "-1"}, v2={"cpu.max": "max 100000"}),
-    "cpu shares": Case(asked={"cpu_shares": 512}, v1={"cpu.shares": "512"}, v2={}),
+    "cpu shares": Case(
+        asked={"cpu_shares": 512},
+        v1={"cpu.shares": "512"},
+        v2={"cpu.weight": lambda text: may_become(512, weight=int(text))},
+    ),
     "cpus": Case(asked={"cpuset_cpus": "0"}, v1={"cpuset.cpus": "0"}, v2={"cpuset.cpus": "0"}),
     "memory nodes": Case(asked={"cpuset_mems": "0"}, v1={"cpuset.mems": "0"}, v2={"cpuset.mems": "0"}),
     "memory": Case(
@@ -94,6 +109,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "oom score": ({"oom_score_adj": 1001}, "oom_score_adj 1001"),
     "huge pages": ({"hugepage_limits": [pb.HugepageLimit(page_size="some")]}, "hugepage_limits[0].page_size 'some'"),
     "no tasks": ({"unified": {"pids.max": "0"}}, "unified['pids.max']"),
+    "more tasks than there can be": ({"unified": {"pids.max": "4194305"}}, "unified['pids.max']"),
+    "what is no limit": ({"unified": {"memory.reclaim": "1"}}, "'memory.reclaim'"),
     "a path": ({"unified": {"../x": "1"}}, "unified: '../x'"),
     "a path below": ({"unified": {"a/b": "1"}}, "unified: 'a/b'"),
     "an empty key": ({"unified": {"": "1"}}, "unified: ''"),
@@ -121,7 +138,7 @@ def huge_page_files(served: Served, container: str) -> list[Path]:
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
 
 
-def kernel(served: Served, container: str, names: dict[str, str]) -> dict[str, str]:
+def kernel(served: Served, container: str, names: Iterable[str]) -> dict[str, str]:
     """What these files say now."""
     return {name: path_of(served, container, name).read_text().strip() for name in names}
 

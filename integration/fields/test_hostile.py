@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from integration.conftest import Images, Served
 from integration.cri import container_config, pod_config
 from integration.pods.kubelet import Kubelet, Pod, failure, secured, unused_name, wait_image
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 NUL = "a\0b"
@@ -153,4 +154,32 @@ def test_a_container_of_such_an_image_that_is_not_a_pods_is_not_listed(served: S
         served.cri.remove(marker)
     finally:
         api.remove_container(stranger, force=True)
+        api.remove_image(reference, force=True)
+
+
+def test_a_container_of_such_an_image_that_another_shim_made_is_not_taken_for_ours(
+    kubelet: Kubelet, pod: Pod, images: Images, served: Served
+) -> None:
+    """With the name that cri-dockerd gives, and its own labels over those of the image."""
+    reference = "node.test/imitating:3"
+    config = '{"metadata": {"name": "forged", "attempt": 9}, "labels": {"app": "forged"}}'
+    images.load(reference, {"Labels": {"io.pydockershim.config": config}})
+    labels = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": pod.id, "app": "theirs"}
+    name, api = unused_name("theirs"), served.engine.api
+    other = api.create_container(
+        reference,
+        ["sleep", "60"],
+        name=f"k8s_{name}_pod_ns_uid_0",
+        labels=labels,
+        host_config=api.create_host_config(network_mode=f"container:{pod.id}"),
+    )["Id"]
+    try:
+        api.start(other)
+        wait_until(lambda: [one.state for one in kubelet.cri.containers(id=other)] == [pb.CONTAINER_RUNNING])
+        [listed] = kubelet.cri.containers(id=other)
+        assert (listed.metadata, listed.pod_sandbox_id) == (pb.ContainerMetadata(name=name), pod.id)
+        assert listed.labels["app"] == "theirs"
+        assert kubelet.cri.container_status(other).metadata == pb.ContainerMetadata(name=name)
+    finally:
+        api.remove_container(other, force=True)
         api.remove_image(reference, force=True)

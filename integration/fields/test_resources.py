@@ -32,7 +32,7 @@ def test_a_limit_is_in_the_kernel_and_in_the_status(kubelet: Kubelet, pod: Pod, 
 
     kubelet.cri.start(container)
 
-    assert kernel(served, container, case.files) == case.files
+    assert case.differing(kernel(served, container, case.files)) == {}
     assert told(kubelet.cri, container, case.asked) == case.asked
 
 
@@ -59,6 +59,13 @@ def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubel
     floor = int(Path(f"/proc/{served.engine.daemon.pid}/oom_score_adj").read_text())
     assert score in {-997, floor}
     assert told(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": score}
+
+
+def test_an_oom_score_is_exactly_that(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    container = kubelet.started(pod, linux=limited(oom_score_adj=500))
+
+    assert Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text() == "500\n"
+    assert told(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": 500}
 
 
 def test_what_somebody_else_changes_is_told(kubelet: Kubelet, pod: Pod, served: Served) -> None:

@@ -99,6 +99,8 @@ def _huge(path: Path) -> None:
         file.truncate(1 << 30)
 
 
+BAD_RULE = {"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 0, "value": 0, "op": "=="}]}
+
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda _: None, "No such file"),
     "empty": (lambda path: path.touch(), "not valid"),
@@ -111,6 +113,18 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown action": (
         lambda path: path.write_text('{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "DENY"}]}'),
         "syscalls[0].action",
+    ),
+    "unknown operator": (
+        lambda path: path.write_text(json.dumps(NO_MKDIR | {"syscalls": [BAD_RULE]})),
+        "syscalls[0].args[0].op",
+    ),
+    "both kinds of architectures": (
+        lambda path: path.write_text(
+            json.dumps(
+                NO_MKDIR | {"architectures": ["SCMP_ARCH_X86_64"], "archMap": [{"architecture": "SCMP_ARCH_X86_64"}]},
+            )
+        ),
+        "architectures and archMap exclude each other",
     ),
     "FIFO": (_fifo, "not a regular file"),
     "directory": (lambda path: path.mkdir(), "not a regular file"),

@@ -15,7 +15,7 @@ from integration.pods.kubelet import Kubelet, Pod, unused_name
 from integration.streaming.api_server import ApiServer
 from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers
-from integration.waiting import wait_until
+from integration.waiting import exit_code, wait_until
 from shim.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
 
 MIB = 1 << 20
@@ -165,19 +165,11 @@ def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[s
     api_server.pods["old"] = sandbox
     wait_until(lambda: served.cri.sandboxes(id=sandbox))
     # kubectl gives up at the first refusal.
-    wait_until(lambda: not exit_code(served, server, f"nc -w 5 127.0.0.1 {ECHO} </dev/null"))
+    wait_until(lambda: not exit_code(served.engine.api, server, ["sh", "-c", f"nc -w 5 127.0.0.1 {ECHO} </dev/null"]))
     yield sandbox
     api.remove_container(server, force=True)
     served.cri.stop(sandbox)
     served.cri.remove(sandbox)
-
-
-def exit_code(served: Served, container: str, script: str) -> int:
-    """Run a script in a container that is not of the CRI."""
-    api = served.engine.api
-    exec_id = api.exec_create(container, ["sh", "-c", script])["Id"]
-    api.exec_start(exec_id)
-    return int(api.exec_inspect(exec_id)["ExitCode"])
 
 
 @pytest.mark.usefixtures("old_pod")

@@ -66,7 +66,12 @@ class Pods:
         metadata = pb.PodSandboxMetadata(name=unused_name("pod"), namespace="view", uid="u")
         tags = labels.sandbox_labels(pb.PodSandboxConfig(metadata=metadata), runtime_handler="")
         made = self._api.create_container(
-            self._image, ["sleep", "3600"], name=sandbox_name(metadata), labels=dict(tags), network_disabled=True
+            self._image,
+            ["sleep", "3600"],
+            name=sandbox_name(metadata),
+            labels=dict(tags),
+            network_disabled=True,
+            host_config=self._api.create_host_config(init=False),
         )
         return str(made["Id"])
 

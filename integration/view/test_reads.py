@@ -82,5 +82,5 @@ def create(engine: DockerEngine, pods: list[Pod], number: int, image: str) -> st
     pod = pods[number % len(pods)]
     config = container_config(f"c-{number}", image=image)
     tags = labels.container_labels(config, sandbox_id=pod.id, log_path="")
-    body = {"Image": image, "Cmd": ["true"], "Labels": tags, "HostConfig": {"NetworkMode": "none"}}
+    body = {"Image": image, "Cmd": ["true"], "Labels": tags, "HostConfig": {"NetworkMode": "none", "Init": False}}
     return engine.create_container(name=container_name(config.metadata, pod=pod.config.metadata), body=body)

@@ -7,6 +7,7 @@ runs the server it ends them too; a crash elsewhere ends the server alone.
 import os
 import select
 import signal
+import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,28 +15,27 @@ from pathlib import Path
 import structlog
 
 END_SECONDS = 5.0
-"""For what was killed to be gone. A process inside an uninterruptible system call is not waited for longer."""
-
-_ROUNDS = 5
-"""One may have started a child while it was being killed."""
+"""For all that was killed to be gone. Processes inside an uninterruptible system call are not waited for longer."""
 
 log = structlog.get_logger(__name__)
 
 
 def end_orphans(container_ids: Collection[str], *, proc: Path = Path("/proc")) -> None:
-    """Kill every plugin, and what it has started, that works for one of these sandboxes, and wait until it is gone.
+    """Kill every plugin, and what it has started, that works for one of these sandboxes.
 
-    They are known by the environment that plugins are given and that their children inherit. To be called before any
-    plugin is run, since nothing tells ours from others.
+    Waits until they are gone, 5 s at most for all of them together. They are known by the environment that plugins are
+    given and that their children inherit. To be called before any plugin is run, since nothing tells ours from others.
     """
-    for _ in range(_ROUNDS):
+    give_up = time.monotonic() + END_SECONDS
+    gone = True
+    while gone:  # again: one may have started a child while it was being killed
         with ExitStack() as opened:
             handles = [handle for pid in _pids(container_ids, proc) if (handle := _killed(pid, container_ids, proc))]
             for handle in handles:
                 opened.callback(os.close, handle)
             if not handles:
                 return
-            _wait_gone(handles)
+            gone = _wait_gone(handles, give_up=give_up)
     log.error("cni plugins of an earlier server do not end although they were killed")
 
 
@@ -71,8 +71,14 @@ def _killed(pid: int, container_ids: Collection[str], proc: Path) -> int | None:
     return None
 
 
-def _wait_gone(handles: list[int]) -> None:
+def _wait_gone(handles: list[int], *, give_up: float) -> bool:
+    """Whether all have ended by then, a time of the monotonic clock."""
+    poll = select.poll()
     for handle in handles:
-        poll = select.poll()
         poll.register(handle, select.POLLIN)
-        poll.poll(END_SECONDS * 1000)
+    left = len(handles)
+    while left and (seconds := give_up - time.monotonic()) > 0:
+        for handle, _ in poll.poll(seconds * 1000):
+            poll.unregister(handle)
+            left -= 1
+    return not left

@@ -85,6 +85,7 @@ def _surroundings(
         resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         cgroup_parent=pod.docker_cgroup_parent(rt, sandbox.config),
+        cgroupns_mode=pod.cgroupns_mode(rt),
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),

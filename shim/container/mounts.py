@@ -43,6 +43,12 @@ def docker_mount(mount: pb.Mount, *, field: str, api_version: tuple[int, int], r
     return {**docker, "BindOptions": options} if options else docker
 
 
+def docker_image_mount(mount: pb.Mount, found: JsonObject, *, field: str) -> JsonObject:
+    """Complete the mount of an image that was found on the node with its place in the container."""
+    _refuse_what_docker_cannot(mount, field=field)
+    return {**found, "Target": container_path(mount)}
+
+
 def container_path(mount: pb.Mount) -> str:
     """Where a mount is seen, without `..` and the like; a relative path begins at the root."""
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))

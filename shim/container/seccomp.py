@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -33,18 +33,109 @@ _Action = Literal[
     "SCMP_ACT_TRAP",
 ]
 
+_Operator = Literal[
+    "SCMP_CMP_EQ",
+    "SCMP_CMP_GE",
+    "SCMP_CMP_GT",
+    "SCMP_CMP_LE",
+    "SCMP_CMP_LT",
+    "SCMP_CMP_MASKED_EQ",
+    "SCMP_CMP_NE",
+]
+
+_Architecture = Literal[
+    "SCMP_ARCH_AARCH64",
+    "SCMP_ARCH_ARM",
+    "SCMP_ARCH_LOONGARCH64",
+    "SCMP_ARCH_M68K",
+    "SCMP_ARCH_MIPS",
+    "SCMP_ARCH_MIPS64",
+    "SCMP_ARCH_MIPS64N32",
+    "SCMP_ARCH_MIPSEL",
+    "SCMP_ARCH_MIPSEL64",
+    "SCMP_ARCH_MIPSEL64N32",
+    "SCMP_ARCH_PARISC",
+    "SCMP_ARCH_PARISC64",
+    "SCMP_ARCH_PPC",
+    "SCMP_ARCH_PPC64",
+    "SCMP_ARCH_PPC64LE",
+    "SCMP_ARCH_RISCV64",
+    "SCMP_ARCH_S390",
+    "SCMP_ARCH_S390X",
+    "SCMP_ARCH_SH",
+    "SCMP_ARCH_SHEB",
+    "SCMP_ARCH_X32",
+    "SCMP_ARCH_X86",
+    "SCMP_ARCH_X86_64",
+]
+
+_Flag = Literal[
+    "SECCOMP_FILTER_FLAG_LOG",
+    "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
+    "SECCOMP_FILTER_FLAG_TSYNC",
+    "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
+]
+
+_Unsigned = Annotated[int, msgspec.Meta(ge=0)]
+_KernelVersion = Annotated[str, msgspec.Meta(pattern=r"\A([0-9]+\.[0-9]+)?\Z")]
+
+
+class _Argument(msgspec.Struct, rename="camel"):
+    op: _Operator
+    index: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
+    value: _Unsigned = 0
+    value_two: _Unsigned = 0
+
+    def __post_init__(self) -> None:
+        if max(self.value, self.value_two) >> 64:
+            raise ValueError("value and valueTwo have 64 bits")
+
+
+class _Filter(msgspec.Struct, rename="camel"):
+    """When Docker takes a rule, by what the container and the node have."""
+
+    arches: list[str] | None = None
+    caps: list[str] | None = None
+    min_kernel: _KernelVersion | None = None
+
 
 class _Rule(msgspec.Struct, rename="camel"):
     action: _Action
+    name: str | None = None
     names: list[str] | None = None
+    args: list[_Argument] | None = None
+    errno_ret: _Unsigned | None = None
+    comment: str | None = None
+    includes: _Filter | None = None
+    excludes: _Filter | None = None
+
+    def __post_init__(self) -> None:
+        if self.name and self.names:
+            raise ValueError("name and names exclude each other")
+
+
+class _ArchitectureFamily(msgspec.Struct, rename="camel"):
+    architecture: _Architecture
+    sub_architectures: list[_Architecture] | None = None
 
 
 class _Profile(msgspec.Struct, rename="camel"):
-    """What is checked of a profile; Docker and runc check the rest, and start no container that fails that."""
+    """A profile in Docker's dialect of the OCI's. Other keys are let through: Docker passes over what it does not know.
+
+    The flags are those of the OCI runtime specification, and TSYNC, which runc takes too.
+    """
 
     default_action: _Action
     """To Docker an empty one means no seccomp at all."""
+    default_errno_ret: _Unsigned | None = None
+    architectures: list[_Architecture] | None = None
+    arch_map: list[_ArchitectureFamily] | None = None
+    flags: list[_Flag] | None = None
     syscalls: list[_Rule] | None = None
+
+    def __post_init__(self) -> None:
+        if self.architectures and self.arch_map:
+            raise ValueError("architectures and archMap exclude each other")
 
 
 def seccomp_options(

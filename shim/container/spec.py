@@ -36,6 +36,8 @@ class Surroundings:
     api_version: tuple[int, int]
     cgroup_parent: str
     """In Docker's form."""
+    cgroupns_mode: str
+    """Of a container that is not privileged."""
     runtime: str
     oom_score_adj: int
     recursive_read_only: bool
@@ -114,7 +116,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "ReadonlyPaths": list(context.readonly_paths),
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
-        # A daemon-wide `init: true` must not put a process of Docker's in front.
+        # A daemon-wide `init: true` must not put a process of Docker's in front. Also a sign of ours: `shim.labels`.
         "Init": False,
     }
 
@@ -138,7 +140,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
         "IpcMode": "host" if options.ipc == pb.NODE else pause,
         "PidMode": pid[options.pid],
         "UTSMode": "host" if around.host_network else "",
-        "CgroupnsMode": "host" if context.privileged else "",
+        "CgroupnsMode": "host" if context.privileged else around.cgroupns_mode,
         # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
         "UsernsMode": "host",
     }
@@ -146,7 +148,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
 
 def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
     docker = [
-        {**around.image_mounts[index], "Target": mounts.container_path(mount)}
+        mounts.docker_image_mount(mount, around.image_mounts[index], field=f"config.mounts[{index}]")
         if index in around.image_mounts
         else mounts.docker_mount(
             mount,

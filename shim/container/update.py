@@ -1,11 +1,12 @@
 """UpdateContainerResources."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
 from shim.container.cgroup import check_possible, group_to_write, wanted_resources, writes_beyond_docker
@@ -17,6 +18,7 @@ from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 
 FIELD = "linux"
+MEMORY_FILE = "memory.max"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,9 @@ class Former:
 def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.LinuxContainerResources) -> None:
     """Change the limits of a created or running container, all or none; what is 0 or empty stays as it is.
 
-    A created container gets them when it is started. The OOM score is not among them: Docker cannot change it, and the
-    kubelet never does. FailedPrecondition for a container that has ended, and for a memory limit below what it uses.
+    A created container gets them when it is started. An OOM score is passed over: Docker cannot change it, and
+    containerd does not either. FailedPrecondition for a container that has ended, and for a memory limit below what it
+    uses.
     """
     known = rt.view.container(container_id).id
     with rt.locks.hold(("limits", known)):
@@ -46,7 +49,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
         group = group_to_write(rt, record, wanted)
         writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
         check_there(writes)
-        _check_usage(linux.memory_limit_in_bytes, group, record)
+        _check_usage(linux, group, record)
         body = update_fields(linux, wanted=wanted)
         with Rollback(f"update of container {record.id}") as rollback:
             rollback.undo(
@@ -67,14 +70,25 @@ def _current(rt: Runtime, container_id: str) -> ContainerRecord:
     return record
 
 
-def _check_usage(limit: int, group: Group | None, record: ContainerRecord) -> None:
+def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record: ContainerRecord) -> None:
     """Refuse what would make the kernel kill: page cache that is not in use it gives back, the rest it cannot."""
-    memory = group.memory() if group and limit > 0 else None
-    if memory is not None and memory.working_set > limit:
-        raise FailedPrecondition(
-            f"{FIELD}.memory_limit_in_bytes {limit} is less than the {memory.working_set} bytes container {record.id}"
-            f" uses now ({memory.usage} with page cache)"
-        )
+    limits = list(_memory_limits(linux))
+    memory = group.memory() if group and limits else None
+    for field, limit in limits:
+        if memory is not None and memory.working_set > limit:
+            raise FailedPrecondition(
+                f"{FIELD}.{field} {limit} is less than the {memory.working_set} bytes container {record.id}"
+                f" uses now ({memory.usage} with page cache)"
+            )
+
+
+def _memory_limits(linux: pb.LinuxContainerResources) -> Iterator[tuple[str, int]]:
+    """Field and bytes of each limit of memory that an update sets. They are written one after the other."""
+    if linux.memory_limit_in_bytes > 0:
+        yield "memory_limit_in_bytes", linux.memory_limit_in_bytes
+    limit = bytes_from_limit(linux.unified.get(MEMORY_FILE, "max"))
+    if limit is not None:
+        yield f"unified[{MEMORY_FILE!r}]", limit
 
 
 def _former(rt: Runtime, record: ContainerRecord, group: Group | None, writes: Sequence[Write]) -> Former:

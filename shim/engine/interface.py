@@ -110,6 +110,8 @@ class HostSettings(Answer, frozen=True):
     pids_limit: int | None = None
     log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
+    init: bool | None = None
+    """None where whoever made the container left it to the daemon."""
 
 
 class ContainerInspect(Answer, frozen=True):

@@ -43,14 +43,18 @@ class _Place:
 
 
 def written_tail(log: int, path: Path) -> Tail | None:
-    """Read the end of the CRI log `log` (open at `path`), and of what it was rotated to. None for an empty one."""
+    """Read the end of the CRI log `log` (open at `path`), and of what it was rotated to. None where there is no line.
+
+    What others have written, behind the lines or to a file beside the log, is passed over.
+    """
     last: Written | None = None
     run: list[int] = []
     for group in _groups(log, path):
         lines = group.split(b"\n")[:-1]
-        last = last or read_head(lines[-1])
+        while lines and (last := last or read_head(lines[-1])) is None:
+            lines.pop()
         if last is None:
-            return None
+            continue
         here, complete = _run_in(lines, last)
         run = here + run
         if complete:

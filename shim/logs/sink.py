@@ -102,13 +102,17 @@ def cut_torn_line(fd: int) -> None:
 def rotated_logs(path: Path) -> list[Path]:
     """What the kubelet, or whoever rotates, has renamed the log to, newest first.
 
-    What is compressed is older than what is not: the kubelet's compressed files are as young as their compression.
+    What else has such a name, a directory or a link of somebody's, is passed over. What is compressed is older than
+    what is not: the kubelet's compressed files are as young as their compression.
     """
     found = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for entry in entries:
-            if entry.name.startswith(f"{path.name}.") and not entry.name.endswith(".tmp"):
-                with suppress(FileNotFoundError):
-                    age = (not entry.name.endswith(COMPRESSED), entry.stat(follow_symlinks=False).st_mtime_ns)
+            if not entry.name.startswith(f"{path.name}.") or entry.name.endswith(".tmp"):
+                continue
+            with suppress(FileNotFoundError):
+                seen = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(seen.st_mode):
+                    age = (not entry.name.endswith(COMPRESSED), seen.st_mtime_ns)
                     found.append((age, Path(entry.path)))
     return [found_path for _, found_path in sorted(found, reverse=True)]

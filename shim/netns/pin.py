@@ -9,7 +9,7 @@ agents in mount namespaces of their own see the same pins, and hold none back wh
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +20,21 @@ from shim.netns.syscalls import bind_mount, share_mount, unmount
 _OWN = Path("/proc/self/ns/net")
 
 
-def ensure_pinned(path: Path, *, pid: int) -> None:
+class ProcessEnded(FailedPrecondition):
+    """The process whose namespace was to be pinned has ended; its pid may be another's by now."""
+
+
+def ensure_pinned(path: Path, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
     """Pin the network namespace of process `pid` on the file `path`; done already is fine.
 
-    FailedPrecondition if the process has ended, lives in our own namespace (a pod of the host network, or a
-    pid that was given to another process), or if `path` pins another namespace.
+    `confirmed` tells, once the namespace is open, whether that still is the process that is meant. ProcessEnded if it
+    is not, or has ended; FailedPrecondition if it lives in our own namespace (a pod of the host network, or a pid that
+    was given to another process), or if `path` pins another namespace.
     """
     what = f"pin the network namespace of process {pid} on {path}"
     with failing_as(what), _opened_namespace(pid, what=what) as namespace:
+        if not confirmed():
+            raise ProcessEnded(f"{what}: the process is another one by now")
         if os.path.samestat(os.fstat(namespace), _OWN.stat()):
             raise FailedPrecondition(f"{what}: it is the namespace this server runs in")
         _ensure_shared_directory(path.parent)
@@ -66,11 +73,11 @@ def unpin(path: Path) -> None:
 @contextmanager
 def _opened_namespace(pid: int, *, what: str) -> Iterator[int]:
     if pid <= 0:
-        raise FailedPrecondition(f"{what}: the process is not running")
+        raise ProcessEnded(f"{what}: the process is not running")
     try:
         descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise FailedPrecondition(f"{what}: the process has ended") from error
+        raise ProcessEnded(f"{what}: the process has ended") from error
     try:
         yield descriptor
     finally:

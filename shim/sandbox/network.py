@@ -5,6 +5,7 @@ namespace. ADD adds its result there; DEL runs with what is written there, whate
 then, until it has succeeded once.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,13 @@ def network_intent(
     )
 
 
-def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
-    """Keep the network namespace of the pause process alive on its path, with the loopback interface up."""
+def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
+    """Keep the network namespace of the pause process alive on its path, with the loopback interface up.
+
+    ProcessEnded when the process is not there any more, or not the one that `confirmed` looks for.
+    """
     path = _netns(checkpoint)
-    ensure_pinned(path, pid=pid)
+    ensure_pinned(path, pid=pid, confirmed=confirmed)
     ensure_loopback_up(path)
 
 

@@ -79,6 +79,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         cgroup_parent=pod.docker_cgroup_parent(rt, config),
+        cgroupns_mode=pod.cgroupns_mode(rt),
         runtime=pod.docker_runtime(rt, handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
         docker_log=pod.docker_log(rt.config),

@@ -30,6 +30,7 @@ class Surroundings:
     """The pod's file on the host."""
     cgroup_parent: str
     """In Docker's form."""
+    cgroupns_mode: str
     runtime: str
     oom_score_adj: int
     docker_log: JsonObject
@@ -57,6 +58,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
     context = config.linux.security_context
     return {
         **_namespaces(config),
+        "CgroupnsMode": around.cgroupns_mode,
         "CgroupParent": around.cgroup_parent,
         "Runtime": around.runtime,
         "Sysctls": dict(config.linux.sysctls),
@@ -72,6 +74,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         "Annotations": around.oci_annotations,
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
+        # Also a sign of ours, see `shim.labels`.
         "Init": False,
     }
 

@@ -1,6 +1,7 @@
 """StopPodSandbox."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -8,11 +9,12 @@ from msgspec.structs import replace
 from shim.api.v1 import api_pb2 as pb
 from shim.container.removal import ensure_killed
 from shim.gather import gather
-from shim.netns.pin import unpin
+from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import held_sandbox
 from shim.sandbox.rebuild import checkpoint_of
+from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
 
 
@@ -44,7 +46,9 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
             unpin(network.netns_path(rt, record.id))  # all that can be left of a network nobody knows of
         return
     if record.foreign and record.life.running:
-        network.pin_netns(checkpoint, pid=record.life.pid)
+        # Docker may not know yet that pause has ended: DEL must not work in the namespace of who has its pid now.
+        with suppress(ProcessEnded):
+            network.pin_netns(checkpoint, pid=record.life.pid, confirmed=partial(is_process_of, record))
     # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
     both: list[Callable[[], object]] = [partial(network.release, rt, checkpoint), partial(_stop_pause, rt, record)]
     gather(both)

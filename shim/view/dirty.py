@@ -26,25 +26,20 @@ class Dirty:
         self._closed = False
         self._waiting: dict[str, None] = {}
         self._running: set[str] = set()
-        self._again: set[str] = set()
+        self._again: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
     def mark(self, key: str, *, after: float = 0.0) -> None:
         """Ask for a look that begins after this call, in `after` seconds unless one is due sooner.
 
-        It is one look for all that changes until then.
+        It is one look for all that changes until then. The wait begins at the end of a look that is under way.
         """
         with self._changed:
             if key in self._running:
-                self._again.add(key)
-            elif after and key not in self._waiting:
-                due = time.monotonic() + after
-                self._due[key] = min(due, self._due.get(key, due))
-                self._changed.notify()
+                self._again[key] = min(after, self._again.get(key, after))
             else:
-                self._due.pop(key, None)
-                self._waiting[key] = None
+                self._enqueue(key, after=after)
                 self._changed.notify()
 
     def mark_failed(self, key: str) -> None:
@@ -73,7 +68,7 @@ class Dirty:
             self._repeat(key)
 
     def failed(self, key: str) -> None:
-        """Say that the look at `key` failed; it is tried again later, at once only if it was marked meanwhile."""
+        """Say that the look at `key` failed; it is tried again later, or sooner if it was marked meanwhile."""
         with self._changed:
             self._running.discard(key)
             self._postpone(key)
@@ -113,7 +108,14 @@ class Dirty:
         self._changed.notify()
 
     def _repeat(self, key: str) -> None:
-        if key in self._again:
-            self._again.discard(key)
+        after = self._again.pop(key, None)
+        if after is not None:
+            self._enqueue(key, after=after)
+
+    def _enqueue(self, key: str, *, after: float) -> None:
+        if after and key not in self._waiting:
+            due = time.monotonic() + after
+            self._due[key] = min(due, self._due.get(key, due))
+        else:
             self._due.pop(key, None)
             self._waiting[key] = None

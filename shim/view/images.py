@@ -49,6 +49,15 @@ class ImageIndex:
         others = (_without_tags(other, record.repo_tags) for other in self.records if other.id != record.id)
         return ImageIndex([*others, record])
 
+    def with_name(self, reference: str, record: ImageRecord) -> "ImageIndex":
+        """Give the index with this name, one of `record`'s, as a name of that image and of no other.
+
+        Of all else that the record tells, what the index has of the image is the newer, if it has the image.
+        """
+        part = _only_as(record, references.canonical(reference))
+        known = self._by_id.get(record.id)
+        return self.with_record(part if known is None else _with_names(known, part))
+
     def _by_prefix(self, prefix: str, *, reference: str) -> ImageRecord | None:
         found = [record for record in self.records if record.id.startswith(prefix)]
         if len(found) > 1:
@@ -60,6 +69,22 @@ def _without_tags(record: ImageRecord, tags: Sequence[str]) -> ImageRecord:
     if set(record.repo_tags).isdisjoint(tags):
         return record
     return replace(record, repo_tags=tuple(tag for tag in record.repo_tags if tag not in tags))
+
+
+def _only_as(record: ImageRecord, name: str) -> ImageRecord:
+    """Give the record with this tag and the digests in its repository alone."""
+    repository = references.parse(name).name
+    return replace(
+        record,
+        repo_tags=tuple(tag for tag in record.repo_tags if tag == name),
+        repo_digests=tuple(digest for digest in record.repo_digests if references.parse(digest).name == repository),
+    )
+
+
+def _with_names(record: ImageRecord, other: ImageRecord) -> ImageRecord:
+    tags = dict.fromkeys((*record.repo_tags, *other.repo_tags))
+    digests = dict.fromkeys((*record.repo_digests, *other.repo_digests))
+    return replace(record, repo_tags=tuple(tags), repo_digests=tuple(digests))
 
 
 class ImageDetails:

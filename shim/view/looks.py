@@ -2,13 +2,16 @@
 
 Two inspects of one container that overlap may answer in any order, and nothing in an answer tells which is the newer.
 So one that ends first, or a removal, makes every other look at the same thing worthless: it is repeated, not
-published. Whoever looked because something had changed thus always sees that change.
+published. Whoever looked because something had changed thus always sees that change. A list of all images is not
+repeated for what is learned of one of them meanwhile, or steady pulls would never let a slow one end.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from shim.view.images import ImageIndex
 
 _STEP = 1_000_000
 """Ns by which the two clocks differ when somebody sets one; read one after the other they do by far less."""
@@ -24,7 +27,7 @@ class Moment:
     """`wall` minus the monotonic clock, ns."""
 
     def follows(self, stamp: int, *, now: "Moment") -> bool:
-        """Whether this was after what Docker stamped so. No for certain where the clock was set in between."""
+        """Whether this was after what Docker stamped so; no where the clock was set by more than 1 ms in between."""
         return 0 < stamp < self.wall and abs(self.offset - now.offset) < _STEP
 
 
@@ -37,12 +40,14 @@ def this_moment() -> Moment:
 class Look:
     """One question to Docker that has not been answered."""
 
-    __slots__ = ("began", "overtaken")
+    __slots__ = ("began", "news", "overtaken")
 
     def __init__(self, began: Moment) -> None:
         self.began = began
         self.overtaken = False
         """Whether something newer has been published since the question was asked."""
+        self.news: list[Callable[[ImageIndex], ImageIndex]] = []
+        """What has been learned of single images since then, oldest first, to be put into the answer."""
 
 
 class Looks:
@@ -69,6 +74,11 @@ class Looks:
         """Say that the truth about `key` was published just now: looks under way are worthless."""
         for look in self._under_way.get(key, ()):
             look.overtaken = True
+
+    def tell(self, key: str, news: Callable[[ImageIndex], ImageIndex]) -> None:
+        """Say what part of the truth about `key` is now: looks under way stay good, with this put into them."""
+        for look in self._under_way.get(key, ()):
+            look.news.append(news)
 
     def __len__(self) -> int:
         return len(self._under_way)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TypeVar
 
 from shim import deadline
@@ -33,6 +34,9 @@ SUBSCRIBER_CAPACITY = 4096
 
 IMAGES = "images"
 """The key of looks at the image list; those at containers have the container's id, hexadecimal digits."""
+ONE_IMAGE = "image"
+"""The key of looks at single images. They are repeated for any that ends first, and for a list that begins or ends: so
+what comes of them is newer than what a list under way was asked for."""
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
@@ -225,16 +229,22 @@ class NodeView:
                 self._announcer.release(name)
 
     def refresh_images(self) -> None:
-        """List the images now, and publish them. Raises what the list does; the images stay as they were then."""
+        """List the images now, and publish them. Raises what the list does; the images stay as they were then.
+
+        What has been learned of single images since the list was asked for wins over it.
+        """
         while True:
             with self._looking(IMAGES) as look:
+                with self._changed:
+                    self._looks.overtake(ONE_IMAGE)
                 listed = self._engine.list_images()
                 details = self._image_details.of_listed(self._engine, listed)
                 images = ImageIndex(translate.image_record(image, details.get(image.id)) for image in listed)
                 with self._changed:
                     if not look.overtaken:
                         self._looks.overtake(IMAGES)
-                        self._images = images
+                        self._looks.overtake(ONE_IMAGE)
+                        self._images = reduce(lambda index, news: news(index), look.news, images)
                         return
 
     def refresh_image(self, reference: str) -> ImageRecord | None:
@@ -243,7 +253,7 @@ class NodeView:
         Raises what the inspect does otherwise; the images stay as they were then.
         """
         while True:
-            with self._looking(IMAGES) as look:
+            with self._looking(ONE_IMAGE) as look:
                 try:
                     seen = self._engine.inspect_image(reference)
                 except NotFound:
@@ -251,21 +261,23 @@ class NodeView:
                 record = translate.image_record(seen, seen)
                 with self._changed:
                     if not look.overtaken:
-                        self._looks.overtake(IMAGES)
+                        self._looks.overtake(ONE_IMAGE)
+                        self._looks.tell(IMAGES, partial(ImageIndex.with_record, record=record))
                         self._images = self._images.with_record(record)
                         return record
 
     def confirm_image(self, reference: str, image_id: ImageId) -> ImageRecord | None:
         """Say that Docker has this image under this name now; gives its record if the view has it under the name, too.
 
-        Lists under way are then repeated: they may have begun before Docker had it.
+        Lists under way then show it, too: Docker may have answered them before it had it.
         """
         with self._changed:
             self._availability.wait_available()
             record = self._images.find(reference)
             if record is None or record.id != image_id:
                 return None
-            self._looks.overtake(IMAGES)
+            self._looks.overtake(ONE_IMAGE)
+            self._looks.tell(IMAGES, partial(ImageIndex.with_name, reference=reference, record=record))
             return record
 
     # What only the watcher does
@@ -398,7 +410,10 @@ class NodeView:
             self._seen[container_id] = seen
         shown = as_shown(record, self._logs)
         if record is None or shown is record:
-            if self._held_back.pop(container_id, None) is not None:
+            held_back = self._held_back.pop(container_id, None)
+            if held_back is not None:
+                if record is None:
+                    self._show(container_id, held_back)  # how it ended is known, whoever removed it
                 self._changed.notify_all()
         else:
             self._held_back[container_id] = record

@@ -59,7 +59,11 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     `previous` is the record this container had before.
     """
     name = seen.name.lstrip("/")
-    known = _identified(seen.id, name=name, settings=seen.config, host=seen.host_config, previous=previous)
+    host = seen.host_config
+    ours = labels.is_ours(name, seen.config.labels or {}, init=host.init)
+    # A guess is from a list, which takes some of others for ours.
+    certain = None if previous is None or previous.life.guessed else previous
+    known = _identified(seen.id, name=name, settings=seen.config, host=host, ours=ours, previous=certain)
     if known is None:
         return None
     life = life_from_inspect(seen)
@@ -72,7 +76,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         name=name,
         image_id=ImageId(seen.image),
         stop_signal=seen.config.stop_signal,
-        host=seen.host_config,
+        host=host,
         user=seen.config.user,
         life=life,
         docker_log_path=seen.log_path,
@@ -88,7 +92,8 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
     """Give what a list tells of a pod's container, for as long as its inspect hangs; None for any other."""
     name = name_from_summary(listed)
     settings = ContainerSettings(labels=listed.labels)
-    known = _identified(listed.id, name=name, settings=settings, host=HostSettings(), previous=None)
+    ours = labels.may_be_ours(name, listed.labels or {})
+    known = _identified(listed.id, name=name, settings=settings, host=HostSettings(), ours=ours, previous=None)
     if known is None:
         return None
     life = _life_from_summary(listed)
@@ -207,6 +212,7 @@ def _identified(
     name: str,
     settings: ContainerSettings,
     host: HostSettings,
+    ours: bool,
     previous: Record | None,
 ) -> Record | None:
     """Say who a container is. What was known of one of ours is kept; of a foreign one, a list told only a part."""
@@ -214,10 +220,9 @@ def _identified(
         return None
     if previous is not None and not previous.foreign:
         return previous
-    tags = settings.labels or {}
-    if labels.is_ours(name, tags):
+    if ours:
         try:
-            return _own(container_id, name=name, tags=tags)
+            return _own(container_id, name=name, tags=settings.labels or {})
         except ParseError:
             # A label nobody can read must not hide a pod from Stop and Remove: its name still tells whose it is.
             pass

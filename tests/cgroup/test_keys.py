@@ -1,7 +1,7 @@
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.keys import check_unified, huge_page_limits
+from shim.cgroup.keys import bytes_from_limit, check_unified, huge_page_limits
 from shim.errors import InvalidArgument
 
 GOOD = {
@@ -42,8 +42,21 @@ def test_a_key_that_is_no_file_name(key: str) -> None:
         check_unified({key: "1"}, field="linux.unified")
 
 
-@pytest.mark.parametrize("key", ["cgroup.procs", "cgroup.kill", "cgroup.freeze", "cgroup.subtree_control"])
-def test_files_that_move_or_kill(key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cgroup.procs",
+        "cgroup.kill",
+        "cgroup.freeze",
+        "cgroup.subtree_control",
+        "cgroup.pressure",
+        "memory.reclaim",
+        "cpuset.cpus.partition",
+        "cpu.pressure",
+        "memory.pressure",
+    ],
+)
+def test_files_that_are_no_limits(key: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"linux\.unified: '{key}' is no limit"):
         check_unified({key: "1"}, field="linux.unified")
 
@@ -59,10 +72,36 @@ def test_too_many_keys() -> None:
         check_unified({f"memory.x{number}": "1" for number in range(10_000)}, field="linux.unified")
 
 
-@pytest.mark.parametrize("value", ["0", "00", "-1", "", "ten", "1.5", "1" * 30])
-def test_a_count_of_tasks_nothing_can_run_with(value: str) -> None:
+@pytest.mark.parametrize("value", ["0", "00", "-1", "", "ten", "1.5", "1" * 30, "9" * 19, "4194305", "max\n"])
+def test_a_count_of_tasks_that_cannot_be(value: str) -> None:
     with pytest.raises(InvalidArgument, match=r"linux\.unified\['pids\.max'\] .* is neither"):
         check_unified({"pids.max": value}, field="linux.unified")
+
+
+def test_the_most_tasks_there_can_be() -> None:
+    check_unified({"pids.max": "4194304"}, field="linux.unified")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("max", None),
+        ("4096", 4096),
+        (" 16M\n", 16 << 20),
+        ("1g", 1 << 30),
+        ("0x1000K", 4 << 20),
+        ("010", 8),
+        ("0", 0),
+        ("", 0),
+        (str(1 << 64), 0),
+        ("08", None),
+        ("-1", None),
+        ("1 M", None),
+        ("all", None),
+    ],
+)
+def test_bytes_as_the_kernel_reads_them(text: str, size: int | None) -> None:
+    assert bytes_from_limit(text) == size
 
 
 @pytest.mark.parametrize(

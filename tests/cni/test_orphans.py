@@ -1,9 +1,12 @@
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
+from shim.cni import orphans
 from shim.cni.orphans import end_orphans
 
 SANDBOX, OTHER = "a" * 64, "b" * 64
@@ -12,10 +15,14 @@ KILLED = -9
 
 @contextmanager
 def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a shell script that says when it has begun, in a session of its own as plugins do."""
+    """Run a shell script that says when it has begun, in a session of its own as plugins do.
+
+    It must not call exec: while that is under way, the kernel shows no environment.
+    """
     with subprocess.Popen(
         ["/bin/sh", "-c", f"echo begun; {script}"],
         env={"PATH": "/usr/bin:/bin", **environment},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as process:
@@ -27,9 +34,7 @@ def running(script: str, **environment: str) -> Iterator[subprocess.Popen[bytes]
             process.kill()
 
 
-def plugin(
-    script: str = "exec sleep 1000", *, sandbox: str = SANDBOX
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def plugin(script: str = "read _", *, sandbox: str = SANDBOX) -> AbstractContextManager[subprocess.Popen[bytes]]:
     return running(script, CNI_COMMAND="ADD", CNI_CONTAINERID=sandbox)
 
 
@@ -59,7 +64,7 @@ def test_what_it_has_started_is_ended_with_it() -> None:
     ids=["of another runtime", "no plugin", "mentions it", "no environment"],
 )
 def test_others_are_left_alone(environment: dict[str, str]) -> None:
-    with running("exec sleep 1000", **environment) as other:
+    with running("read _", **environment) as other:
         end_orphans({SANDBOX})
         assert other.poll() is None
 
@@ -69,3 +74,15 @@ def test_several_are_ended() -> None:
         left = [stack.enter_context(plugin(sandbox=sandbox)) for sandbox in (SANDBOX, OTHER, SANDBOX)]
         end_orphans({SANDBOX, OTHER})
         assert [one.wait(0) for one in left] == [KILLED] * 3
+
+
+def test_those_that_do_not_end_are_waited_for_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No process of a test can be put where a kill does not reach it: the kernel's answer is played.
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
+    monkeypatch.setattr(orphans, "END_SECONDS", 0.2)
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(plugin())
+        began = time.monotonic()
+        end_orphans({SANDBOX})
+        assert 0.2 <= time.monotonic() - began < 0.9

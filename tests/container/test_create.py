@@ -199,3 +199,14 @@ def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, 
 
     # The view inspects what it hears of, at times of its own.
     assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]
+
+
+@pytest.mark.parametrize(("version", "mode"), [("1", ""), ("2", "private")])
+def test_a_cgroup_namespace_of_the_hosts_is_not_the_pods(
+    rt: Runtime, engine: FakeEngine, version: str, mode: str
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, cgroup_version=version)
+    rt.facts.info(max_age=0)
+    sandbox = ready_pod(rt)
+    for made in (sandbox, created(rt, sandbox)):
+        assert engine.containers[made].body["HostConfig"]["CgroupnsMode"] == mode

@@ -22,6 +22,7 @@ def around(**changes: Any) -> Surroundings:
         "resolv_conf": "/state/resolv-conf/1",
         "api_version": (1, 44),
         "cgroup_parent": "/kubepods/pod1",
+        "cgroupns_mode": "private",
         "runtime": "",
         "oom_score_adj": 0,
         "recursive_read_only": False,
@@ -124,6 +125,7 @@ def test_a_privileged_container_needs_a_privileged_pod() -> None:
     host = host_config(config(privileged=True), sandbox_privileged=True)
     assert host["Privileged"] is True
     assert host["CgroupnsMode"] == "host"
+    assert host_config(config())["CgroupnsMode"] == "private"
     assert not any(option.startswith(("seccomp", "apparmor")) for option in host["SecurityOpt"])
 
 
@@ -166,6 +168,14 @@ def test_images_are_mounted_among_the_rest() -> None:
     assert (mounts[1]["Source"], mounts[1]["Target"]) == ("/etc/hostname", "/b")
 
 
+@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
+def test_id_mapped_images_are_refused(field: str) -> None:
+    mount = pb.Mount(container_path="/model", image=pb.ImageSpec(image="x"), readonly=True)
+    getattr(mount, field).add(length=1)
+    with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
+        host_config(pb.ContainerConfig(mounts=[mount]), image_mounts={0: {"Type": "image", "Source": "sha256:1"}})
+
+
 def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
     host = host_config(config())
     assert host["LogConfig"] == {"Type": "json-file"}
@@ -181,7 +191,7 @@ def test_docker_keeps_a_bounded_log_and_never_restarts() -> None:
                 mounts=[pb.Mount(container_path="/v", host_path="/tmp", uidMappings=[pb.IDMapping(length=1)])]
             ),
             Unsupported,
-            "uidMappings",
+            r"config\.mounts\[0\]\.uidMappings",
         ),
     ],
     ids=["id-mapped mount"],

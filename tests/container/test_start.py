@@ -1,4 +1,3 @@
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -194,15 +193,12 @@ def test_one_whose_start_docker_does_not_answer_is_ended(
 def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt))
     limits = pb.LinuxContainerResources(cpu_shares=512)
-    with engine.held("start_container", container) as gate:
-        starting = threading.Thread(target=start_container, args=(rt,), kwargs={"container_id": container})
-        updating = threading.Thread(
-            target=update_container_resources, args=(rt,), kwargs={"container_id": container, "linux": limits}
-        )
-        starting.start()
+    with ThreadPoolExecutor(1) as pool, engine.held("start_container", container) as gate:
+        starting = pool.submit(start_container, rt, container_id=container)
         gate.wait_entered()
-        updating.start()
-    for thread in (starting, updating):
-        thread.join()
-    calls = [method for method, subject in engine.calls if subject == container]
-    assert calls.index("start_container") < calls.index("update_container")
+        with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="wait for the lock"):
+            update_container_resources(rt, container_id=container, linux=limits)
+        assert ("update_container", container) not in engine.calls
+    starting.result()
+    update_container_resources(rt, container_id=container, linux=limits)
+    assert engine.inspect_container(container).host_config.cpu_shares == 512

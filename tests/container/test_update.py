@@ -141,6 +141,21 @@ def test_lifting_the_limit_of_swap_alone(rt: Runtime, v1: Groups) -> None:
     assert v1.file(container, "memory.memsw.limit_in_bytes") == "-1"
 
 
+def test_memory_that_is_in_use_cannot_be_taken_by_its_file(rt: Runtime, engine: RuncEngine, v2: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v2.of(container, memory__current="9000000")
+    for limit in (0, 64 * MIB):
+        with pytest.raises(
+            FailedPrecondition, match=r"linux\.unified\['memory\.max'\] 4194304 is less than the 8000000"
+        ):
+            update(rt, container, Resources(memory_limit_in_bytes=limit, unified={"memory.max": "4M"}))
+    assert ("update_container", container) not in engine.calls
+    assert v2.file(container, "memory.max") == "max"
+    for text in ("16M", "max"):
+        update(rt, container, Resources(unified={"memory.max": text}))
+        assert v2.file(container, "memory.max") == text
+
+
 def test_memory_that_is_in_use_cannot_be_taken(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)

@@ -171,6 +171,28 @@ def test_a_log_that_is_ahead_of_docker_is_not_ours(docker: DockerLog, path: Path
     assert position(docker, path) == Position(0, 0)
 
 
+@pytest.mark.parametrize("notes", [b"seen by ops\n", b"seen by ops\n" * 50_000, b""], ids=["short", "long", "empty"])
+def test_notes_beside_the_log_are_passed_over(docker: DockerLog, path: Path, notes: bytes) -> None:
+    docker.lines(0, 10)
+    whole = docker.as_cri().splitlines(keepends=True)
+    rotated = path.with_name("0.log.20260101-1")
+    rotated.write_bytes(b"".join(whole[:6]))
+    os.utime(rotated, ns=(1, 1))
+    path.with_name("0.log.notes").write_bytes(notes)
+    path.with_name("0.log.notes.gz").write_bytes(gzip.compress(notes))
+    path.with_name("0.log.d").mkdir()
+
+    assert rest(docker, path) == b"".join(whole[6:])
+
+
+def test_what_others_have_written_behind_the_last_line_is_passed_over(docker: DockerLog, path: Path) -> None:
+    docker.lines(0, 10)
+    whole = docker.as_cri().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:6]) + b"seen stdout\nby ops\n")
+
+    assert rest(docker, path) == b"".join(whole[6:])
+
+
 def test_what_is_no_log_says_nothing(docker: DockerLog, path: Path) -> None:
     path.write_bytes(b"hello world\n")
     docker.lines(0, 3)

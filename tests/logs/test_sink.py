@@ -151,3 +151,13 @@ def test_rotated_logs_are_newest_first(path: Path) -> None:
         os.utime(path.with_name(name), ns=(100 - age, 100 - age))
     assert [found.name for found in rotated_logs(path)] == names[:3]
     assert rotated_logs(Path("/nowhere/0.log")) == []
+
+
+def test_only_files_are_rotated_logs(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    rotated = path.with_name("0.log.20260101-000000")
+    rotated.touch()
+    path.with_name("0.log.d").mkdir()
+    path.with_name("0.log.last").symlink_to(rotated.name)
+    os.mkfifo(path.with_name("0.log.pipe"))
+    assert rotated_logs(path) == [rotated]

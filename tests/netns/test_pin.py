@@ -15,7 +15,7 @@ import pytest
 
 from shim.errors import FailedPrecondition, ShimError
 from shim.gather import gather
-from shim.netns.pin import ensure_pinned, is_pinned, unpin
+from shim.netns.pin import ProcessEnded, ensure_pinned, is_pinned, unpin
 from tests.mounts import mounts_on, small_tmpfs
 from tests.netns.conftest import Pod
 
@@ -250,3 +250,9 @@ def test_unpin_touches_no_other_mount(tmp_path: Path) -> None:
         with pytest.raises(ShimError, match=f"unpin the network namespace {small.path}: "):
             unpin(small.path)
         assert (small.path / "precious").exists()
+
+
+def test_the_namespace_of_another_process_is_not_pinned(directory: Path, pod: Pod) -> None:
+    with pytest.raises(ProcessEnded, match="another"):
+        ensure_pinned(directory / "cri-1", pid=pod.pid, confirmed=lambda: False)
+    assert not directory.exists()

@@ -14,6 +14,7 @@ AROUND = Surroundings(
     labels={"l": "v"},
     resolv_conf="/state/resolv-conf/1",
     cgroup_parent="pod1.slice",
+    cgroupns_mode="private",
     runtime="runsc",
     oom_score_adj=-998,
     docker_log={"Type": "json-file"},
@@ -31,6 +32,7 @@ def test_an_ordinary_pod() -> None:
     made = body(sysctls={"net.ipv4.ip_unprivileged_port_start": "0"})
     host = made["HostConfig"]
     assert made["Hostname"] == "web-0"
+    assert host["Init"] is False
     assert made["Labels"] == {"l": "v"}
     assert (host["NetworkMode"], host["IpcMode"], host["PidMode"], host["UTSMode"]) == ("none", "shareable", "", "")
     assert (host["CgroupParent"], host["Runtime"], host["OomScoreAdj"]) == ("pod1.slice", "runsc", -998)
@@ -54,6 +56,7 @@ def test_pause_has_a_pid_namespace_of_its_own(mode: pb.NamespaceMode) -> None:
 def test_pause_is_never_privileged_and_gains_nothing() -> None:
     host = body(privileged=True)["HostConfig"]
     assert host["Privileged"] is False
+    assert host["CgroupnsMode"] == "private"
     assert "no-new-privileges=true" in host["SecurityOpt"]
 
 

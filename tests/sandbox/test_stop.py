@@ -1,15 +1,23 @@
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.store import CheckpointStore
 from shim.container.start import start_container
 from shim.errors import FailedPrecondition, ShimError
 from shim.runtime import Runtime
+from shim.sandbox import network
 from shim.sandbox.list import list_pod_sandbox, sandbox_state
 from shim.sandbox.stop import stop_pod_sandbox
+from tests.checkpoint.samples import CONNECTED, INTENT
+from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
+from tests.mounts import need_root, unmount_below
 from tests.pods import created, ready_pod, running
 
 
@@ -101,4 +109,39 @@ def test_a_stop_that_had_to_wait_for_run_stops_what_run_has_started(rt: Runtime,
         assert stop.is_alive()
     run.join(10)
     stop.join(10)
+    assert not engine.containers[sandbox].running
+
+
+def foreign_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
+    """Make a pod as cri-dockerd does, whose pause process is said to be `pid`, with a network of a plugin `probe`."""
+    body = {"Image": BUSYBOX, "Labels": {labels.TYPE: labels.TYPE_SANDBOX}}
+    sandbox = engine.create_container(name="k8s_POD_old_shop_uid-1_0", body=body)
+    engine.start_container(sandbox)
+    engine.containers[sandbox].pid = pid
+    rt.view.refresh_container(sandbox)
+    conflist = {"cniVersion": "1.0.0", "name": "old", "plugins": [{"type": "probe"}]}
+    intent = replace(INTENT, conflist=conflist, netns=str(network.netns_path(rt, sandbox)), capabilities={})
+    rt.checkpoints.put(replace(CONNECTED, sandbox_id=sandbox, network=intent))
+    return sandbox
+
+
+def test_del_does_not_work_in_the_namespace_of_who_has_the_pid_of_pause_now(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path
+) -> None:
+    need_root()
+    (bin_dir,) = rt.config.cni_bin_dir
+    bin_dir.mkdir()
+    (bin_dir / "probe").write_text(f'#!/bin/sh\necho "$CNI_COMMAND:$CNI_NETNS" >{tmp_path}/ran\n')
+    (bin_dir / "probe").chmod(0o755)
+    command = ["unshare", "--net", "sh", "-c", "echo ready; exec cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        sandbox = foreign_pod(rt, engine, pid=other.pid)
+        try:
+            stop_pod_sandbox(rt, sandbox_id=sandbox)
+        finally:
+            unmount_below(tmp_path)
+            other.kill()
+    assert (tmp_path / "ran").read_text() == "DEL:\n"
     assert not engine.containers[sandbox].running

@@ -121,7 +121,8 @@ def create_stranger(engine: FakeEngine, *, name: str = "database") -> str:
 def _create(engine: FakeEngine, name: str, tags: Mapping[str, str], start: bool) -> str:
     if not any(image.is_called("busybox") for image in engine.images):
         engine.add_image("busybox")
-    created = engine.create_container(name=name, body={"Image": "busybox", "Labels": dict(tags)})
+    body = {"Image": "busybox", "Labels": dict(tags), "HostConfig": {"Init": False}}
+    created = engine.create_container(name=name, body=body)
     if start:
         engine.start_container(created)
     return created

@@ -48,12 +48,35 @@ def test_a_mark_for_soon_waits_for_the_others() -> None:
     assert queue.wait_next() == "b"
 
 
-def test_a_mark_for_soon_during_a_look_asks_for_another_after_it() -> None:
+def test_a_mark_for_soon_during_a_look_asks_for_another_so_long_after_it() -> None:
+    queue = dirty()
+    queue.mark("a")
+    assert queue.wait_next() == "a"
+    for after in (1000, 0.05, 1000):
+        queue.mark("a", after=after)
+    ended = time.monotonic()
+    queue.done("a")
+    queue.mark("b", after=0.01)
+    assert [queue.wait_next(), queue.wait_next()] == ["b", "a"]
+    assert time.monotonic() - ended >= 0.05
+
+
+def test_a_mark_for_now_during_a_look_waits_for_no_other() -> None:
     queue = dirty()
     queue.mark("a")
     assert queue.wait_next() == "a"
     queue.mark("a", after=1000)
+    queue.mark("a")
     queue.done("a")
+    assert queue.wait_next() == "a"
+
+
+def test_a_mark_for_soon_during_a_look_that_fails_is_no_later_than_asked_for() -> None:
+    queue = dirty(retry_seconds=1000)
+    queue.mark("a")
+    assert queue.wait_next() == "a"
+    queue.mark("a", after=0.01)
+    queue.failed("a")
     assert queue.wait_next() == "a"
 
 

@@ -172,7 +172,9 @@ def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeV
     container_id = ended(engine, view, logs)
     with view.subscribe() as changes:
         view.forget(container_id)
-        assert [wait_change(changes).kind for _ in range(2)] == [STOPPED, DELETED]
+        told = [wait_change(changes) for _ in range(2)]
+    assert [(change.kind, change.record.life.exit_code) for change in told] == [(STOPPED, 3), (DELETED, 3)]
+    assert told[0].record.life.message == ""
     logs.release(container_id)
     assert view.containers() == ()
     assert container_id not in logs.followed

@@ -120,3 +120,23 @@ def test_caller_that_left_ends_the_inspects() -> None:
     scope.cancel()
     with deadline.entered(scope), pytest.raises(Cancelled):
         ImageDetails().of_listed(engine, listed)
+
+
+def test_a_name_is_taken_from_its_record_and_all_else_stays() -> None:
+    tags = ("docker.io/library/busybox:latest", "docker.io/library/moved:latest")
+    here = image("abc1", tags=("docker.io/library/other:latest",))
+    there = image("abc2", tags=tags)
+    index = ImageIndex([here, there]).with_name("busybox", image("abc1", tags=tags, digests=BUSYBOX.repo_digests))
+    found = {name: index.find(name) for name in ("busybox", f"busybox@{DIGEST}", "other", "moved")}
+    assert {name: record and record.id for name, record in found.items()} == {
+        "busybox": here.id,
+        f"busybox@{DIGEST}": here.id,
+        "other": here.id,
+        "moved": there.id,
+    }
+
+
+def test_an_image_that_is_not_listed_comes_with_that_name_alone() -> None:
+    index = ImageIndex([BEAD]).with_name(TEAM.repo_tags[0], TEAM)
+    assert index.find(TEAM.repo_tags[0]) is not None
+    assert index.find(TEAM.repo_tags[1]) is None

@@ -1,5 +1,6 @@
 """The view answers what is true, from memory, and tells each change once."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.broadcast import Subscription
-from shim.engine.interface import ContainerInspect, ImageSummary
+from shim.engine.interface import ContainerInspect, ImageInspect, ImageSummary
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId, SandboxId
 from shim.view import translate
@@ -24,6 +25,8 @@ class LateEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.meanwhile: list[Callable[[], object]] = []
+        self.after_image: list[Callable[[], object]] = []
+        """The same for inspects of images."""
         self.old_answers: list[ContainerInspect] = []
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
@@ -31,6 +34,12 @@ class LateEngine(FakeEngine):
         if self.old_answers:
             return self.old_answers.pop()
         self._travel()
+        return answer
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        answer = super().inspect_image(reference)
+        if self.after_image:
+            self.after_image.pop()()
         return answer
 
     def list_images(self) -> list[ImageSummary]:
@@ -387,3 +396,56 @@ def test_an_image_is_confirmed_only_under_its_name(engine: FakeEngine, view: Nod
     assert record == view.image("busybox")
     assert view.confirm_image("docker.io/library/busybox:latest", other) is None
     assert view.confirm_image("docker.io/library/nothing:latest", busybox) is None
+
+
+def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine: LateEngine, view: NodeView) -> None:
+    busybox = ImageId(engine.add_image("busybox"))
+    view.refresh_images()
+    engine.add_image("registry.example/app")
+
+    def confirmed() -> None:
+        engine.meanwhile.append(confirmed)  # during the next list, too
+        assert view.confirm_image("busybox", busybox) is not None
+        assert view.refresh_image(engine.add_image("registry.example/late")) is not None
+
+    confirmed()
+    engine.calls.clear()
+    view.refresh_images()
+    assert [method for method, _ in engine.calls].count("list_images") == 1
+    for name in ("busybox", "registry.example/app", "registry.example/late"):
+        assert view.image(name) is not None
+
+
+def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: LateEngine, view: NodeView) -> None:
+    first, second = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("second"))
+    view.refresh_images()
+    mine, other = (image for image in engine.images if image.id in {first, second})
+
+    def moved() -> None:
+        other.tags, mine.tags = other.tags + mine.tags, []
+        assert view.refresh_image("busybox") is not None
+        assert view.confirm_image("busybox", second) is not None
+
+    engine.meanwhile.append(moved)
+    view.refresh_images()
+    found = view.image("busybox")
+    assert found is not None
+    assert found.id == second
+
+
+def test_a_look_at_one_image_is_repeated_when_a_list_begins_meanwhile(engine: LateEngine, view: NodeView) -> None:
+    """The list may have been asked for because the image is gone."""
+    reference = "docker.io/library/busybox:latest"
+    engine.add_image(reference)
+    listing = threading.Thread(target=view.refresh_images)
+    with engine.held("list_images", "") as gate:
+
+        def removed() -> None:
+            engine.remove_image(reference)
+            listing.start()
+            gate.wait_entered()
+
+        engine.after_image.append(removed)
+        assert view.refresh_image(reference) is None
+    listing.join()
+    assert view.images() == ()

@@ -172,6 +172,30 @@ def test_foreign_container(recording: Recording) -> None:
     assert dict(found.config.annotations) == {"k": "v"}
 
 
+FORGED = {labels.CONFIG: '{"metadata": {"name": "forged", "attempt": 9}, "labels": {"app": "forged"}}'}
+
+
+def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Recording) -> None:
+    seen = with_labels(recording.inspect("foreign-container"), **FORGED)
+    seen = msgspec.structs.replace(seen, name="/k8s_c_pod_ns_uid_0")
+    found = container_of(seen)
+    assert found.foreign
+    assert found.config.metadata == pb.ContainerMetadata(name="c", attempt=0)
+    assert found.config.labels["tier"] == "back"
+
+
+def test_what_a_list_took_for_ours_is_told_by_its_inspect(recording: Recording) -> None:
+    listed = recording.listed("foreign-container")
+    listed = msgspec.structs.replace(listed, labels={**(listed.labels or {}), **FORGED})
+    guess = translate.guessed(None, listed=listed)
+    assert guess is not None
+    assert not guess.foreign
+    seen = with_labels(recording.inspect("foreign-container"), **FORGED)
+    found = translate.record_from_inspect(seen, previous=guess)
+    assert found == record_of(seen)
+    assert found.foreign
+
+
 def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Recording) -> None:
     found = sandbox_of(with_labels(recording.inspect("sandbox"), **{labels.CONFIG: '{"metadata": 7}'}))
     assert found.foreign

@@ -64,6 +64,8 @@ def cdi_devices(config: pb.ContainerConfig, *, field: str) -> None:
 
 def _host_path(mount: pb.Mount, *, field: str) -> None:
     rules.absolute(mount.host_path, field=f"{field}.host_path")
+    if mount.HasField("image"):
+        raise InvalidArgument(f"{field}.image.image is empty: leave out image to mount the host_path")
     if mount.image_sub_path:
         raise InvalidArgument(f"{field}.image_sub_path is given, but image is not")
 

@@ -11,9 +11,6 @@ GOOD: dict[str, Change] = {
     "container-path-relative": lambda r: r.config.mounts.add(container_path="etc/x", host_path="/x"),
     "device-under-its-own-name": lambda r: r.config.devices.add(host_path="/dev/fuse"),
     "image-volume-labelled": lambda r: setattr(r.config.mounts[2], "selinux_relabel", True),
-    "mount-with-an-empty-image": lambda r: r.config.mounts.add(
-        container_path="/x", host_path="/x", image=pb.ImageSpec()
-    ),
     "mounts-many": lambda r: r.config.mounts.extend(
         pb.Mount(container_path=f"/m/{number}", host_path="/x") for number in range(MAX_MOUNTS - 3)
     ),
@@ -75,6 +72,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "mount-sub-path-of-nothing": (
         lambda r: setattr(r.config.mounts[0], "image_sub_path", "a"),
         "config.mounts[0].image_sub_path is given, but image is not",
+    ),
+    "mount-with-an-empty-image": (
+        lambda r: r.config.mounts.add(container_path="/x", host_path="/x", image=pb.ImageSpec()),
+        "config.mounts[3].image.image is empty",
     ),
     "mount-with-an-empty-image-alone": (
         lambda r: r.config.mounts.add(container_path="/x", image=pb.ImageSpec()),

@@ -57,13 +57,14 @@ class CpuHistory:
         """Give nanoseconds of CPU time per second up to `now`, over a window of one to ten seconds.
 
         For what has not been seen before, the window begins at `born_at`, when it had used nothing: it has a
-        complete sample at once.
+        complete sample at once. Before a second has passed, the figure is what was used over that second.
         """
-        then = self._base(key, now) or Point(born_at, 0)
-        # A clock that was set, or a group that was made anew under the same id.
-        if now.at <= then.at or now.usage < then.usage:
-            return 0
-        return (now.usage - then.usage) * SECOND // (now.at - then.at)
+        return _rate(self._base(key, now) or Point(born_at, 0), now)
+
+    def rate_since_seen(self, key: str, now: Point) -> int | None:
+        """Give the same for what may have been used before its birth; None while it has not been seen for a second."""
+        then = self._base(key, now)
+        return None if then is None else _rate(then, now)
 
     def last(self, key: str) -> Point | None:
         """Give the last point."""
@@ -83,6 +84,14 @@ class CpuHistory:
         recent = [point for point in old_enough if now.at - point.at <= _MOST_WINDOW]
         # The longest window that is allowed is the steadiest figure; after a pause in sampling, the last point.
         return recent[0] if recent else old_enough[-1] if old_enough else None
+
+
+def _rate(then: Point, now: Point) -> int:
+    # A clock that was set, or a group that was made anew under the same id.
+    if now.at <= then.at or now.usage < then.usage:
+        return 0
+    # Two processors that were busy for the first milliseconds of a life would else be told as dozens.
+    return (now.usage - then.usage) * SECOND // max(_LEAST_WINDOW, now.at - then.at)
 
 
 @dataclass(frozen=True, slots=True)

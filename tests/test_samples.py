@@ -29,6 +29,7 @@ def point(at: float, usage: float) -> Point:
     ("points", "now", "cores"),
     [
         ([], (4, 2), 0.5),
+        ([], (0.005, 0.02), 0.02),
         ([(100, 30)], (105, 35), 1.0),
         ([(100, 30), (105, 31), (110, 36)], (110.5, 36.5), 1.0),
         ([(100, 30), (105, 30), (110, 30), (115, 35)], (119.9, 35), 5 / 9.9),
@@ -39,6 +40,7 @@ def point(at: float, usage: float) -> Point:
     ],
     ids=[
         "first look",
+        "first look at once",
         "one point",
         "longest window below ten seconds",
         "older points do not count",

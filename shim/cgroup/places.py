@@ -172,18 +172,23 @@ def groups_of_process(pid: int) -> dict[str, str]:
         raise NotFound(f"read the control groups of process {pid}: {error.strerror}") from error
 
 
-def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
-    """Give the group that was made for a container, `name` its full id, whose first process this is.
+def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:
+    """Give the paths of the group that was made for a container, `name` its full id, whose first process this is.
 
-    Unlike what is read, what is written must not reach another group: a tree in which the process is elsewhere counts
-    as not mounted. NotFound when the process has ended, or is in no such group; one that is ending has left its groups
-    of version 1, and not that of version 2.
+    A tree in which the process is elsewhere counts as not mounted: that group is not the container's, and may be the
+    whole machine's. NotFound when the process has ended, or is in no such group where memory is counted; one that is
+    ending has left its groups of version 1, and not that of version 2.
     """
     groups = belonging_to(groups_of_process(pid), name)
     own = {controller: path for controller, path in groups.items() if name in path}
     if ("memory" if "memory" in mounts else UNIFIED) not in own:
         raise NotFound(f"process {pid} is in no control group of container {name}")
-    return group_at(own, mounts)
+    return own
+
+
+def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
+    """Give the group that was made for a container, as `own_groups` finds it."""
+    return group_at(own_groups(pid, name=name, mounts=mounts), mounts)
 
 
 def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:

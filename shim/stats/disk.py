@@ -81,10 +81,11 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     first = top.stat()
     found = [first.st_blocks * _BLOCK, 1]
     linked: set[int] = set()
-    waiting = [str(top)]
+    waiting = [(str(top), first.st_ino)]
     seen = 0
     while waiting:
-        for entry in _entries(waiting.pop()):
+        directory, number = waiting.pop()
+        for entry in _entries(directory, device=first.st_dev, number=number):
             seen += 1
             if seen % _SLICE == 0:
                 yield
@@ -93,7 +94,7 @@ def walk(top: Path) -> Generator[None, None, Sum]:
                 continue
             is_directory = entry.is_dir(follow_symlinks=False)
             if is_directory:
-                waiting.append(entry.path)
+                waiting.append((f"{directory}/{entry.name}", status.st_ino))
             elif status.st_nlink > 1:
                 linked.add(status.st_ino)
             found[0] += status.st_blocks * _BLOCK
@@ -101,12 +102,24 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     return Sum(*found)
 
 
-def _entries(directory: str) -> Generator[os.DirEntry[str], None, None]:
+def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
+    """Give what is in a directory, of which device and inode number were seen before.
+
+    A container may have put a link into its place meanwhile, or into that of one above: nothing outside is read.
+    """
     try:
-        with os.scandir(directory) as entries:
-            yield from entries
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:  # vanished, or its path is longer than the kernel takes
         return
+    try:
+        found = os.fstat(opened)
+        if (found.st_dev, found.st_ino) == (device, number):
+            with os.scandir(opened) as entries:
+                yield from entries
+    except OSError:
+        return
+    finally:
+        os.close(opened)
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
@@ -150,14 +163,25 @@ class LayerMeter:
     delays no other one's figure.
     """
 
-    def __init__(self, rt: Runtime, *, budget: Budget | None = None, look: float = 1.0) -> None:
-        """`look` is how many seconds may pass before new containers are looked for."""
+    def __init__(
+        self,
+        rt: Runtime,
+        *,
+        budget: Budget | None = None,
+        look: float = 1.0,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        """`look` is how many seconds may pass before new containers are looked for.
+
+        `wait` lets seconds pass that the budget wants, and says whether the meter is being stopped.
+        """
         self._rt = rt
         self._budget = budget or Budget(share=SHARE, burst=_BURST)
         self._look = look
         self._walks: deque[_Walk] = deque()
         self._due: dict[str, float] = {}
         self._stopping = threading.Event()
+        self._wait = wait or self._stopping.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -174,16 +198,24 @@ class LayerMeter:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                with deadline.entered(self._scope):
-                    self._begin_due()
-            except ShimError as error:
-                log.debug("no layer is measured", error=error)
             until = time.monotonic() + self._look
-            while self._walks and time.monotonic() < until and not self._stopping.is_set():
-                self._advance(self._walks.popleft())
+            try:
+                self._measure()
+            except Exception:  # without this thread every layer would keep its last figure in silence
+                log.exception("measuring layers failed, and goes on")
             if self._rt.samples.started.wait(max(0.0, until - time.monotonic())):
                 self._rt.samples.started.clear()
+
+    def _measure(self) -> None:
+        """Look for layers that are due, and measure until it is time to look again."""
+        try:
+            with deadline.entered(self._scope):
+                self._begin_due()
+        except ShimError as error:
+            log.debug("no layer is measured", error=error)
+        until = time.monotonic() + self._look
+        while self._walks and time.monotonic() < until and not self._stopping.is_set():
+            self._advance(self._walks.popleft())
 
     def _begin_due(self) -> None:
         now = time.monotonic()
@@ -197,27 +229,36 @@ class LayerMeter:
             begun = _Walk(key, upper, walk(upper))
             # What has no figure at all goes first.
             (self._walks.append if key in self._due else self._walks.appendleft)(begun)
+            # Unless it says otherwise at its end, also when it fails.
+            self._due[key] = now + PERIOD
 
     def _advance(self, turn: _Walk) -> None:
         """Go on with one walk for its turn; one that is not done is put behind the others."""
         for _ in range(_TURN):
-            began = time.thread_time()
-            try:
-                next(turn.under_way)
-            except StopIteration as end:
-                self._finish(turn, end.value)
-                return
-            except OSError as error:
-                log.debug("a layer cannot be measured", container=turn.container_id, error=error)
-                self._due[turn.container_id] = time.monotonic() + PERIOD
-                return
-            finally:
-                used = time.thread_time() - began
-                turn.cost += used
-                pause = self._budget.spend(used)
-            if pause and self._stopping.wait(pause):
+            before = turn.cost
+            more = self._slice(turn)
+            # Also after the last slice: many small layers cost as much as a large one.
+            pause = self._budget.spend(turn.cost - before)
+            if (pause and self._wait(pause)) or not more:
                 return
         self._walks.append(turn)
+
+    def _slice(self, turn: _Walk) -> bool:
+        """Go on with one walk by a slice; gives whether there is more of it."""
+        began = time.thread_time()
+        try:
+            next(turn.under_way)
+        except StopIteration as end:
+            total: Sum = end.value
+        except OSError as error:
+            log.debug("a layer cannot be measured", container=turn.container_id, error=error)
+            return False
+        else:
+            return True
+        finally:
+            turn.cost += time.thread_time() - began
+        self._finish(turn, total)
+        return False
 
     def _finish(self, turn: _Walk, total: Sum) -> None:
         self._rt.samples.layers[turn.container_id] = LayerUsage(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shim import pod
 from shim.cgroup.figures import Cpu, Memory, Psi
-from shim.cgroup.places import above, belonging_to, group_at, groups_of_process
+from shim.cgroup.places import above, group_at, own_groups
 from shim.errors import NotFound
 from shim.ids import SandboxId
 from shim.runtime import Runtime
@@ -44,8 +44,8 @@ def place_of(rt: Runtime, record: Record) -> Place | None:
     if not pid:
         return None
     try:
-        groups = belonging_to(groups_of_process(pid), record.id)
         mounts = rt.samples.mounts
+        groups = own_groups(pid, name=record.id, mounts=mounts)
         place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
     except NotFound:
         return None
@@ -77,7 +77,7 @@ def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     if place is None:
         return None
     if has_group(record):
-        return _processor(rt, record, place.pod.cpu())
+        return _pod_processor(rt, record, place.pod.cpu())
     parts = [cpu for member in _members(rt, record, place) if (cpu := member.group.cpu()) is not None]
     return _processor(rt, record, Cpu(sum(part.usage for part in parts)) if parts else None)
 
@@ -132,6 +132,18 @@ def _processor(rt: Runtime, record: Record, cpu: Cpu | None) -> Processor | None
         return None
     now = Point(time.time_ns(), cpu.usage)
     return Processor(now.at, cpu, rt.samples.cpu.rate(record.id, now, born_at=record.life.started_at))
+
+
+def _pod_processor(rt: Runtime, record: SandboxRecord, cpu: Cpu | None) -> Processor | None:
+    """Read a pod's own group, which is the kubelet's: sandboxes before this one may have used CPU time in it."""
+    if cpu is None:
+        return None
+    now = Point(time.time_ns(), cpu.usage)
+    rate = rt.samples.cpu.rate_since_seen(record.id, now)
+    if rate is None:
+        containers = (container_processor(rt, container) for container in running_containers(rt, of=record.id))
+        rate = sum(processor.rate for processor in containers if processor is not None)
+    return Processor(now.at, cpu, rate)
 
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:

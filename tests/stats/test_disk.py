@@ -1,7 +1,7 @@
 import os
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,24 @@ def test_what_vanishes_is_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     assert 1 <= finished(walking).inodes <= 4
 
 
+@pytest.mark.parametrize(("slices", "inodes"), [(1, 2), (2, 3)], ids=["the directory", "one above"])
+def test_a_link_in_the_place_of_a_directory_is_not_followed(
+    tmp_path: Path, slices: int, inodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLICE", 1)
+    (tmp_path / "top/a/b").mkdir(parents=True)
+    (tmp_path / "outside/b").mkdir(parents=True)
+    for number in range(50):
+        (tmp_path / "outside/b" / str(number)).touch()
+    walking = walk(tmp_path / "top")
+    for _ in range(slices):
+        next(walking)
+    (tmp_path / "top/a").rename(tmp_path / "elsewhere")
+    (tmp_path / "top/a").symlink_to(tmp_path / "outside")
+
+    assert finished(walking).inodes == inodes
+
+
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         total(tmp_path / "nothing")
@@ -117,11 +135,15 @@ def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> Contain
     return container
 
 
-def wait_measured(rt: Runtime, container: str) -> LayerUsage:
+def wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + SECONDS
-    while container not in rt.samples.layers:
-        assert time.monotonic() < end, "the layer was not measured"
+    while not condition():
+        assert time.monotonic() < end, "it has not happened"
         time.sleep(0.01)
+
+
+def wait_measured(rt: Runtime, container: str) -> LayerUsage:
+    wait_until(lambda: container in rt.samples.layers)
     return rt.samples.layers[container]
 
 
@@ -180,6 +202,52 @@ def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runt
         wait_measured(rt, container)
     finally:
         meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> None:
+    container_with_layer(rt, tree.parent / "missing", "broken")
+    containers = [container_with_layer(rt, tree, name) for name in ("one", "two")]
+    pauses: list[float] = []
+
+    def wait(pause: float) -> bool:
+        pauses.append(pause)
+        return False
+
+    meter = LayerMeter(rt, budget=Budget(share=0.5, burst=0, clock=lambda: 0.0), look=0.05, wait=wait)
+    meter.start()
+    try:
+        for container in containers:
+            wait_measured(rt, container)
+        wait_until(lambda: len(pauses) == 3)
+    finally:
+        meter.stop()
+
+    assert pauses[0] > 0
+    assert pauses == sorted(set(pauses))
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
+    failed: list[Path] = []
+
+    def walking(top: Path) -> Generator[None, None, Sum]:
+        if not failed:
+            failed.append(top)
+            raise ValueError("unforeseen")
+        return (yield from walk(top))
+
+    monkeypatch.setattr(module, "walk", walking)
+    monkeypatch.setattr(module, "PERIOD", 0.05)
+    meter = LayerMeter(rt, look=0.05)
+    meter.start()
+    try:
+        wait_until(lambda: rt.samples.layers.keys() == containers)
+    finally:
+        meter.stop()
+
+    assert failed == [tree]
 
 
 @pytest.mark.usefixtures("no_mounts")

@@ -1,0 +1,71 @@
+import time
+
+import pytest
+
+from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
+from shim.cgroup.v1 import GroupV1
+from shim.runtime import Runtime
+from shim.samples import SECOND, Point, Samples
+from shim.stats.readings import container_reading, place_of, pod_processor
+from shim.view.records import ContainerRecord
+from tests.cgroup.test_places import POD, V1
+from tests.cgroup.trees import group_v2
+from tests.pods import ready_pod, running
+from tests.stats.kernel import pod_with_container
+
+
+@pytest.fixture
+def container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> ContainerRecord:
+    """One that runs, on a machine with version 1."""
+    monkeypatch.setattr(Samples, "mounts", mounts_from_mountinfo(V1))
+    return rt.view.container(running(rt, ready_pod(rt)))
+
+
+def in_proc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process has this /proc/<pid>/cgroup."""
+    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text))
+
+
+def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"{POD}/{container.id}"
+    in_proc(f"9:pids:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n", monkeypatch)
+
+    place = place_of(rt, container)
+
+    assert place is not None
+    assert isinstance(place.group, GroupV1)
+    assert isinstance(place.pod, GroupV1)
+    assert place.group.memory_directory == f"/sys/fs/cgroup/memory{path}"
+    assert place.pod.memory_directory == f"/sys/fs/cgroup/memory{POD}"
+    assert (place.group.pids_directory, place.pod.pids_directory) == ("", "")
+
+
+def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
+    rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_proc("9:pids:/\n4:memory:/\n2:cpu,cpuacct:/\n0::/\n", monkeypatch)
+
+    assert place_of(rt, container) is None
+    assert container_reading(rt, container) is None
+    assert container.id not in rt.samples.places
+
+
+def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
+
+    processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
+
+    assert processor is not None
+    assert processor.cpu.usage == 9_251_200_000
+    assert processor.rate == pytest.approx(SECOND / 5, rel=0.1)
+
+
+def test_later_rates_of_a_pod_are_those_of_its_group(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    rt.samples.cpu.note(pod.sandbox, Point(time.time_ns() - 5 * SECOND, 9_251_200_000 - 2 * SECOND))
+
+    processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
+
+    assert processor is not None
+    assert processor.rate == pytest.approx(2 * SECOND / 5, rel=0.1)

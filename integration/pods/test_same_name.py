@@ -63,7 +63,8 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     api = served.engine.api
     labels = api.inspect_container(pod.id)["Config"]["Labels"]
-    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=labels)["Id"]
+    host = api.create_host_config(init=False)
+    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=labels, host_config=host)["Id"]
     wait_until(lambda: served.cri.sandboxes(id=twin))
 
     served.cri.stop(twin)

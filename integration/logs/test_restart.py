@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from integration.logs.conftest import EXITED, Logged, on_drivers
-from integration.logs.crilog import numbers, output, read, with_rotated
+from integration.logs.crilog import numbers, output, read, so_far, with_rotated
 from integration.logs.test_rotation import COUNT, LINES
 from integration.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
 @on_drivers("json-file", "local")
 def test_what_ends_while_the_server_is_down_is_complete_when_it_is_back(own: Logged) -> None:
     container_id, path = own.run("seq 0 99; while [ ! -e /go ]; do sleep 0.05; done; seq 100 1000")
-    wait_until(lambda: len(read(path)) == 100)
+    wait_until(lambda: len(so_far(path)) == 100)
     own.crash()
     api = own.served.engine.api
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
@@ -100,13 +100,13 @@ def test_a_reopen_whose_answer_was_lost_loses_nothing(own: Logged) -> None:
 def test_what_docker_dropped_meanwhile_is_told(own: Logged) -> None:
     """Docker keeps some 12,000 of 40,000 lines."""
     container_id, path = own.run("echo -1; while [ ! -e /go ]; do sleep 0.05; done; seq 0 40000; echo end; sleep 600")
-    wait_until(lambda: read(path))
+    wait_until(lambda: so_far(path))
     own.crash()
     api = own.served.engine.api
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     wait_until(lambda: own.docker_has(container_id, "end"))
     own.served.server.start()
-    wait_until(lambda: read(path)[-1].content == b"end")
+    wait_until(lambda: so_far(path)[-1].content == b"end")
     lines = numbers(read(path)[:-1])
 
     assert lines[0] == -1

@@ -7,7 +7,7 @@ from itertools import count
 import grpc
 
 from integration.logs.conftest import EXITED, Logged, on_drivers
-from integration.logs.crilog import numbers, read, with_rotated
+from integration.logs.crilog import numbers, read, so_far, with_rotated
 from integration.waiting import wait_until
 
 LINES = 10_000
@@ -16,7 +16,7 @@ COUNT = "i=0; while [ $i -lt {lines} ]; do echo $i; [ $((i % 100)) = 0 ] && slee
 
 def test_a_new_file_is_there_when_reopen_returns(own: Logged) -> None:
     container_id, path = own.run("echo first; while [ ! -e /go ]; do sleep 0.05; done; echo second; sleep 600")
-    wait_until(lambda: read(path))
+    wait_until(lambda: so_far(path))
     old = path.with_name("0.log.20260101-000000")
     path.rename(old)
     own.reopen(container_id)
@@ -24,7 +24,7 @@ def test_a_new_file_is_there_when_reopen_returns(own: Logged) -> None:
     assert path.read_bytes() == b""
     before = old.read_bytes()
     own.served.cri.exec(container_id, "touch", "/go")
-    assert [line.content for line in wait_until(lambda: read(path))] == [b"second"]
+    assert [line.content for line in wait_until(lambda: so_far(path))] == [b"second"]
     assert old.read_bytes() == before
 
 
@@ -79,7 +79,7 @@ def test_docker_and_the_kubelet_rotate_at_once(own: Logged) -> None:
 def test_what_docker_rotated_while_nobody_looked_is_read(own: Logged) -> None:
     """One of Docker's files is full, and nothing is dropped."""
     container_id, path = own.run("echo up; while [ ! -e /go ]; do sleep 0.05; done; seq 1 4000; sleep 600")
-    wait_until(lambda: read(path))
+    wait_until(lambda: so_far(path))
     worker = own.worker()
     os.kill(worker, signal.SIGSTOP)
     docker_log = own.docker_log(container_id)
@@ -89,5 +89,5 @@ def test_what_docker_rotated_while_nobody_looked_is_read(own: Logged) -> None:
     assert len(read(path)) == 1
     os.kill(worker, signal.SIGCONT)
 
-    wait_until(lambda: len(read(path)) == 4001)
+    wait_until(lambda: len(so_far(path)) == 4001)
     assert numbers(read(path)[1:]) == list(range(1, 4001))

@@ -1,10 +1,12 @@
 """Where a container's writable layer is on disk: from the mounts of its first process, alike for both image stores."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 _MOUNT_POINT = 4
 """Field of mountinfo."""
+_ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
 
 
 def upper_directory(process: Path) -> Path:
@@ -26,5 +28,10 @@ def root_upper_directory(mounts: Iterable[str]) -> Path:
         fields = line.split(" ")
         if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == "/":
             options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            return Path(options.get("upperdir", ""))
+            return Path(_unescaped(options.get("upperdir", "")))
     return Path()
+
+
+def _unescaped(path: str) -> str:
+    """Undo what the kernel writes for spaces, commas and the like: their number in three octal digits."""
+    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), path)

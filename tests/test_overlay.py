@@ -32,6 +32,12 @@ def test_root_upper_directory(lines: list[str], expected: str) -> None:
     assert root_upper_directory(lines) == Path(expected)
 
 
+def test_characters_the_kernel_escapes() -> None:
+    line = GRAPH.replace("/var/lib/docker", r"/data/of\040docker\054\134new")
+
+    assert root_upper_directory([line]) == Path("/data/of docker,\\new/overlay2/ab/diff")
+
+
 def test_the_mounts_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_text(f"{OTHER_MOUNT}\n{GRAPH}\n")
 

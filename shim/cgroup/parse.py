@@ -4,6 +4,7 @@ A group can vanish while its files are read, and a file of the kernel comes in o
 one may be cut short: the lines that are whole count.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -66,7 +67,8 @@ def numbers(text: str) -> frozenset[int]:
 
 def flat(text: bytes | None) -> dict[bytes, bytes]:
     """Read a file of `key value` lines; values stay text, since few of many are wanted."""
-    words = (text or b"").split()
+    whole, _, _ = (text or b"").rpartition(b"\n")
+    words = whole.split()
     return dict(zip(words[::2], words[1::2], strict=False))
 
 
@@ -111,6 +113,16 @@ def blkio(*, byte_lines: bytes | None, operation_lines: bytes | None) -> list[Io
             if operation in (b"Read", b"Write"):
                 found[offset + (operation == b"Write")] = value
     return [_io(device, values) for device, values in counts.items()]
+
+
+def fullest(*counted: Iterable[Io]) -> list[Io]:
+    """Give for each device what one has counted who has seen the most: each begins when it is set up for the device."""
+    found: dict[tuple[int, int], Io] = {}
+    for io in itertools.chain(*counted):
+        known = found.setdefault((io.major, io.minor), io)
+        if io.read_bytes + io.write_bytes > known.read_bytes + known.write_bytes:
+            found[io.major, io.minor] = io
+    return list(found.values())
 
 
 def process_ids(text: bytes | None) -> list[int]:

@@ -50,7 +50,7 @@ class Group(Protocol):
         ...
 
     def process_ids(self) -> list[int]:
-        """Processes of this group, those of groups below it not included."""
+        """Processes of this group and of those below it, such as systemd makes in a container."""
         ...
 
     def limits(self) -> Limits:
@@ -94,7 +94,8 @@ class Mount:
 
     def directory(self, group: str) -> str:
         """The directory of a group as /proc/<pid>/cgroup names it."""
-        inside = group.removeprefix(self.root) if self.root != "/" and group.startswith(self.root) else group
+        # Whole names only: of the mounted part `/a`, the group `/ab` is no part.
+        inside = group.removeprefix(self.root) if f"{group}/".startswith(f"{self.root}/") else group
         return f"{self.point}/{inside.strip('/')}".rstrip("/")
 
 

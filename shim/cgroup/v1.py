@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shim.cgroup import parse
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import names, read
+from shim.cgroup.files import names, read, read_list, with_those_below
 from shim.cgroup.parse import number
 
 
@@ -85,11 +85,8 @@ class GroupV1:
         return self._psi("io")
 
     def io(self) -> list[Io]:
-        """See `Group`."""
-        return parse.blkio(
-            byte_lines=read(f"{self.blkio}/blkio.throttle.io_service_bytes_recursive"),
-            operation_lines=read(f"{self.blkio}/blkio.throttle.io_serviced_recursive"),
-        )
+        """See `Group`. Two that count, and neither does so for every device: a limiter and a scheduler."""
+        return parse.fullest(self._io_counted_by("throttle"), self._io_counted_by("bfq"))
 
     def huge_pages(self) -> list[HugePages]:
         """See `Group`."""
@@ -106,7 +103,8 @@ class GroupV1:
 
     def process_ids(self) -> list[int]:
         """See `Group`."""
-        return parse.process_ids(read(f"{self.memory_directory}/cgroup.procs"))
+        directories = with_those_below(self.memory_directory)
+        return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
         """See `Group`."""
@@ -153,6 +151,12 @@ class GroupV1:
     def unified_file(self, key: str) -> str:  # noqa: ARG002 - see `Group`
         """See `Group`."""
         return ""
+
+    def _io_counted_by(self, policy: str) -> list[Io]:
+        return parse.blkio(
+            byte_lines=read(f"{self.blkio}/blkio.{policy}.io_service_bytes_recursive"),
+            operation_lines=read(f"{self.blkio}/blkio.{policy}.io_serviced_recursive"),
+        )
 
     def _psi(self, what: str) -> Psi | None:
         return parse.psi(read(f"{self.unified}/{what}.pressure")) if self.unified else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shim.cgroup import parse
 from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import names, read
+from shim.cgroup.files import names, read, read_list, with_those_below
 from shim.cgroup.parse import number
 
 
@@ -92,7 +92,8 @@ class GroupV2:
 
     def process_ids(self) -> list[int]:
         """See `Group`."""
-        return parse.process_ids(read(f"{self.directory}/cgroup.procs"))
+        directories = with_those_below(self.directory)
+        return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
         """See `Group`."""

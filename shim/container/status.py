@@ -9,8 +9,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.actual import actual_resources
 from shim.container.signals import cri_signal
 from shim.container.users import container_user
-from shim.image.identity import image_ref_of, name_for_people
+from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
+from shim.view.images import name_for_people
 from shim.view.records import ContainerRecord
 
 

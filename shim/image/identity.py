@@ -7,12 +7,10 @@ ContainerStatus.image_id. The kubelet compares these to know which images are in
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 
 from shim import references
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import InvalidArgument
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -23,15 +21,6 @@ _MAX_UID = 2**63 - 1
 def image_ref_of(record: ImageRecord) -> str:
     """Give the image as ContainerStatus.image_ref names it: its first repo digest, for a local image its id."""
     return record.repo_digests[0] if record.repo_digests else record.id
-
-
-def name_for_people(record: ImageRecord, *, wanted: str) -> str:
-    """Name an image that is known by its id: as `wanted` if that is one of its names, else by its first one."""
-    names = (*record.repo_tags, *record.repo_digests)
-    with suppress(InvalidArgument):
-        if references.canonical(wanted) in names:
-            return references.canonical(wanted)
-    return names[0] if names else record.id
 
 
 def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:

@@ -189,7 +189,7 @@ PROCESSES = (
     _gauge(
         "container_threads_max",
         "Threads the container may have, 0 for any number.",
-        lambda f: (f.pids.limit if f.pids else None) or 0,
+        lambda f: None if f.pids is None else f.pids.limit or 0,
     ),
     ContainerMetric(
         "container_ulimits_soft",

@@ -34,6 +34,8 @@ _BLOCK = 512
 """Bytes of a block of stat(2), whatever the file system has."""
 _SLICE = 256
 """Entries between two looks at the budget."""
+_MOST_LINKED = 100_000
+"""Files with several names that are remembered; of each further one, every name counts as its part of the file."""
 _TURN = 20
 """Slices after which a walk that is not done lets the others pass."""
 
@@ -79,7 +81,7 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     left out; so is everything when `top` itself cannot be read, with an OSError.
     """
     first = top.stat()
-    found = [first.st_blocks * _BLOCK, 1]
+    used, inodes = float(first.st_blocks * _BLOCK), 1.0
     linked: set[int] = set()
     waiting = [(str(top), first.st_ino)]
     seen = 0
@@ -92,14 +94,16 @@ def walk(top: Path) -> Generator[None, None, Sum]:
             status = _status(entry)
             if status is None or status.st_dev != first.st_dev or status.st_ino in linked:
                 continue
-            is_directory = entry.is_dir(follow_symlinks=False)
-            if is_directory:
+            part = 1.0
+            if entry.is_dir(follow_symlinks=False):
                 waiting.append((f"{directory}/{entry.name}", status.st_ino))
-            elif status.st_nlink > 1:
+            elif status.st_nlink > 1 and len(linked) < _MOST_LINKED:
                 linked.add(status.st_ino)
-            found[0] += status.st_blocks * _BLOCK
-            found[1] += 1
-    return Sum(*found)
+            else:
+                part = 1 / max(1, status.st_nlink)
+            used += part * status.st_blocks * _BLOCK
+            inodes += part
+    return Sum(round(used), round(inodes))
 
 
 def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:

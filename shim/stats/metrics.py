@@ -15,6 +15,7 @@ from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
 from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
+from shim.view.images import name_for_people
 from shim.view.records import ContainerRecord, SandboxRecord
 
 POD = "POD"
@@ -63,7 +64,7 @@ def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | No
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
     interfaces = None if pod.host_network(record.config) else interfaces_of(record.life.pid)
     metadata, at = record.config.metadata, time.time_ns()
-    pause = rt.config.pod_infra_container_image
+    pause = _image_name(rt, record.image_id, wanted=rt.config.pod_infra_container_image)
     base = (metadata.name, metadata.namespace, POD, record.id, pause, record.name)
     return [
         pb.Metric(
@@ -84,7 +85,8 @@ def _container_metrics(
     if reading is None:
         return None
     metadata = sandbox.config.metadata
-    image = _image_name(rt, record)
+    spec = record.image_spec
+    image = _image_name(rt, record.image_id, wanted=spec.user_specified_image or spec.image)
     base = (metadata.name, metadata.namespace, record.config.metadata.name, record.id, image, record.name)
     return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(_figures(rt, record, reading), base=base))
 
@@ -132,8 +134,7 @@ def _device_name(major: int, minor: int) -> str:
         return f"{major}:{minor}"
 
 
-def _image_name(rt: Runtime, record: ContainerRecord) -> str:
-    """Name the image as people do: its first tag or digest, else what the client called it."""
-    image = rt.view.image(ImageId(record.image_id))
-    named = (*image.repo_tags, *image.repo_digests) if image else ()
-    return named[0] if named else record.config.image.image
+def _image_name(rt: Runtime, image_id: ImageId, *, wanted: str) -> str:
+    """Name an image as people do; one that has gone since, as it was asked for."""
+    image = rt.view.image(image_id)
+    return wanted if image is None else name_for_people(image, wanted=wanted)

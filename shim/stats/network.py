@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shim.cgroup.files import read
+from shim.cgroup.files import read_list
 
 _LOOPBACK = "lo"
 _COLUMNS = 16
@@ -41,7 +41,7 @@ def interfaces_from_net_dev(text: bytes) -> list[Interface]:
 
 def interfaces_of(pid: int, *, proc: Path = Path("/proc")) -> list[Interface] | None:
     """Read the counters of the network namespace of a process; None when it has ended."""
-    text = read(f"{proc}/{pid}/net/dev")
+    text = read_list(f"{proc}/{pid}/net/dev")
     return None if text is None else interfaces_from_net_dev(text)
 
 

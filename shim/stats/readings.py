@@ -1,7 +1,7 @@
 """Looking at the control groups of containers and pods. What has gone meanwhile is None, never an error."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shim import pod
@@ -12,6 +12,10 @@ from shim.ids import SandboxId
 from shim.runtime import Runtime
 from shim.samples import Place, Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
+
+_PROMPT = 1_000_000
+"""Nanoseconds; looks that took no longer are told with the right moment."""
+_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def place_of(rt: Runtime, record: Record) -> Place | None:
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
     """Read the CPU time of a container."""
     place = place_of(rt, record)
-    return None if place is None else _processor(rt, record, place.group.cpu())
+    return None if place is None else _processor(rt, record, _at_its_moment(place.group.cpu))
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
@@ -64,8 +68,7 @@ def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
     place = place_of(rt, record)
     if place is None:
         return None
-    cpu, memory = place.group.cpu(), place.group.memory()
-    processor = _processor(rt, record, cpu)
+    processor, memory = _processor(rt, record, _at_its_moment(place.group.cpu)), place.group.memory()
     if processor is None or memory is None:
         return None
     return Reading(place, processor, memory, place.group.io_psi(), time.time_ns())
@@ -77,9 +80,9 @@ def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     if place is None:
         return None
     if has_group(record):
-        return _pod_processor(rt, record, place.pod.cpu())
-    parts = [cpu for member in _members(rt, record, place) if (cpu := member.group.cpu()) is not None]
-    return _processor(rt, record, Cpu(sum(part.usage for part in parts)) if parts else None)
+        return _pod_processor(rt, record, _at_its_moment(place.pod.cpu))
+    members = _members(rt, record, place)
+    return _processor(rt, record, _at_its_moment(lambda: _cpu_sum(members)))
 
 
 def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
@@ -127,28 +130,54 @@ def runs_exactly(rt: Runtime, sandbox_id: SandboxId, containers: Iterable[str]) 
     return {record.id for record in running_containers(rt, of=sandbox_id)} == set(containers)
 
 
-def _processor(rt: Runtime, record: Record, cpu: Cpu | None) -> Processor | None:
-    if cpu is None:
+def _at_its_moment(look: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
+    """Read CPU time and say when it was that, ns since the epoch.
+
+    On a busy machine this thread may have to wait between the file and the clock, by as much as the shortest window of
+    a rate may be wrong: then it looks again.
+    """
+    looks = []
+    for _ in range(_LOOKS):
+        began = time.time_ns()
+        cpu = look()
+        if cpu is None:
+            return None
+        took = time.time_ns() - began
+        looks.append((took, began + took // 2, cpu))
+        if took <= _PROMPT:
+            break
+    _, at, best = min(looks, key=lambda look: look[0])
+    return at, best
+
+
+def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Processor | None:
+    if seen is None:
         return None
-    now = Point(time.time_ns(), cpu.usage)
-    return Processor(now.at, cpu, rt.samples.cpu.rate(record.id, now, born_at=record.life.started_at))
+    at, cpu = seen
+    return Processor(at, cpu, rt.samples.cpu.rate(record.id, Point(at, cpu.usage), born_at=record.life.started_at))
 
 
-def _pod_processor(rt: Runtime, record: SandboxRecord, cpu: Cpu | None) -> Processor | None:
+def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | None) -> Processor | None:
     """Read a pod's own group, which is the kubelet's: sandboxes before this one may have used CPU time in it."""
-    if cpu is None:
+    if seen is None:
         return None
-    now = Point(time.time_ns(), cpu.usage)
+    at, cpu = seen
+    now = Point(at, cpu.usage)
     rate = rt.samples.cpu.rate_since_seen(record.id, now)
     if rate is None:
         containers = (container_processor(rt, container) for container in running_containers(rt, of=record.id))
         rate = sum(processor.rate for processor in containers if processor is not None)
-    return Processor(now.at, cpu, rate)
+    return Processor(at, cpu, rate)
 
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:
     containers = (place_of(rt, container) for container in running_containers(rt, of=record.id))
     return [pause, *(place for place in containers if place is not None)]
+
+
+def _cpu_sum(places: list[Place]) -> Cpu | None:
+    parts = [cpu for place in places if (cpu := place.group.cpu()) is not None]
+    return Cpu(sum(part.usage for part in parts)) if parts else None
 
 
 def _memory_sum(parts: list[Memory]) -> Memory:

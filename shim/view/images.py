@@ -1,6 +1,7 @@
 """The images of the node, found by whatever a client calls them."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -63,6 +64,15 @@ class ImageIndex:
         if len(found) > 1:
             raise InvalidArgument(f"image id prefix {reference!r} fits {len(found)} images")
         return found[0] if found else None
+
+
+def name_for_people(record: ImageRecord, *, wanted: str) -> str:
+    """Name an image that is known by its id: as `wanted` if that is one of its names, else by its first one."""
+    names = (*record.repo_tags, *record.repo_digests)
+    with suppress(InvalidArgument):
+        if references.canonical(wanted) in names:
+            return references.canonical(wanted)
+    return names[0] if names else record.id
 
 
 def _without_tags(record: ImageRecord, tags: Sequence[str]) -> ImageRecord:

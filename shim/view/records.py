@@ -11,6 +11,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import HostSettings
 from shim.ids import ContainerId, ImageId, SandboxId
 
+_NO_IMAGE = ImageId("")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
@@ -54,6 +56,8 @@ class SandboxRecord:
     life: Life
     foreign: bool = False
     """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
+    image_id: ImageId = _NO_IMAGE
+    """What pause was made from."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
     """As ListPodSandbox tells it, but for its state, which the checkpoint decides too."""
 

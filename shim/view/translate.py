@@ -70,7 +70,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     if previous is not None and previous.life.unnoticed and _same_run(previous.life, life):
         life = previous.life
     if isinstance(known, SandboxRecord):
-        return replace(known, name=name, life=life)
+        return replace(known, name=name, image_id=ImageId(seen.image), life=life)
     return replace(
         known,
         name=name,
@@ -98,7 +98,7 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
         return None
     life = _life_from_summary(listed)
     if isinstance(known, SandboxRecord):
-        return replace(known, life=life)
+        return replace(known, image_id=ImageId(listed.image_id), life=life)
     return replace(known, image_id=ImageId(listed.image_id), life=life)
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,20 @@ def test_blkio() -> None:
         Io(major=8, minor=0, read_bytes=4096, write_bytes=8192, reads=1, writes=2),
         Io(major=8, minor=16, read_bytes=0, write_bytes=0, reads=0, writes=5),
     ]
+
+
+def test_of_two_that_count_the_one_that_has_seen_more_is_told() -> None:
+    early = Io(major=8, minor=0, read_bytes=9, write_bytes=1, reads=3, writes=1)
+    late = replace(early, read_bytes=2, reads=1)
+    alone = replace(late, minor=16)
+
+    assert parse.fullest([late, alone], [early]) == parse.fullest([early], [alone, late]) == [early, alone]
+    assert parse.fullest([], []) == []
+
+
+def test_a_value_that_was_cut_is_left_out() -> None:
+    assert parse.flat(b"total_rss 4096\ntotal_inactive_file 12") == {b"total_rss": b"4096"}
+    assert parse.flat(b"total_rss 4096\ntotal_inac") == {b"total_rss": b"4096"}
 
 
 @given(st.binary(max_size=80))

@@ -89,8 +89,15 @@ def test_the_group_above_the_topmost_is_the_root() -> None:
 
 @pytest.mark.parametrize(
     ("root", "group", "expected"),
-    [("/", "/a/b", "/mnt/a/b"), ("/a", "/a/b", "/mnt/b"), ("/", "/", "/mnt"), ("/x", "/a", "/mnt/a")],
-    ids=["whole tree", "part of it", "root", "another part"],
+    [
+        ("/", "/a/b", "/mnt/a/b"),
+        ("/a", "/a/b", "/mnt/b"),
+        ("/a", "/a", "/mnt"),
+        ("/", "/", "/mnt"),
+        ("/x", "/a", "/mnt/a"),
+        ("/foo", "/foobar/c", "/mnt/foobar/c"),
+    ],
+    ids=["whole tree", "part of it", "that part", "root", "another part", "a longer name"],
 )
 def test_a_tree_of_which_a_part_is_mounted(root: str, group: str, expected: str) -> None:
     assert Mount("/mnt", root).directory(group) == expected

@@ -120,4 +120,4 @@ def test_the_pod_around_it(recorded: Recorded) -> None:
     assert (pod.rss, pod.swap_usage) == (memory.rss, memory.swap_usage)
     assert (pod.limit, pod.available, pod.swap_limit) == (None, None, None)
     assert of_pod.usage >= cpu.usage
-    assert recorded.pod.process_ids() == []
+    assert recorded.pod.process_ids() == recorded.container.process_ids() != []

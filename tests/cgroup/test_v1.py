@@ -4,7 +4,7 @@ import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
-from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Limits, MemoryHistory, Pids, Pressure, Psi
+from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, MemoryHistory, Pids, Pressure, Psi
 from shim.cgroup.v1 import GroupV1
 from tests.cgroup.trees import DATA, POD_V1, group_v1, new_group_v1
 
@@ -72,6 +72,19 @@ def test_swap_and_huge_pages(tmp_path: Path) -> None:
     assert (memory.rss, memory.page_faults) == (None, None)
     assert group.huge_pages() == [HugePages(size="2MB", usage=2 * MIB, peak=4 * MIB)]
     assert group.io_psi() is None
+
+
+def test_block_io_that_only_the_scheduler_counts(tmp_path: Path) -> None:
+    (tmp_path / "blkio/c1").mkdir(parents=True)
+    for name, count in (("io_service_bytes", 4096), ("io_serviced", 2)):
+        (tmp_path / f"blkio/c1/blkio.throttle.{name}_recursive").write_text("Total 0\n")
+        (tmp_path / f"blkio/c1/blkio.bfq.{name}_recursive").write_text(
+            f"8:0 Read {count}\n8:0 Write 0\nTotal {count}\n"
+        )
+
+    assert group_v1("c1", root=tmp_path).io() == [
+        Io(major=8, minor=0, read_bytes=4096, write_bytes=0, reads=2, writes=0)
+    ]
 
 
 def test_a_group_that_vanishes_has_nothing(tmp_path: Path) -> None:

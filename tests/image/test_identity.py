@@ -6,7 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.container.status import container_status
 from shim.ids import ImageId
-from shim.image.identity import image_from_record, image_ref_of, name_for_people
+from shim.image.identity import image_from_record, image_ref_of
 from shim.image.list import list_images
 from shim.image.pull import pull_image
 from shim.runtime import Runtime
@@ -61,20 +61,3 @@ def test_one_identity_everywhere(rt: Runtime, engine: FakeEngine) -> None:
     (image,) = list_images(rt, filter=pb.ImageFilter(image=container_config(image=pulled).image))
     assert {pulled, image.id, listed.image_id, told.image_id} == {pulled}
     assert told.image_ref == image_ref_of(rt.view.images()[-1]) == image.repo_digests[0]
-
-
-@pytest.mark.parametrize(
-    ("tags", "digests", "wanted", "name"),
-    [
-        (("docker.io/library/a:1", "docker.io/library/b:1"), (), "b:1", "docker.io/library/b:1"),
-        (("docker.io/library/a:1", "docker.io/library/b:1"), (), "c:1", "docker.io/library/a:1"),
-        (("docker.io/library/a:1",), (), "", "docker.io/library/a:1"),
-        (("docker.io/library/a:1",), (), "NO NAME", "docker.io/library/a:1"),
-        ((), (f"docker.io/library/a@{ID}",), "", f"docker.io/library/a@{ID}"),
-        ((), (), "", ID),
-    ],
-    ids=["wanted", "other wanted", "any", "no reference", "digest", "nameless"],
-)
-def test_a_name_for_people(tags: tuple[str, ...], digests: tuple[str, ...], wanted: str, name: str) -> None:
-    image = ImageRecord(id=ID, repo_tags=tags, repo_digests=digests, size=1, user="")
-    assert name_for_people(image, wanted=wanted) == name

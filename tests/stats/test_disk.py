@@ -63,6 +63,18 @@ def test_a_file_with_several_names_counts_once(tree: Path) -> None:
     assert total(tree).used_bytes == blocks(*everything(tree))
 
 
+def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_LINKED", 1)
+    more = [tree / "third", tree / "fourth"]
+    for path in more:
+        path.write_bytes(os.urandom(9000))
+    for path in (tree / "file", *more):
+        for number in range(3):
+            os.link(path, tree / f"deep/{path.name}-{number}")
+
+    assert total(tree) == Sum(blocks(*everything(tree), *more), 7)
+
+
 def test_links_are_not_followed_and_holes_take_no_room(tree: Path) -> None:
     (tree / "link").symlink_to("/")
     with (tree / "sparse").open("wb") as sparse:

@@ -1,8 +1,12 @@
+import shutil
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.runtime import Runtime
@@ -12,7 +16,10 @@ from shim.stats.descriptors import BASE_LABELS
 from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
 from shim.stats.network import interfaces_from_net_dev
 from tests.cgroup.trees import group_v1, group_v2
-from tests.stats.kernel import VERSIONS, Pod, pod_with_container, without_docker
+from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
+from tests.pods import ready_pod, running
+from tests.stats.kernel import VERSIONS, Pod, place, pod_with_container, without_docker
 from tests.stats.test_network import NET_DEV
 
 NAMES = {
@@ -206,6 +213,42 @@ def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: p
     assert list(received[0].label_values)[:4] == ["web", "default", "POD", pod.sandbox]
     assert len(by_name(found)) == 8
     assert all(len(metric.label_values) == len(keys()[metric.name]) for metric in found.metrics)
+
+
+def test_an_image_with_several_names_has_the_one_that_was_asked_for(rt: Runtime, engine: FakeEngine) -> None:
+    image_id = engine.add_image("a.example/first:1")
+    engine.images[-1].tags.append("z.example/asked:1")
+    rt.view.refresh_images()
+    wanted = pb.ImageSpec(image=image_id, user_specified_image="z.example/asked:1")
+    place(rt, running(rt, ready_pod(rt), image=wanted), group_v2())
+
+    [found] = list_pod_sandbox_metrics(rt)
+
+    [of_container] = found.container_metrics
+    assert {metric.label_values[4] for metric in of_container.metrics} == {"z.example/asked:1"}
+
+
+def test_the_image_of_a_pod_is_the_one_its_pause_was_made_from(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "interfaces_of", lambda _pid: interfaces_from_net_dev(NET_DEV))
+    sandbox = ready_pod(rt)
+    record = rt.view.sandbox(sandbox)
+    record.config.linux.security_context.namespace_options.network = pb.POD
+    changed = replace(rt, config=msgspec.structs.replace(rt.config, pod_infra_container_image=BUSYBOX))
+
+    [found] = list_pod_sandbox_metrics(changed)
+
+    labels = {tuple(metric.label_values)[2:6] for metric in found.metrics}
+    assert labels == {("POD", sandbox, references.canonical(rt.config.pod_infra_container_image), record.name)}
+
+
+def test_what_is_not_known_of_tasks_is_not_told_as_no_limit(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(group_v2().directory, tmp_path / "c1")
+    (tmp_path / "c1/pids.current").unlink()
+    pod_with_container(rt, group_v2("c1", root=tmp_path))
+
+    [container] = list_pod_sandbox_metrics(rt)[0].container_metrics
+
+    assert "container_threads_max" not in by_name(container)
 
 
 def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:

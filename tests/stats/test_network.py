@@ -1,6 +1,8 @@
 import os
+from pathlib import Path
 
 from shim.stats.network import Interface, interfaces_from_net_dev, interfaces_of
+from tests.cgroup.pieces import in_pieces
 
 NET_DEV = b"\n".join(
     [
@@ -41,6 +43,16 @@ def test_the_namespace_of_a_process() -> None:
 
     assert found is not None
     assert "lo" not in [interface.name for interface in found]
+
+
+def test_more_interfaces_than_the_kernel_tells_at_once(tmp_path: Path) -> None:
+    line = b"  eth%d: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
+    (tmp_path / "7/net").mkdir(parents=True)
+    with in_pieces(tmp_path / "7/net/dev", b"".join(line % number for number in range(5000))):
+        found = interfaces_of(7, proc=tmp_path)
+
+    assert found is not None
+    assert len(found) == 5000
 
 
 def test_a_process_that_has_ended() -> None:

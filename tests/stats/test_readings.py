@@ -2,8 +2,10 @@ import time
 
 import pytest
 
+from shim.cgroup.figures import Cpu, Memory
 from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
 from shim.cgroup.v1 import GroupV1
+from shim.cgroup.v2 import GroupV2
 from shim.runtime import Runtime
 from shim.samples import SECOND, Point, Samples
 from shim.stats.readings import container_reading, place_of, pod_processor
@@ -19,6 +21,28 @@ def container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> ContainerRecord:
     """One that runs, on a machine with version 1."""
     monkeypatch.setattr(Samples, "mounts", mounts_from_mountinfo(V1))
     return rt.view.container(running(rt, ready_pod(rt)))
+
+
+START = 1_700_000_000 * SECOND
+SLOW_MEMORY = 3 * SECOND
+
+
+def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None:
+    """Let this thread wait, so many nanoseconds in each look at CPU time and long for memory."""
+    passed = [START]
+    cpu, memory = GroupV2.cpu, GroupV2.memory
+
+    def slow_cpu(group: GroupV2) -> Cpu | None:
+        passed.append(passed[-1] + held_up.pop(0))
+        return cpu(group)
+
+    def slow_memory(group: GroupV2) -> Memory | None:
+        passed.append(passed[-1] + SLOW_MEMORY)
+        return memory(group)
+
+    monkeypatch.setattr(GroupV2, "cpu", slow_cpu)
+    monkeypatch.setattr(GroupV2, "memory", slow_memory)
+    monkeypatch.setattr("shim.stats.readings.time.time_ns", lambda: passed[-1])
 
 
 def in_proc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +83,29 @@ def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: R
     assert processor is not None
     assert processor.cpu.usage == 9_251_200_000
     assert processor.rate == pytest.approx(SECOND / 5, rel=0.1)
+
+
+def test_cpu_time_is_told_with_the_moment_it_was_read(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = rt.view.container(pod_with_container(rt, group_v2()).container)
+    quick = SECOND // 10_000
+    busy_machine(monkeypatch, held_up=[5 * SECOND, quick])
+
+    reading = container_reading(rt, record)
+
+    assert reading is not None
+    assert reading.processor.at == START + 5 * SECOND + quick // 2
+    assert reading.at == START + 5 * SECOND + quick + SLOW_MEMORY
+
+
+def test_where_every_look_is_held_up_the_quickest_is_told(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = rt.view.container(pod_with_container(rt, group_v2()).container)
+    held_up = [9 * SECOND, 2 * SECOND, 8 * SECOND, 7 * SECOND, 6 * SECOND]
+    busy_machine(monkeypatch, held_up=held_up)
+
+    reading = container_reading(rt, record)
+
+    assert reading is not None
+    assert (reading.processor.at, held_up) == (START + 10 * SECOND, [])
 
 
 def test_later_rates_of_a_pod_are_those_of_its_group(rt: Runtime) -> None:

@@ -6,7 +6,7 @@ from shim import deadline
 from shim.engine.interface import ImageSettings
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
-from shim.view.images import ImageDetails, ImageIndex
+from shim.view.images import ImageDetails, ImageIndex, name_for_people
 from shim.view.records import ImageRecord
 from tests.fakes.engine import FakeEngine
 
@@ -140,3 +140,20 @@ def test_an_image_that_is_not_listed_comes_with_that_name_alone() -> None:
     index = ImageIndex([BEAD]).with_name(TEAM.repo_tags[0], TEAM)
     assert index.find(TEAM.repo_tags[0]) is not None
     assert index.find(TEAM.repo_tags[1]) is None
+
+
+@pytest.mark.parametrize(
+    ("tags", "digests", "wanted", "name"),
+    [
+        (("docker.io/library/a:1", "docker.io/library/b:1"), (), "b:1", "docker.io/library/b:1"),
+        (("docker.io/library/a:1", "docker.io/library/b:1"), (), "c:1", "docker.io/library/a:1"),
+        (("docker.io/library/a:1",), (), "", "docker.io/library/a:1"),
+        (("docker.io/library/a:1",), (), "NO NAME", "docker.io/library/a:1"),
+        ((), (f"docker.io/library/a@{DIGEST}",), "", f"docker.io/library/a@{DIGEST}"),
+        ((), (), "", BEAD.id),
+    ],
+    ids=["wanted", "other wanted", "any", "no reference", "digest", "nameless"],
+)
+def test_a_name_for_people(tags: tuple[str, ...], digests: tuple[str, ...], wanted: str, name: str) -> None:
+    named = image("bead", tags=tags, digests=digests)
+    assert name_for_people(named, wanted=wanted) == name

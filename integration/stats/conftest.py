@@ -1,12 +1,15 @@
-"""Pods with a control group of their own, as a kubelet makes them; removed with the test."""
+"""Pods with a control group of their own, as a kubelet makes them, and a disk; removed with the test."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from integration.conftest import Images, Served
 from integration.node.box import Node
 from integration.pods.kubelet import Kubelet, Pod, unused_name
+from integration.stats.asking import MIB
+from integration.stats.truth import Disk, mounted_disk
 from shim.api.v1 import api_pb2 as pb
 
 
@@ -27,3 +30,10 @@ def own_pod(kubelet: Kubelet, node: Node) -> Callable[[], Pod]:
         return kubelet.pod(linux=pb.LinuxPodSandboxConfig(cgroup_parent=parent))
 
     return make
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mount a disk whose reads and writes are the test's alone."""
+    with mounted_disk(tmp_path, size=128 * MIB) as made:
+        yield made

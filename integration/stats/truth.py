@@ -1,0 +1,146 @@
+"""What the kernel itself says of a container, read by the test and not by the server."""
+
+import bisect
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.conftest import Served
+from integration.node.commands import run
+from integration.pods.kubelet import pid_of
+
+UNIFIED = ""
+"""The tree of version 2, among the controllers of version 1."""
+
+_ROOT = Path("/sys/fs/cgroup")
+_BETWEEN_LOOKS = 0.01
+_PROMPT = 2_000_000
+"""Nanoseconds; a look that took longer is not noted, as it may be of another moment."""
+_COMMAND_SECONDS = 30
+
+
+def group_of(served: Served, container_id: str, controller: str) -> Path:
+    """The control group of a container, in the tree of a controller of version 1, else in the one of version 2."""
+    paths = {}
+    for line in Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    if controller and controller in paths:
+        return _ROOT / controller / paths[controller].lstrip("/")
+    hybrid = _ROOT / "unified"
+    return (hybrid if hybrid.is_dir() else _ROOT) / paths[UNIFIED].lstrip("/")
+
+
+def cpu_time(group: Path) -> int:
+    """CPU time of a group in nanoseconds."""
+    counter = group / "cpuacct.usage"
+    if counter.exists():
+        return int(counter.read_text())
+    return int((group / "cpu.stat").read_text().split()[1]) * 1000
+
+
+class Course:
+    """CPU time of a group, noted a hundred times a second inside a `with` block."""
+
+    def __init__(self, group: Path) -> None:
+        self._group = group
+        self._moments: list[int] = []
+        self._used: list[int] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Course":
+        while not self._note():
+            pass
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        while not self._note():
+            pass
+
+    def between(self, begin: int, end: int) -> float:
+        """Nanoseconds of CPU time that were used between two moments, ns since the epoch."""
+        return self.at(end) - self.at(begin)
+
+    def rate(self, begin: int, end: int) -> float:
+        """The same per second."""
+        return self.between(begin, end) / (end - begin) * 1e9
+
+    def at(self, moment: int) -> float:
+        """Nanoseconds that had been used at a moment, ns since the epoch."""
+        after = bisect.bisect(self._moments, moment)
+        assert 0 < after < len(self._moments), "this moment was not watched"
+        (begin, end), (used, more) = self._moments[after - 1 : after + 1], self._used[after - 1 : after + 1]
+        return used + (more - used) * (moment - begin) / (end - begin)
+
+    def _watch(self) -> None:
+        while not self._done.wait(_BETWEEN_LOOKS):
+            self._note()
+
+    def _note(self) -> bool:
+        """Look once; gives whether the moment is certain, and what was seen noted."""
+        began = time.time_ns()
+        used = cpu_time(self._group)
+        took = time.time_ns() - began
+        if took > _PROMPT:
+            return False
+        self._moments.append(began + took // 2)
+        self._used.append(used)
+        return True
+
+
+def anonymous_memory(pids: Sequence[int]) -> int:
+    """Bytes of anonymous memory of processes."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def cached(path: Path) -> int:
+    """Bytes of a file that are in the page cache."""
+    return int(run(["fincore", "--bytes", "--noheadings", "--output", "RES", path], timeout=_COMMAND_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A mounted file system on a block device of its own."""
+
+    directory: Path
+    major: int
+    minor: int
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return f"/dev/{Path(f'/sys/dev/block/{self.major}:{self.minor}').readlink().name}"
+
+    def count_for(self, group: Path) -> None:
+        """Let the kernel count what this group reads and writes.
+
+        Version 1 counts for devices alone that have had a limit, since Linux 6.10; this one is never reached.
+        """
+        limit = group / "blkio.throttle.write_bps_device"
+        if limit.exists():
+            limit.write_text(f"{self.major}:{self.minor} {1 << 40}")
+
+
+@contextmanager
+def mounted_disk(place: Path, *, size: int) -> Iterator[Disk]:
+    """Mount a new disk of so many bytes below `place`, which is on a real one."""
+    image, directory = place / "disk.img", place / "disk"
+    directory.mkdir()
+    with image.open("wb") as file:
+        file.truncate(size)
+    run(["mkfs.ext4", "-q", image], timeout=_COMMAND_SECONDS)
+    run(["mount", "-o", "loop", image, directory], timeout=_COMMAND_SECONDS)
+    try:
+        device = directory.stat().st_dev
+        yield Disk(directory, os.major(device), os.minor(device))
+    finally:
+        run(["umount", directory], timeout=_COMMAND_SECONDS)

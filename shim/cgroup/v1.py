@@ -153,10 +153,10 @@ class GroupV1:
         return ""
 
     def _io_counted_by(self, policy: str) -> list[Io]:
-        return parse.blkio(
-            byte_lines=read(f"{self.blkio}/blkio.{policy}.io_service_bytes_recursive"),
-            operation_lines=read(f"{self.blkio}/blkio.{policy}.io_serviced_recursive"),
-        )
+        sizes = read(f"{self.blkio}/blkio.{policy}.io_service_bytes_recursive") or b""
+        # Most groups have no line of a device: then the other file is not worth reading.
+        operations = read(f"{self.blkio}/blkio.{policy}.io_serviced_recursive") if b":" in sizes else None
+        return parse.blkio(byte_lines=sizes, operation_lines=operations)
 
     def _psi(self, what: str) -> Psi | None:
         return parse.psi(read(f"{self.unified}/{what}.pressure")) if self.unified else None

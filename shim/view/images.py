@@ -69,6 +69,8 @@ class ImageIndex:
 def name_for_people(record: ImageRecord, *, wanted: str) -> str:
     """Name an image that is known by its id: as `wanted` if that is one of its names, else by its first one."""
     names = (*record.repo_tags, *record.repo_digests)
+    if wanted in names:
+        return wanted
     with suppress(InvalidArgument):
         if references.canonical(wanted) in names:
             return references.canonical(wanted)

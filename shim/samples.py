@@ -59,7 +59,9 @@ class CpuHistory:
         For what has not been seen before, the window begins at `born_at`, when it had used nothing: it has a
         complete sample at once. Before a second has passed, the figure is what was used over that second.
         """
-        return _rate(self._base(key, now) or Point(born_at, 0), now)
+        base = self._base(key, now)
+        # What was seen before its birth was another run of the same container.
+        return _rate(base if base is not None and base.at >= born_at else Point(born_at, 0), now)
 
     def rate_since_seen(self, key: str, now: Point) -> int | None:
         """Give the same for what may have been used before its birth; None while it has not been seen for a second."""
@@ -178,7 +180,7 @@ class Samples:
         self.sandbox_stats = Shelf[pb.PodSandboxStats](freshness=2 * INTERVAL)
         self.sandbox_metrics = Shelf[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
-        """Directory of the writable layer by container id; an empty path for one that has none that can be seen."""
+        """Directory of the writable layer by container id, of those that have one that can be seen."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
         """By container id, with the configuration they were made from; nobody may change them."""
         self.started = threading.Event()

@@ -1,6 +1,7 @@
 """The server's own metrics over HTTP: `/metrics` for Prometheus and `/healthz`. Off unless an address is set."""
 
 import contextlib
+import ipaddress
 import socket
 import threading
 import time
@@ -33,6 +34,8 @@ _NAMES = {
 }
 _IDLE_SECONDS = 10.0
 """After which a connection that says nothing is closed."""
+_MOST_CONNECTIONS = 32
+"""At a time; further ones are closed at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -133,13 +136,32 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
+    """Has a thread for each connection, up to a number: whoever is on the node may connect."""
+
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], *, registry: CollectorRegistry, view: NodeView) -> None:
         self.registry = registry
         self.view = view
+        self._free = threading.Semaphore(_MOST_CONNECTIONS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread is to be had
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 @contextlib.contextmanager
@@ -160,6 +182,8 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     log.info("serving metrics", address=address)
+    if not ipaddress.ip_address(host.strip("[]")).is_loopback:
+        log.warning("metrics are served to other machines, and to anyone there", address=address)
     try:
         with meter.heard_by(counts.hear):
             yield server.server_address[1]

@@ -36,6 +36,7 @@ def point(at: float, usage: float) -> Point:
         ([(100, 30)], (100.2, 30.2), 30.2 / 100.2),
         ([(100, 30)], (500, 70), 0.1),
         ([(100, 30)], (105, 10), 0),
+        ([(-3, 90)], (5, 1), 0.2),
         ([], (-1, 2), 0),
     ],
     ids=[
@@ -47,6 +48,7 @@ def point(at: float, usage: float) -> Point:
         "too near",
         "after a pause",
         "counter began anew",
+        "started again",
         "clock set back",
     ],
 )

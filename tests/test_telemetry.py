@@ -1,11 +1,13 @@
 """The metrics endpoint over a real socket."""
 
+import contextlib
 import http.client
 import socket
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from shim import meter
 from shim.errors import FailedPrecondition
@@ -97,6 +99,26 @@ def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:
 def test_other_paths(port: int) -> None:
     assert get(port, "/")[0] == 404
     assert get(port, "/metrics?name[]=x")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"), [("127.0.0.1:0", False), ("[::1]:0", False), ("0.0.0.0:0", True), ("[::]:0", True)]
+)
+def test_an_address_that_others_can_reach_is_a_warning(view: NodeView, address: str, *, warned: bool) -> None:
+    with capture_logs() as logs, telemetry(address, view=view, logs=FakeLogs()):
+        pass
+
+    assert [line["address"] for line in logs if line["log_level"] == "warning"] == [address] * warned
+
+
+def test_connections_beyond_a_number_are_closed_at_once(port: int, view: NodeView) -> None:
+    view.complete_rebuild(view.begin_rebuild())
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(32)]
+        refused = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        assert refused.recv(1) == b""
+        silent[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert silent[0].recv(1) == b"H"
 
 
 def test_an_address_of_ipv6(view: NodeView) -> None:

@@ -56,13 +56,15 @@ class Sum:
 def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
     """Give the directory of a container's layer, found while it ran; None where it cannot be seen.
 
-    Looked up once: what a process of the container makes of its own root later is not followed.
+    Found once: what a process of the container makes of its own root later is not followed.
     """
     known = rt.samples.uppers.get(record.id)
     if known is None and record.life.pid:
         known = upper_directory(_PROC / str(record.life.pid))
+        if not known.is_absolute():
+            return None
         rt.samples.uppers[record.id] = known
-    return known if known is not None and known.is_absolute() else None
+    return known
 
 
 def file_system_of(directory: Path) -> FileSystem | None:
@@ -227,13 +229,14 @@ class LayerMeter:
         self._due = {key: due for key, due in self._due.items() if key in records}
         under_way = {walk.container_id for walk in self._walks}
         for key in records.keys() - under_way:
-            upper = upper_of(self._rt, records[key]) if self._due.get(key, now) <= now else None
-            if upper is None:
+            if self._due.get(key, now) > now:
                 continue
-            begun = _Walk(key, upper, walk(upper))
-            # What has no figure at all goes first.
-            (self._walks.append if key in self._due else self._walks.appendleft)(begun)
-            # Unless it says otherwise at its end, also when it fails.
+            upper = upper_of(self._rt, records[key])
+            if upper is not None:
+                # What has no figure at all goes first.
+                begin = self._walks.append if key in self._due else self._walks.appendleft
+                begin(_Walk(key, upper, walk(upper)))
+            # Unless it says otherwise at its end, also when it fails or cannot be found.
             self._due[key] = now + PERIOD
 
     def _advance(self, turn: _Walk) -> None:
@@ -269,7 +272,7 @@ class LayerMeter:
             at=time.time_ns(),
             used_bytes=total.used_bytes,
             inodes=total.inodes,
-            store=str(turn.upper.parents[2]),
+            store=os.fsencode(turn.upper.parents[2]).decode(errors="replace"),
             file_system=file_system_of(turn.upper),
         )
         self._due[turn.container_id] = time.monotonic() + max(PERIOD, _REST * turn.cost)

@@ -1,5 +1,6 @@
 """One background pass over everything that runs, so that an answer can tell a rate, and long lists are at hand."""
 
+import itertools
 import threading
 import time
 
@@ -26,6 +27,8 @@ from shim.view.records import ContainerRecord, SandboxRecord
 
 _REST = 50
 """A pass that took much CPU time is followed by a rest of this many times as long: at most 2 % of a core."""
+_SECOND_LOOK = 1.1
+"""Seconds from the first pass to the second one: what ran before the server has a rate of its own from then on."""
 
 log = structlog.get_logger(__name__)
 
@@ -98,13 +101,14 @@ class Sampler:
 
     def _run(self) -> None:
         pause = metrics_due = 0.0
+        intervals = itertools.chain([min(self._interval, _SECOND_LOOK)], itertools.repeat(self._interval))
         while not self._stopping.wait(pause):
             now = time.monotonic()
             metrics = now >= metrics_due
             if metrics:
                 # Half an interval early: a pass that comes a little too soon must not put it off to the next one.
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
-            pause = max(self._interval, _REST * self._pass(metrics=metrics))
+            pause = max(next(intervals), _REST * self._pass(metrics=metrics))
 
     def _pass(self, *, metrics: bool) -> float:
         """Look at everything once; gives the seconds of CPU time it took."""

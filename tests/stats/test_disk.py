@@ -281,6 +281,29 @@ def test_a_container_without_a_layer_that_can_be_seen(rt: Runtime) -> None:
     assert upper_of(rt, record) is None
 
 
+def test_a_layer_that_could_not_be_seen_is_looked_for_again(
+    rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = rt.view.container(running(rt, ready_pod(rt)))
+    answers = [Path(), tree]
+    monkeypatch.setattr(module, "upper_directory", lambda _process: answers.pop(0))
+
+    assert [upper_of(rt, record) for _ in range(3)] == [None, tree, tree]
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_store_whose_name_is_no_text(rt: Runtime, tmp_path: Path) -> None:
+    upper = tmp_path / os.fsdecode(b"docker\xff") / "overlay2/ab/diff"
+    upper.mkdir(parents=True)
+    container = container_with_layer(rt, upper)
+    meter = LayerMeter(rt)
+    meter.start()
+    try:
+        assert wait_measured(rt, container).store == f"{tmp_path}/docker\ufffd"
+    finally:
+        meter.stop()
+
+
 def test_the_file_system_of_a_layer(tree: Path) -> None:
     real = os.statvfs(tree)
 

@@ -1,6 +1,7 @@
 import queue
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,20 @@ def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.Mo
         assert [passes.get(timeout=SECONDS) for _ in range(3)] == [True, False, False]
     finally:
         sampler.stop()
+
+
+def test_what_ran_before_has_a_second_look_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: queue.SimpleQueue[float] = queue.SimpleQueue()
+    monkeypatch.setattr(module, "sample", lambda _rt, *, metrics: passes.put(time.monotonic()))
+    sampler = Sampler(rt, interval=1000)
+    sampler.start()
+    try:
+        first, second = (passes.get(timeout=SECONDS) for _ in range(2))
+    finally:
+        sampler.stop()
+
+    # A shorter window gives no rate.
+    assert second - first > 1
 
 
 def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine) -> None:

@@ -36,6 +36,8 @@ _SLICE = 256
 """Entries between two looks at the budget."""
 _MOST_LINKED = 100_000
 """Files with several names that are remembered; of each further one, every name counts as its part of the file."""
+_MOST_WAITING = 20_000
+"""Directories in one that are remembered to be looked into; where there are more, it is read again for the rest."""
 _TURN = 20
 """Slices after which a walk that is not done lets the others pass."""
 
@@ -85,20 +87,26 @@ def walk(top: Path) -> Generator[None, None, Sum]:
     first = top.stat()
     used, inodes = float(first.st_blocks * _BLOCK), 1.0
     linked: set[int] = set()
-    waiting = [(str(top), first.st_ino)]
+    # Directories still to be looked into: path, inode number, and how many of its entries have been counted.
+    waiting = [(str(top), first.st_ino, 0)]
     seen = 0
     while waiting:
-        directory, number = waiting.pop()
-        for entry in _entries(directory, device=first.st_dev, number=number):
+        directory, number, counted = waiting.pop()
+        before = len(waiting)
+        for position, entry in enumerate(_entries(directory, device=first.st_dev, number=number)):
             seen += 1
             if seen % _SLICE == 0:
                 yield
-            status = _status(entry)
+            status = _status(entry) if position >= counted else None
             if status is None or status.st_dev != first.st_dev or status.st_ino in linked:
                 continue
             part = 1.0
             if entry.is_dir(follow_symlinks=False):
-                waiting.append((f"{directory}/{entry.name}", status.st_ino))
+                if len(waiting) - before == _MOST_WAITING:
+                    # The rest comes when these have been looked into.
+                    waiting.insert(before, (directory, number, position))
+                    break
+                waiting.append((f"{directory}/{entry.name}", status.st_ino, 0))
             elif status.st_nlink > 1 and len(linked) < _MOST_LINKED:
                 linked.add(status.st_ino)
             else:

@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,26 @@ def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monke
             os.link(path, tree / f"deep/{path.name}-{number}")
 
     assert total(tree) == Sum(blocks(*everything(tree), *more), 7)
+
+
+def test_very_many_directories_are_not_remembered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 2)
+    for outer in range(5):
+        for inner in range(3):
+            (tmp_path / str(outer) / str(inner)).mkdir(parents=True)
+        (tmp_path / f"{outer}/file").touch()
+    read: list[os.stat_result] = []
+    scandir = os.scandir
+
+    def counted(directory: int) -> Any:
+        read.append(os.fstat(directory))
+        return scandir(directory)
+
+    monkeypatch.setattr(os, "scandir", counted)
+
+    assert total(tmp_path).inodes == 1 + 5 + 5 * 3 + 5
+    # Two at a time: the uppermost three times, those in it twice each, and once those without any.
+    assert len(read) == 3 + 5 * 2 + 5 * 3
 
 
 def test_links_are_not_followed_and_holes_take_no_room(tree: Path) -> None:

@@ -60,8 +60,10 @@ class CpuHistory:
         complete sample at once. Before a second has passed, the figure is what was used over that second.
         """
         base = self._base(key, now)
-        # What was seen before its birth was another run of the same container.
-        return _rate(base if base is not None and base.at >= born_at else Point(born_at, 0), now)
+        # What was seen before its birth was another run of the same container, unless the clock was set back since.
+        if base is None or base.at < born_at <= now.at:
+            base = Point(born_at, 0)
+        return _rate(base, now)
 
     def rate_since_seen(self, key: str, now: Point) -> int | None:
         """Give the same for what may have been used before its birth; None while it has not been seen for a second."""

@@ -37,6 +37,7 @@ def point(at: float, usage: float) -> Point:
         ([(100, 30)], (500, 70), 0.1),
         ([(100, 30)], (105, 10), 0),
         ([(-3, 90)], (5, 1), 0.2),
+        ([(-5, 1)], (-1, 2), 0.25),
         ([], (-1, 2), 0),
     ],
     ids=[
@@ -49,6 +50,7 @@ def point(at: float, usage: float) -> Point:
         "after a pause",
         "counter began anew",
         "started again",
+        "seen after the clock was set back",
         "clock set back",
     ],
 )

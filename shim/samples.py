@@ -60,8 +60,7 @@ class CpuHistory:
         complete sample at once. Before a second has passed, the figure is what was used over that second.
         """
         base = self._base(key, now)
-        # What was seen before its birth was another run of the same container, unless the clock was set back since.
-        if base is None or base.at < born_at <= now.at:
+        if base is None or _is_another_run(base, now, born_at=born_at):
             base = Point(born_at, 0)
         return _rate(base, now)
 
@@ -88,6 +87,11 @@ class CpuHistory:
         recent = [point for point in old_enough if now.at - point.at <= _MOST_WINDOW]
         # The longest window that is allowed is the steadiest figure; after a pause in sampling, the last point.
         return recent[0] if recent else old_enough[-1] if old_enough else None
+
+
+def _is_another_run(then: Point, now: Point, *, born_at: int) -> bool:
+    """Whether a container was started again between two looks: it then has a new group, which had used nothing."""
+    return then.at < born_at <= now.at and now.usage < then.usage
 
 
 def _rate(then: Point, now: Point) -> int:

@@ -1,14 +1,16 @@
 """CreateContainer."""
 
 import posixpath
+from pathlib import Path
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
+from shim.container.host_paths import remove_made
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.container.mounts import relabel_mounts
+from shim.container.mounts import ensure_host_paths, relabel_mounts
 from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.seccomp import seccomp_of_daemon
@@ -41,7 +43,10 @@ def create_container(
     body = container_body(config, around)
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
+        directories: list[Path] = []
+        rollback.undo("missing host paths that were made", lambda: remove_made(directories))
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
+        ensure_host_paths(config.mounts, body["HostConfig"]["Mounts"], made=directories)
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         rt.view.refresh_container(made[0])

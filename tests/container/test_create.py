@@ -119,6 +119,15 @@ def test_host_paths_of_a_container_that_docker_refuses_are_taken_back(
     assert (tmp_path / "new/below").is_dir()
 
 
+def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.discards = {"CpusetCpus": ""}
+    linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(cpuset_cpus="0", cpu_shares=512))
+    with pytest.raises(FailedPrecondition, match=r"config\.linux\.resources\.cpuset_cpus 0: docker has discarded it"):
+        created(rt, sandbox, linux=linux)
+    assert list(engine.containers) == [sandbox]
+
+
 def test_the_pid_namespace_of_a_container_of_the_same_pod_can_be_joined(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     target = running(rt, sandbox, "target")

@@ -8,7 +8,7 @@ from shim.container.host_paths import ensure_directory, nearest_existing, opened
 
 
 def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize(("path", "expected"), [("", ""), ("file", "file"), ("a/b", "a"), ("a/b/c", "a"), ("b/c", "")])

@@ -240,7 +240,7 @@ def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, 
     assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]
 
 
-@pytest.mark.parametrize(("version", "mode"), [("1", ""), ("2", "private")])
+@pytest.mark.parametrize(("version", "mode"), [("1", "host"), ("2", "private")])
 def test_a_cgroup_namespace_of_the_hosts_is_not_the_pods(
     rt: Runtime, engine: FakeEngine, version: str, mode: str
 ) -> None:

@@ -10,6 +10,7 @@ from integration.conftest import Served
 from integration.cri import HOST_NETWORK
 from integration.pods.kubelet import Kubelet, Pod, failure
 from integration.stats.asking import MIB, listed, pod_stats, pods_listed, stats
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.samples import INTERVAL, SECOND
 
@@ -37,7 +38,8 @@ def test_a_pod_without_a_group_of_its_own_has_the_sum_of_its_containers(served: 
 
     assert {found.attributes.id for found in linux.containers} == set(containers)
     assert linux.memory.usage_bytes.value >= sum(found.memory.usage_bytes.value for found in linux.containers)
-    assert linux.process.process_count.value == 3
+    # What has set a container up is a task of it for a moment longer.
+    assert wait_until(lambda: pod_stats(served, pod).linux.process.process_count.value == 3)
 
 
 def test_lists_have_what_runs_and_filters_hold(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:

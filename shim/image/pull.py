@@ -6,7 +6,7 @@ no credentials tries those the node has for the image, one after the other.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -99,6 +99,8 @@ def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
     pulled = _pull_with_any(rt, reference, logins=logins)
     record = _recognised(rt, reference, digest=pulled.digest) or _looked_up(rt, reference, digest=pulled.digest)
+    if record is None:
+        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
     seconds = round(time.monotonic() - began, 1)
     log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
     return record.id
@@ -114,18 +116,26 @@ def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | No
     return rt.view.confirm_image(reference, image_id)
 
 
-def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord:
-    """Ask Docker which image has arrived."""
+def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+    """Ask Docker which image has arrived; None when it has gone.
+
+    It is looked for by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
+    """
+    name = references.parse(reference).name
+    by_digest = f"{name}@{digest}" if digest else reference
     if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
         rt.view.refresh_images()
-        record = rt.view.image(reference)
+        record = _first(rt.view.image, [digest or reference, by_digest, reference])
     else:
-        record = rt.view.refresh_image(reference)
-    if record is None:
-        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
-    if f"{references.parse(reference).name}@{digest}" in record.repo_digests:  # else the name has moved on already
+        record = _first(rt.view.refresh_image, [by_digest, reference])
+    if record is not None and by_digest in record.repo_digests:
         rt.manifests.put(digest, record.id, weight=1)
     return record
+
+
+def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:
+    """Give what is found by the first name that there is."""
+    return next((record for name in dict.fromkeys(names) if (record := look(name)) is not None), None)
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:

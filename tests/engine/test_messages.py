@@ -153,6 +153,21 @@ def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer
     server.wait_hung_up()
 
 
+def test_what_docker_does_after_its_last_message_is_not_waited_for(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
+    told = threading.Event()
+    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), told, chunk(b""))
+    # So that the connection of the pull is the only one that can be used again.
+    server.on("GET /v1.51/images/json", response(200, [], headers=["Connection: close"]), CLOSE)
+    assert [message.status for message in pull(adapter)] == ["Status: Image is up to date for a/b:1"]
+    first = server.requests[-1].connection
+
+    told.set()
+    while server.requests[-1].connection != first or server.requests[-1].line == PULL:
+        adapter.list_images()
+
+
 def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))

@@ -25,6 +25,7 @@ from tests.fakes.engine import FakeEngine
 
 APP = "r.example/team/app:1"
 SECONDS = 10.0
+SNAPSHOTTER = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
 class Late:
@@ -151,13 +152,42 @@ def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None
 
 
 def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, engine: FakeEngine) -> None:
-    snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
-    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[snapshotter])
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[SNAPSHOTTER])
     image_id = pull(rt)
     assert ("list_images", "") in engine.calls
     engine.calls.clear()
     assert pull(rt) == image_id
     assert {method for method, _ in engine.calls} == {"pull_image"}
+
+
+@pytest.mark.parametrize(
+    ("store", "look"), [([], "inspect_image"), ([SNAPSHOTTER], "list_images")], ids=["overlay2", "containerd"]
+)
+def test_a_name_that_is_moved_before_the_look(
+    rt: Runtime, engine: FakeEngine, store: list[list[str]], look: str
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=store)
+    if store:  # where the manifest's digest is the id
+        image = engine.registry[APP]
+        engine.registry[APP] = replace(image, id=image.digests[0].partition("@")[2])
+    brought = engine.registry[APP].id
+    with engine.held(look) as gate:
+        future = Callers(rt).pull()
+        gate.wait_entered()
+        other = engine.add_image(APP, ImageSettings(user="other"))
+    assert future.result(SECONDS) == brought != other
+    rt.view.refresh_images()
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == other
+
+
+def test_an_image_without_its_digest_is_found_by_name(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("inspect_image") as gate:
+        future = Callers(rt).pull()
+        gate.wait_entered()
+        next(image for image in engine.images if image.tags == [APP]).digests.clear()
+    assert future.result(SECONDS) == engine.registry[APP].id
 
 
 def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeEngine) -> None:

@@ -19,7 +19,7 @@ from shim.engine.interface import PullProgress, RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
-from shim.image.progress import Progress
+from shim.image.progress import Progress, retry_seconds
 from shim.image.store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
@@ -30,6 +30,9 @@ _UNAVAILABLE = "RegistryUnavailable"
 """The kubelet tells a registry that is down by this word at the start of the message (cri-api errors.go)."""
 _REPORT_SECONDS = 10.0
 """A pull is mentioned in the log when it takes longer, and again that often while it moves on."""
+_WAITS_SECONDS = 60.0
+"""How long Docker may wait, without any progress in between, to ask again for layers that it did not get. By default
+it tries five times, with waits of 50 seconds in all; a daemon that was told to try a hundred times waits for hours."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
@@ -224,7 +227,11 @@ def _what(reference: str) -> str:
 
 
 class _Observer:
-    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages."""
+    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages.
+
+    A wait that Docker announces is no silence: it is about to try again, and goes on where it was. Ended by us, all that
+    it has of the layer would be lost.
+    """
 
     def __init__(self, reference: str, pulling: Scope, *, patience: float) -> None:
         self._reference = reference
@@ -232,13 +239,27 @@ class _Observer:
         self._patience = patience or None
         self.progress = Progress()
         self._report_at = time.monotonic() + _REPORT_SECONDS
+        self._waits_until = 0.0
+        self._waited = 0.0
+        """Seconds of the waits since the last progress; those of several layers at the same time count once."""
 
     def __call__(self, message: PullProgress) -> None:
-        if not self.progress.advance(message):
-            return
-        self._pulling.restart(None if self.progress.is_local else self._patience)
-        if time.monotonic() >= self._report_at:
-            self._report(message)
+        wait = retry_seconds(message)
+        if wait is not None:
+            self._bear(wait)
+        elif self.progress.advance(message):
+            self._waited = 0.0
+            self._pulling.restart(None if self.progress.is_local else self._patience)
+            if time.monotonic() >= self._report_at:
+                self._report(message)
+
+    def _bear(self, wait: float) -> None:
+        """Let a wait of Docker's pass, in seconds from now, while there have not been too many."""
+        now = time.monotonic()
+        self._waited += max(0.0, now + wait - max(now, self._waits_until))
+        self._waits_until = max(self._waits_until, now + wait)
+        if self._patience and self._waited <= _WAITS_SECONDS:
+            self._pulling.restart(wait + self._patience)
 
     def _report(self, message: PullProgress) -> None:
         self._report_at = time.monotonic() + _REPORT_SECONDS

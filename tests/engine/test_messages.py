@@ -16,7 +16,7 @@ from shim.engine.errors import RegistryDenied
 from shim.engine.interface import Event, PullProgress, RegistryAuth
 from shim.engine.messages import split_reference
 from shim.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
-from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, chunk, chunked, response
+from tests.fakes.http_unix import CLOSE, HANG, SECONDS, ScriptedServer, chunk, chunked, response
 
 PULL = "POST /v1.51/images/create"
 EVENTS = "GET /v1.51/events"
@@ -164,8 +164,9 @@ def test_what_docker_does_after_its_last_message_is_not_waited_for(
     first = server.requests[-1].connection
 
     told.set()
-    while server.requests[-1].connection != first or server.requests[-1].line == PULL:
-        adapter.list_images()
+    with deadline.bound(SECONDS):
+        while server.requests[-1].connection != first or server.requests[-1].line == PULL:
+            adapter.list_images()
 
 
 def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:

@@ -28,6 +28,11 @@ SECONDS = 10.0
 SNAPSHOTTER = ["driver-type", "io.containerd.snapshotter.v1"]
 
 
+BEGUN = PullProgress(status=f"Pulling from {APP}")
+"""What the fake Engine says, too; said twice, it is no progress."""
+RETRYING = PullProgress(id="a", status="Retrying in 5 seconds")
+
+
 class Late:
     """A list that Docker has made, and that arrives later."""
 
@@ -355,8 +360,10 @@ def test_the_log_of_a_pull_shows_no_secret(rt: Runtime, engine: FakeEngine) -> N
         [PullProgress(id="a", status="Downloading", progress_detail={"current": 5})],
         [PullProgress(id="a", status="Extracting"), PullProgress(id="b", status="Pulling fs layer")],
         [PullProgress(id="a", status="Pull complete")],
+        [BEGUN, PullProgress(id="a", status="Retrying in 61 seconds")],
+        [BEGUN, *(PullProgress(id=each, status=f"Retrying in {wait} seconds") for each, wait in [("a", 0), ("b", 61)])],
     ],
-    ids=["before the manifest", "in a layer", "in one of two layers", "before the end"],
+    ids=["before the manifest", "in a layer", "in one of two layers", "before the end", "long wait", "waits"],
 )
 def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
     engine.says = says
@@ -371,8 +378,11 @@ def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[Pull
         (0.05, [PullProgress(id="a", status="Extracting", progress_detail={"current": 5})]),
         (0.05, [PullProgress(id="a", status="Verifying Checksum")]),
         (0, []),
+        (0, [RETRYING]),
+        (0.05, [BEGUN, PullProgress(id="a", status="Downloading", progress_detail={"current": 5}), RETRYING]),
+        (0.05, [BEGUN, *(PullProgress(id=layer, status="Retrying in 50 seconds") for layer in "abc")]),
     ],
-    ids=["extraction", "checksum", "no bound"],
+    ids=["extraction", "checksum", "no bound", "no bound and a retry", "retry of Docker", "retries side by side"],
 )
 def test_silence_is_borne(
     rt: Runtime, engine: TalkingEngine, callers: Callers, patience: float, says: list[PullProgress]

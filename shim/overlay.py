@@ -20,11 +20,24 @@ def upper_directory(process: Path) -> Path:
     return root_upper_directory(mounts)
 
 
+def upper_directories(process: Path) -> set[Path]:
+    """Give the writable layers of all containers that run, as the mounts of the daemon (`/proc/<pid>`) tell."""
+    try:
+        mounts = (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
+    except OSError:
+        return set()
+    return {Path(upper) for line in mounts if " overlay " in line and (upper := _options(line).get("upperdir"))}
+
+
 def root_upper_directory(mounts: Iterable[str]) -> Path:
     """Read `upperdir=` of the overlay mounted at `/` from lines of mountinfo (proc(5)); empty when there is none."""
     for line in mounts:
         fields = line.split(" ")
         if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == "/":
-            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            return Path(options.get("upperdir", ""))
+            return Path(_options(line).get("upperdir", ""))
     return Path()
+
+
+def _options(line: str) -> dict[str, str]:
+    """Read the options of the file system, which end a line of mountinfo."""
+    return dict(option.partition("=")[::2] for option in line.rpartition(" ")[2].split(","))

@@ -20,7 +20,7 @@ from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
 from shim.image.progress import Progress, retry_seconds
-from shim.image.store import is_containerd_store
+from shim.image_store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -229,8 +229,8 @@ def _what(reference: str) -> str:
 class _Observer:
     """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages.
 
-    A wait that Docker announces is no silence: it is about to try again, and goes on where it was. Ended by us, all that
-    it has of the layer would be lost.
+    A wait that Docker announces is no silence: it is about to try again, and goes on where it was. What it has of the
+    layer would be lost if we ended it.
     """
 
     def __init__(self, reference: str, pulling: Scope, *, patience: float) -> None:

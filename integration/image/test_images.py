@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import msgspec
 import pytest
@@ -252,6 +253,56 @@ def test_denied(rt: Runtime, publish: Publish, auth: dict[str, str], words: str)
         pull(rt, reference, **auth)
     assert PASSWORD not in str(caught.value)
     assert "wr0ng" not in str(caught.value)
+
+
+@contextmanager
+def bearing(access_token: str, *, refresh_token: str) -> Iterator[str]:
+    """Serve a registry without images to those who have this token, or fetch it from its token server."""
+
+    class Answer(BaseHTTPRequestHandler):
+        default_request_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if self.headers.get("Authorization") == f"Bearer {access_token}":
+                self.answer(404, {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]})
+            else:
+                realm = f'Bearer realm="http://{self.headers["Host"]}/token",service="tests"'
+                self.answer(401, {"errors": [{"code": "UNAUTHORIZED"}]}, challenge=realm)
+
+        do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            is_known = form.get("refresh_token") == [refresh_token]
+            self.answer(200 if is_known else 401, {"access_token": access_token, "token": access_token})
+
+        def answer(self, status: int, body: object, *, challenge: str = "") -> None:
+            content = msgspec.json.encode(body)
+            self.send_response(status)
+            if challenge:
+                self.send_header("WWW-Authenticate", challenge)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content if self.command != "HEAD" else b"")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["registry_token", "identity_token"])
+def test_tokens(rt: Runtime, kind: str) -> None:
+    tokens = {"registry_token": "to-the-registry", "identity_token": "to-the-token-server"}
+    with bearing(tokens["registry_token"], refresh_token=tokens["identity_token"]) as address:
+        with pytest.raises(NotFound, match="has no such image"):
+            pull(rt, f"{address}/x:1", **{kind: tokens[kind]})
+        with pytest.raises(RegistryDenied) as denied:
+            pull(rt, f"{address}/x:1", **{kind: "wr0ng-token"})
+    assert "wr0ng" not in str(denied.value)
 
 
 # --- silence, cancellation and sharing --------------------------------------------------------------------

@@ -96,27 +96,32 @@ class _Pulled:
     """Of the manifest; empty if Docker did not tell."""
     source: str
     """Of the credentials the registry took."""
+    ended: int
+    """When Docker said so, ns by the monotonic clock."""
 
 
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
     pulled = _pull_with_any(rt, reference, logins=logins)
-    record = _recognised(rt, reference, digest=pulled.digest) or _looked_up(rt, reference, digest=pulled.digest)
+    known = _recognised(rt, reference, pulled=pulled)
+    record = known or _looked_up(rt, reference, digest=pulled.digest)
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
+    # Pods that always pull mostly find their image here already, and the line of the RPC tells as much.
+    tell = log.debug if known and not pulled.source else log.info
     seconds = round(time.monotonic() - began, 1)
-    log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
+    tell("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
     return record.id
 
 
-def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+def _recognised(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
     """Give what the view has under the name if that is what a pull of this manifest brings.
 
     The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
-    image_id = rt.manifests.get(digest) or ImageId(digest)
-    return rt.view.confirm_image(reference, image_id)
+    image_id = rt.manifests.get(pulled.digest) or ImageId(pulled.digest)
+    return rt.view.confirm_image(reference, image_id, since=pulled.ended)
 
 
 def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
@@ -172,7 +177,7 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
         if cause is None:
             raise type(failure)(f"{_what(reference)}: {text}") from None
         raise
-    return _Pulled(digest, login.source)
+    return _Pulled(digest, login.source, time.monotonic_ns())
 
 
 def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:

@@ -272,10 +272,11 @@ class NodeView:
                         self._images = self._images.with_record(record)
                         return record
 
-    def confirm_image(self, reference: str, image_id: ImageId) -> ImageRecord | None:
-        """Say that Docker has this image under this name now; gives its record if the view has it under the name, too.
+    def confirm_image(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
+        """Say that Docker had this image under this name, and when (`since`, ns by the monotonic clock).
 
-        Lists under way then show it, too: Docker may have answered them before it had it.
+        Gives its record if the view has it under the name, too. Lists that began before then show it, too: Docker may
+        have answered them before it had it.
         """
         with self._changed:
             self._availability.wait_available()
@@ -283,7 +284,8 @@ class NodeView:
             if record is None or record.id != image_id:
                 return None
             self._looks.overtake(ONE_IMAGE)
-            self._looks.tell(IMAGES, partial(ImageIndex.with_name, reference=reference, record=record))
+            news = partial(ImageIndex.with_name, reference=reference, record=record)
+            self._looks.tell(IMAGES, news, since=since)
             return record
 
     # What only the watcher does

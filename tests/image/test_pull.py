@@ -1,6 +1,7 @@
 """PullImage: bounded by silence, shared by callers, plain about failures."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.engine.interface import ImageSettings, ImageSummary, PullProgress, RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import ImageId
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
 from shim.recent import Recent
@@ -230,6 +232,24 @@ def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Run
     found = rt.view.image(APP)
     assert found is not None
     assert found.id == image_id
+
+
+def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: TalkingEngine) -> None:
+    image_id = ImageId(pull(rt))
+    ended = time.monotonic_ns()
+    other_id = engine.add_image("other.example/app:1")
+    mine, other = (next(image for image in engine.images if image.id == each) for each in (image_id, other_id))
+    other.tags, mine.tags = other.tags + mine.tags, []
+    late = engine.late = Late()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(rt.view.refresh_images)
+        assert late.entered.wait(SECONDS)
+        assert rt.view.confirm_image(APP, image_id, since=ended) is not None
+        late.go_on.set()
+        looking.result(SECONDS)
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == other_id
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def pull(
 ) -> None:
     """See `Engine.pull_image`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
 
-    The end of the response is not waited for: after its last message Docker tells its event, which takes near a tenth of
-    a pull of what is here already.
+    The end of the response is not waited for: after its last message Docker tells its event, which takes near a tenth
+    of the time of a pull that brings nothing new.
     """
     repository, tag = split_reference(reference)
     headers = {} if auth is None else {"X-Registry-Auth": _header_from_auth(auth)}

@@ -136,7 +136,7 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | Non
         record = _first(rt.view.image, [digest or reference, by_digest, reference])
     else:
         record = _first(rt.view.refresh_image, [by_digest, reference])
-    if record is not None and by_digest in record.repo_digests:
+    if record is not None and digest and by_digest in record.repo_digests:
         rt.manifests.put(digest, record.id, weight=1)
     return record
 

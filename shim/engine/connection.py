@@ -28,13 +28,11 @@ class TimedOut(Exception):
 class Connection:
     """A connected socket and the bytes that have arrived on it. One thread asks and reads; any may `abort`."""
 
-    __slots__ = ("_body", "_buffer", "_busy", "_closed", "_keep_alive", "_lock", "_socket", "_use", "left", "version")
+    __slots__ = ("_body", "_buffer", "_busy", "_closed", "_keep_alive", "_lock", "_socket", "_use", "version")
 
     def __init__(self, connected: socket.socket) -> None:
         self.version: ApiVersion = (0, 0)
         """What the daemon at the other end speaks; a daemon that restarts takes its connections with it."""
-        self.left = False
-        """Whether the response has an end that nobody reads: see `take_rest`."""
         self._socket = connected
         self._buffer = bytearray()
         self._body: http1.Body | None = None
@@ -50,7 +48,6 @@ class Connection:
     ) -> http1.Head:
         """Send a request and read the head of its response."""
         self._body = None
-        self.left = False
         self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
         try:
             while (head := http1.take_head(self._buffer)) is None:
@@ -103,18 +100,6 @@ class Connection:
         """Whether the next request can go over it."""
         body = self._body
         return self._keep_alive and body is not None and body.done and not self._buffer
-
-    def take_rest(self, scope: Scope) -> bool:
-        """Read what has come of a response that was left; whether that was all, so that the next request can be sent.
-
-        Nothing is waited for, except for the rest of what has begun to come. ConnectionLost as for `read`.
-        """
-        while not self.reusable:
-            if self.alive():
-                return False
-            if not self.read(scope) and not self.reusable:
-                raise ConnectionLost("the engine closed the connection")
-        return True
 
     def alive(self) -> bool:
         """Whether the idle connection still stands: it has nothing to read, not even its end."""

@@ -9,7 +9,7 @@ import msgspec
 
 from shim import __version__
 from shim.deadline import Scope
-from shim.engine.connection import ApiVersion, Connection, ConnectionLost, TimedOut, connect
+from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect
 from shim.engine.failures import refusal_message
 from shim.errors import FailedPrecondition
 
@@ -39,8 +39,6 @@ class Pool:
         self.path = path
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._left: list[Connection] = []
-        """Those whose responses have ends that nobody has read, oldest first; no thread waits for them."""
         self._open = 0
         self._version: ApiVersion | None = None
         self._closed = False
@@ -62,7 +60,7 @@ class Pool:
 
     def take(self, *, scope: Scope, outer: Scope) -> Connection:
         """Give a connection nobody uses, until `give_back`. Bounds as for `lease`."""
-        return self._idle_one() or self._left_one(scope) or self._opened(scope=scope, outer=outer)
+        return self._idle_one() or self._opened(scope=scope, outer=outer)
 
     def _opened(self, *, scope: Scope, outer: Scope) -> Connection:
         connection = connect(self.path, scope=scope)
@@ -82,10 +80,9 @@ class Pool:
     def give_back(self, connection: Connection) -> None:
         """Take the connection back; one that cannot serve another request is closed."""
         with self._lock:
-            shelf = self._left if connection.left else self._idle
-            keep = (connection.reusable or connection.left) and not self._closed and len(shelf) < MAX_IDLE
+            keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
             if keep:
-                shelf.append(connection)
+                self._idle.append(connection)
         if not keep:
             self._end(connection)
 
@@ -93,8 +90,7 @@ class Pool:
         """Read the version again before the next call: the daemon of before is gone."""
         with self._lock:
             self._version = None
-            idle = self._idle + self._left
-            self._idle, self._left = [], []
+            idle, self._idle = self._idle, []
         for connection in idle:
             self._end(connection)
 
@@ -109,24 +105,6 @@ class Pool:
             connection = self._idle.pop() if self._idle else None
         if connection is None or connection.alive():
             return connection
-        self._end(connection)
-        self.forget()
-        return None
-
-    def _left_one(self, scope: Scope) -> Connection | None:
-        """Give the connection that was left first if its response has come to its end by now."""
-        with self._lock:
-            connection = self._left.pop(0) if self._left else None
-        if connection is None:
-            return None
-        try:
-            if not connection.take_rest(scope):
-                self.give_back(connection)
-                return None
-            if connection.alive():
-                return connection
-        except (ConnectionLost, TimedOut):
-            pass
         self._end(connection)
         self.forget()
         return None

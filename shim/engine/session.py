@@ -163,13 +163,9 @@ class Stream:
         self._aborted.set()
         self._connection.abort(self._use)
 
-    def leave(self) -> None:
-        """Say that the rest of the response is nobody's concern, and about to come: it is not to be aborted."""
-        self._connection.left = True
-
     def end(self) -> None:
         """Be done with it: what has not been read to its end is aborted. Nothing touches the connection afterwards."""
-        if not (self._connection.reusable or self._connection.left):
+        if not self._connection.reusable:
             self.abort()
         self._connection.end_use()
 

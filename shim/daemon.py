@@ -42,6 +42,7 @@ from shim.recover import (
 )
 from shim.runtime import Runtime
 from shim.stats.disk import LayerMeter
+from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
 from shim.stream_runtime import serve_session
 from shim.streaming.listener import Listener, listen
@@ -223,7 +224,7 @@ def _counting(rt: Runtime) -> Iterator[None]:
 @contextlib.contextmanager
 def _measuring(rt: Runtime) -> Iterator[None]:
     """Follow what containers use inside the block."""
-    sampler, layers = Sampler(rt), LayerMeter(rt)
+    sampler, layers = Sampler(rt), LayerMeter(rt, parts=StoreMeter(rt))
     sampler.start()
     layers.start()
     try:

@@ -84,6 +84,31 @@ class Flights(Generic[T]):
             self._changed.notify_all()
 
 
+class Departures(Generic[T]):
+    """Work whose result must be newer than the question: nobody is told what was begun before he came. Thread-safe.
+
+    So who comes while it is done waits for the next time, together with all others who come until that begins. One runs
+    at a time, however many ask.
+    """
+
+    def __init__(self, work: Callable[[], T], *, what: str) -> None:
+        """`what` says what is waited for, in errors."""
+        self._work = work
+        self._what = what
+        self._flights: Flights[T] = Flights()
+        self._turn = threading.Lock()
+        self._begun = 0
+
+    def join(self) -> T:
+        """Give a result of the work that began after this call; bounds and failures as with Flights."""
+        return self._flights.join(self._begun, self._depart, what=self._what)
+
+    def _depart(self) -> T:
+        with self._turn:
+            self._begun += 1
+            return self._work()
+
+
 class _Flight(Generic[T]):
     """One piece of work and those who wait for it; guarded by the lock of its Flights."""
 

@@ -14,12 +14,13 @@ def upper_directory(process: Path) -> Path:
 
     An empty path when it has none that can be seen, or the process is gone.
     """
-    try:
-        # The container's processes name mounts as they like: bytes that are no text, and characters that end lines.
-        mounts = (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
-    except OSError:  # it ended meanwhile
-        return Path()
-    return root_upper_directory(mounts)
+    return root_upper_directory(_mounts(process))
+
+
+def upper_directories(process: Path) -> set[Path]:
+    """Give the writable layers of all containers that run, as the mounts of the daemon (`/proc/<pid>`) tell."""
+    uppers = {_upper(line) for line in _mounts(process) if " overlay " in line}
+    return uppers - {Path()}
 
 
 def root_upper_directory(mounts: Iterable[str]) -> Path:
@@ -27,9 +28,22 @@ def root_upper_directory(mounts: Iterable[str]) -> Path:
     for line in mounts:
         fields = line.split(" ")
         if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == "/":
-            options = dict(option.partition("=")[::2] for option in fields[-1].split(","))
-            return Path(_unescaped(options.get("upperdir", "")))
+            return _upper(line)
     return Path()
+
+
+def _mounts(process: Path) -> list[str]:
+    try:
+        # The container's processes name mounts as they like: bytes that are no text, and characters that end lines.
+        return (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
+    except OSError:  # it ended meanwhile
+        return []
+
+
+def _upper(line: str) -> Path:
+    """Read `upperdir=` from the options of the file system, which end a line of mountinfo."""
+    options = dict(option.partition("=")[::2] for option in line.rpartition(" ")[2].split(","))
+    return Path(_unescaped(options.get("upperdir", "")))
 
 
 def _unescaped(path: str) -> str:

@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, field
 
-from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -19,7 +18,6 @@ from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
 from shim.passwd import ImageAccounts
 from shim.recent import Recent
-from shim.refreshed import Refreshed
 from shim.samples import Samples
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -56,8 +54,6 @@ class Runtime:
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
     account_looks: Flights[ImageAccounts] = field(default_factory=Flights)
     """Images whose users are being read."""
-    image_usage: Refreshed[pb.FilesystemUsage] = field(default_factory=lambda: Refreshed(period=30))
-    """What images take of the disk; measuring can take the Engine minutes."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
     samples: Samples = field(default_factory=Samples)

@@ -126,6 +126,21 @@ class LayerUsage:
     """The one the layer lies on."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUsage:
+    """What the image store takes of the disk."""
+
+    at: int
+    """When it was measured, ns since the epoch."""
+    root: Path
+    """Its directory."""
+    used_bytes: int
+    """On disk, as `du` counts, layers that images share once; without the layers of containers."""
+    inodes: int
+    is_measured: bool
+    """False before all of the store has been walked for the first time: then the figures are its file system's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the control groups of a running container are; true for one process only."""
@@ -180,6 +195,8 @@ class Samples:
         self.cpu = CpuHistory()
         self.layers: dict[str, LayerUsage] = {}
         """By container id; nothing for one that has not been measured yet."""
+        self.images: StoreUsage | None = None
+        """None before the store has been found."""
         self.places: dict[str, Place] = {}
         """By container or sandbox id."""
         self.container_stats = Shelf[pb.ContainerStats](freshness=2 * INTERVAL)

@@ -10,7 +10,7 @@ import pytest
 from shim import deadline
 from shim.deadline import Scope
 from shim.errors import Cancelled, DeadlineExceeded, NotFound
-from shim.flights import Flights
+from shim.flights import Departures, Flights
 
 SECONDS = 10.0
 
@@ -197,3 +197,56 @@ def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.
     go_on.set()
     assert told.wait(SECONDS)
     assert isinstance(said[0], ZeroDivisionError)
+
+
+# --- departures -------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Work that gives the number of its run; each waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.started = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+
+    def __call__(self) -> int:
+        self.begun += 1
+        number = self.begun
+        self.started.release()
+        assert self.go_on.acquire(timeout=SECONDS)
+        return number
+
+
+def test_who_comes_while_the_work_is_done_waits_for_the_next_time() -> None:
+    runs = Runs()
+    departures = Departures(runs, what="the work")
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(departures.join)
+        assert runs.started.acquire(timeout=SECONDS)
+        late = [pool.submit(departures.join) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            late[-1].result(0.1)
+        runs.go_on.release(2)
+        assert first.result(SECONDS) == 1
+        assert [each.result(SECONDS) for each in late] == [2] * 4
+
+
+def test_who_comes_after_the_work_starts_it_anew() -> None:
+    runs = Runs()
+    runs.go_on.release(2)
+    departures = Departures(runs, what="the work")
+    assert [departures.join(), departures.join()] == [1, 2]
+
+
+def test_a_departure_that_nobody_waits_for_any_more() -> None:
+    runs = Runs()
+    departures = Departures(runs, what="the work")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(departures.join)
+        assert runs.started.acquire(timeout=SECONDS)
+        with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="the work"):
+            departures.join()
+        runs.go_on.release(3)
+        assert first.result(SECONDS) == 1
+    assert departures.join() >= 2

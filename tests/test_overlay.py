@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.overlay import root_upper_directory, upper_directory
+from shim.overlay import root_upper_directory, upper_directories, upper_directory
 
 GRAPH = (
     "1083 990 0:152 / / rw,relatime master:311 - overlay overlay rw,lowerdir=/a/1/diff:/a/2/diff,"
@@ -54,3 +54,11 @@ def test_names_a_container_gives_its_mounts_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_bytes(odd + GRAPH.encode() + b"\n")
 
     assert upper_directory(tmp_path) == Path("/var/lib/docker/overlay2/ab/diff")
+
+
+def test_the_mounts_of_a_daemon(tmp_path: Path) -> None:
+    lines = [OTHER_MOUNT, GRAPH.replace(" / / ", " / /var/lib/docker/overlay2/ab/merged "), BOUND_OVERLAY]
+    (tmp_path / "mountinfo").write_text("\n".join([*lines, "7 1 0:9 / /ro rw - overlay overlay ro,lowerdir=/a", ""]))
+
+    assert upper_directories(tmp_path) == {Path("/var/lib/docker/overlay2/ab/diff"), Path("/elsewhere")}
+    assert upper_directories(tmp_path / "gone") == set()

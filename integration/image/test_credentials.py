@@ -263,6 +263,28 @@ def test_a_server_with_a_provider(
         cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
 
 
+def test_a_server_whose_plugin_shows_its_secrets(
+    engine: Engine, node_dirs: NodeDirs, private_registry: Registry, publish: Publish, tmp_path: Path
+) -> None:
+    reference = publish("leaking:1", private=True)
+    config = provider_config(tmp_path, registry=private_registry)
+    (tmp_path / "bin/login").write_text(
+        f"#!/bin/sh\necho 'access denied to {PASSWORD}, {AUTH}' | tee /dev/stderr\nexit 1\n"
+    )
+    settings = {
+        "kubelet_root_dir": tmp_path / "nothing",
+        "image_credential_provider_config": config,
+        "image_credential_provider_bin_dir": tmp_path / "bin",
+    }
+    with (
+        serving(engine, node_dirs, **settings) as cri,
+        pytest.raises(grpc.RpcError, match="wants credentials") as denied,
+    ):
+        pull_as_crictl(cri, reference)
+    assert PASSWORD not in str(denied.value)
+    assert "its standard error speaks of access denied" in node_dirs.state.with_name("server.log").read_text()
+
+
 def test_a_server_without_credentials(engine: Engine, node_dirs: NodeDirs, publish: Publish, tmp_path: Path) -> None:
     reference = publish("unprovided:1", private=True)
     with (

@@ -1,7 +1,17 @@
 """Images that nobody pulled: what Docker was given by hand is usable at once."""
 
+import io
+import tarfile
+from typing import Any
+
+import grpc
+import pytest
+
 from integration.conftest import Images, Served
 from integration.cri import container_config, pod_config
+from integration.image.conftest import Publish
+from integration.image.proxy import Proxy
+from integration.node.registry import Registry
 from shim.api.v1 import api_pb2 as pb
 
 POD = pod_config("local-images")
@@ -34,3 +44,75 @@ def test_a_loaded_image_is_usable_at_once(served: Served, images: Images) -> Non
     assert served.cri.container_status(container).image_id == image_id
     served.clear()
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image="local/loaded:1")))
+
+
+def test_a_built_image_is_usable_at_once(served: Served, images: Images) -> None:
+    sandbox = served.cri.run(POD)
+    build(served, f"FROM {images.busybox}\nLABEL built=now\n", tag="local/built:1")
+    assert is_told(served, "local/built:1")
+    served.cri.create(sandbox, container_config("built", image="local/built:1"), pod=POD)
+    served.clear()
+    served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image="local/built:1")))
+
+
+def build(served: Served, dockerfile: str, *, tag: str) -> None:
+    """Build as `docker build` with the builder that every engine has."""
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(dockerfile)
+        archive.addfile(entry, io.BytesIO(dockerfile.encode()))
+    context.seek(0)
+    said: list[dict[str, Any]] = list(
+        served.engine.api.build(fileobj=context, custom_context=True, tag=tag, rm=True, decode=True)
+    )
+    assert not [line for line in said if "error" in line]
+
+
+def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
+    lost = images.load("local/lost:1", {"Labels": {"lost": "yes"}})
+    served.engine.api.tag(images.busybox, "local/lost", "1")
+    assert is_told(served, "local/lost:1")
+    listed = served.cri.images.ListImages(pb.ListImagesRequest()).images
+    assert len({image.id for image in listed}) == len(listed)
+    assert [image.id for image in listed] == sorted(image.id for image in listed)
+    assert all(image.size for image in listed)
+    assert not [name for image in listed for name in (*image.repo_tags, *image.repo_digests) if "<none>" in name]
+    found = [image for image in listed if image.id == lost]
+    # The containerd store keeps no image without a name.
+    assert [list(image.repo_tags) for image in found] in ([[]], [])
+    served.engine.api.remove_image("local/lost:1")
+    served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=lost)))
+
+
+def test_an_image_in_use_is_kept_and_by_whom_is_told(served: Served, images: Images) -> None:
+    image_id = images.load("local/used:1", {"Labels": {"used": "yes"}})
+    sandbox = served.cri.run(POD)
+    container = served.cri.create(sandbox, container_config("user", image="local/used:1"), pod=POD)
+    with pytest.raises(grpc.RpcError, match=rf"in use by container user \({container[:12]}\)") as refused:
+        served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert is_told(served, "local/used:1")
+    served.clear()
+    served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+    assert not is_told(served, "local/used:1")
+
+
+def test_a_client_who_goes_away_ends_the_pull(
+    served: Served, publish: Publish, proxy: Proxy, registry: Registry
+) -> None:
+    reference = publish("left:1", size=4 << 20).replace(registry.address, proxy.address)
+    proxy.allow(300_000)
+    call = served.cri.images.PullImage.future(pb.PullImageRequest(image=pb.ImageSpec(image=reference)))
+    proxy.wait_blocked(timeout=30)
+    call.cancel()
+    proxy.wait_given_up()
+    assert not is_told(served, reference)
+
+
+def test_image_fs_info_is_answered_by_the_server(served: Served) -> None:
+    response = served.cri.images.ImageFsInfo(pb.ImageFsInfoRequest())
+    (usage,), (written,) = response.image_filesystems, response.container_filesystems
+    assert usage.fs_id == written.fs_id
+    assert usage.used_bytes.value > 0
+    assert usage.inodes_used.value > 0

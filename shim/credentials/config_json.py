@@ -78,9 +78,11 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
 def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
     """Read the first file that is there and well-formed, as the kubelet does; a bad one is reported and passed over."""
     for path in paths:
+        if not os.access(path, os.F_OK):  # each pull without credentials looks at all places, and mostly in vain
+            continue
         try:
             return _read(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:  # since then
             continue
         except OSError as failure:
             log.warning("a file of credentials cannot be read, the next one is taken", file=path, error=failure)

@@ -1,4 +1,8 @@
-"""Runs of programs that know credentials. What they print is never quoted: it may be a secret."""
+"""Runs of programs that know credentials. What they print is never quoted: it may be a secret.
+
+That holds for their standard error, too. A trace of a shell or of an HTTP client shows tokens there that nobody gave
+the program, so there is nothing by which they could be told from the rest.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,10 +13,14 @@ from shim.spawn import Outcome, run_bounded
 TIMEOUT = 60.0
 """Seconds one run may take: the kubelet's bound."""
 
-_SAID_CHARACTERS = 300
-"""How much of standard error goes into a message."""
-_SECRET = 4
-"""Characters of the shortest value that is blanked out; shorter ones would take innocent words with them."""
+_REASONS = (
+    *("access denied", "accessdenied", "permission denied", "unauthorized", "forbidden", "not authorized"),
+    *("invalid credentials", "unable to locate credentials", "no credentials", "expired", "not logged in", "locked"),
+    *("connection refused", "connection reset", "no route to host", "network is unreachable", "no such host"),
+    *("name resolution", "timeout", "timed out", "deadline exceeded", "certificate", "too many requests"),
+    *("no such file", "not found", "not implemented", "usage:", "unknown flag", "invalid argument", "panic"),
+)
+"""Words of our own that are looked for in standard error: they tell an operator where to look, and no secret."""
 
 
 def ask(
@@ -33,13 +41,12 @@ def ask(
         raise ShimError(f"{what}: {program} cannot be started: {failure.strerror}") from failure
 
 
-def failure_of(outcome: Outcome, *, secrets: Mapping[str, str]) -> str:
-    """Say how a program failed: its status and the last line of its standard error, without values of `secrets`."""
+def failure_of(outcome: Outcome) -> str:
+    """Say how a program failed: its status, and which of the usual reasons its standard error speaks of."""
     code = outcome.returncode
     status = f"exit status {code}" if code >= 0 else f"ended by signal {-code}"
-    lines = outcome.stderr.decode(errors="backslashreplace").strip().splitlines()
-    said = lines[-1] if lines else ""
-    for secret in secrets.values():
-        if len(secret) >= _SECRET:
-            said = said.replace(secret, "***")
-    return f"{status}: {said[:_SAID_CHARACTERS]}" if said else status
+    said = outcome.stderr.decode(errors="replace").lower()
+    reasons = [reason for reason in _REASONS if reason in said]
+    if reasons:
+        return f"{status}, its standard error speaks of {', '.join(reasons)}"
+    return f"{status}, its standard error is not shown since it may hold secrets" if said.strip() else status

@@ -142,7 +142,7 @@ class Provider:
             what=what,
         )
         if outcome.returncode != 0:
-            raise ShimError(f"{what}: {failure_of(outcome, secrets=settings.environment)}")
+            raise ShimError(f"{what}: {failure_of(outcome)}")
         return self._read(outcome.stdout, repository=repository)
 
     def _read(self, printed: bytes, *, repository: str) -> _Run:

@@ -74,7 +74,7 @@ class CredentialStores:
         if outcome.returncode != 0:
             if outcome.stdout.decode(errors="replace").strip().startswith(_NOT_FOUND):
                 return None
-            raise ShimError(f"{what}: {failure_of(outcome, secrets={})}")
+            raise ShimError(f"{what}: {failure_of(outcome)}")
         return _read(outcome.stdout, what=what)
 
 

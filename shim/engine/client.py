@@ -1,6 +1,6 @@
 """The Docker Engine on its unix socket."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -218,13 +218,6 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"remove image {reference}"):
             self._session.remove_image(reference, force=True)
-
-    def disk_usage(self) -> Mapping[str, Any]:
-        """See `Engine`."""
-        with self._asking("read docker's disk usage"):
-            # Engines before API 1.42 ignore the parameter and answer with everything.
-            reply = self._session.request("GET", "/system/df", params={"type": "image"}, timeout=self._timeout)
-            return _read(reply.json(), dict[str, Any])
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """See `Engine`."""

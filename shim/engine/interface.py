@@ -9,7 +9,7 @@ Every call is bound by the current `shim.deadline` scope and by the configured r
 by the scope, InvalidArgument for what the Engine refuses as malformed, and the finer ones of `shim.engine.errors`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -429,10 +429,6 @@ class Engine(Protocol):
 
     def remove_image(self, reference: str) -> None:
         """Untag or delete by force. NotFound when unknown."""
-        ...
-
-    def disk_usage(self) -> Mapping[str, Any]:
-        """`GET /system/df`, images only where the Engine can (API 1.42)."""
         ...
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:

@@ -3,17 +3,27 @@
 import base64
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from shim import deadline
+from shim.crew import Crew
+from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.failures import asking, error_from_pull_failure
 from shim.engine.interface import Event, PullProgress, RegistryAuth
 from shim.engine.session import Session, Stream
 from shim.errors import Unavailable
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_DONE = "Status: "
+"""Before the last message of a pull that has succeeded: the image is complete and has its name."""
+_REST_SECONDS = 10.0
+"""Bound on what Docker does after it: it tells its event, which takes it near a tenth of a pull of what is there."""
+_rests = Crew("pull-rest")
 
 _EVENT_TYPES = msgspec.json.encode({"type": ["container", "image", "daemon"]}).decode()
 
@@ -40,7 +50,10 @@ class _PullMessage(msgspec.Struct, rename="camel"):
 def pull(
     session: Session, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
 ) -> None:
-    """See `Engine.pull_image`. Closing the connection, as a cancelled scope does, ends Docker's pull too."""
+    """See `Engine.pull_image`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
+
+    Nobody waits for what comes after the last message; the connection serves others once that is over.
+    """
     repository, tag = split_reference(reference)
     headers = {} if auth is None else {"X-Registry-Auth": _header_from_auth(auth)}
     what = f"pull image {reference}"
@@ -57,8 +70,18 @@ def pull(
             if message.failure:
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
+            if message.status.startswith(_DONE):
+                _rests.run(partial(_read_rest, stream, held.pop_all()))
+                return
         if stream.is_aborted():
             stream.scope.check(what)
+
+
+def _read_rest(stream: Stream, held: AbstractContextManager[object]) -> None:
+    """Read to the end, so that Docker is not cut short and its connection can be used again."""
+    with held, deadline.entered(deadline.Scope(seconds=_REST_SECONDS)), suppress(ConnectionLost, TimedOut):
+        while stream.read():
+            pass
 
 
 def split_reference(reference: str) -> tuple[str, str]:

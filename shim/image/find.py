@@ -8,10 +8,10 @@ def find_image(rt: Runtime, name: str) -> ImageRecord | None:
     """Give the image of this id, unique beginning of an id, tag or digest; None when it is not on this node.
 
     What the view does not know is looked for once more: the event of what came around us (`docker build`, `docker
-    load`, `docker tag`) may be on its way.
+    load`, `docker tag`) may be on its way. Those who ask at the same time, as for the pods of a new node, share a look.
     """
     record = rt.view.image(name)
     if record is None:
-        rt.view.refresh_images()
+        rt.view.ensure_images_looked_at()
         record = rt.view.image(name)
     return record

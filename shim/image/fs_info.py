@@ -1,30 +1,53 @@
 """ImageFsInfo."""
 
-import os
 import time
-from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import JsonObject
-from shim.errors import ShimError
-from shim.image.store import store_root
+from shim.image_store import store_root
 from shim.runtime import Runtime
-
-_PATIENCE = 2.0
-"""Seconds the first caller waits for the first measurement; every later answer is at hand."""
+from shim.samples import StoreUsage
 
 
 def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
-    """Tell the file system of images and containers and how much of it images use.
+    """Tell the file system of images and containers and how much of it images use, as measured in the background.
 
-    Measuring can take the Engine minutes, so it happens behind the scenes, and its last result is the answer. Until
-    there is one, the sizes of all images are added up, which counts layers they share more than once.
+    Before all of the store has been walked once, the answer is the sum of the sizes of all images, which counts layers
+    they share more than once, or what all of the file system holds if that is less.
     """
-    usage = rt.image_usage.get(lambda: _measured(rt), patience=_PATIENCE) or _estimated(rt)
+    usage = _image_usage(rt)
     # Docker keeps images and writable layers in one place. Both are told all the same: a kubelet that gets no
     # container file system stops its garbage collection (KubeletSeparateDiskGC), and by the same mount point it sees
     # that there is one file system.
     return pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[_written(rt, usage.fs_id)])
+
+
+def _image_usage(rt: Runtime) -> pb.FilesystemUsage:
+    sizes = sum(record.size for record in rt.view.images())  # asked in any case: Unavailable without Docker
+    known = rt.samples.images
+    if known is None:
+        return _not_looked_at(rt, used_bytes=sizes)
+    if not known.is_measured:
+        return _usage(known, used_bytes=min(sizes, known.used_bytes), at=time.time_ns())
+    return _usage(known, used_bytes=known.used_bytes, at=known.at)
+
+
+def _usage(known: StoreUsage, *, used_bytes: int, at: int) -> pb.FilesystemUsage:
+    return pb.FilesystemUsage(
+        timestamp=at,
+        fs_id=pb.FilesystemIdentifier(mountpoint=str(known.root)),
+        used_bytes=pb.UInt64Value(value=used_bytes),
+        inodes_used=pb.UInt64Value(value=known.inodes),
+    )
+
+
+def _not_looked_at(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
+    """Answer in the first moments of a server, and where the store is on no disk of this machine."""
+    root = store_root(rt.facts.info(), pids=())
+    return pb.FilesystemUsage(
+        timestamp=time.time_ns(),
+        fs_id=pb.FilesystemIdentifier(mountpoint=str(root)),
+        used_bytes=pb.UInt64Value(value=used_bytes),
+    )
 
 
 def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
@@ -36,46 +59,3 @@ def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
         used_bytes=pb.UInt64Value(value=sum(layer.used_bytes for layer in layers)),
         inodes_used=pb.UInt64Value(value=sum(layer.inodes for layer in layers)),
     )
-
-
-def _measured(rt: Runtime) -> pb.FilesystemUsage:
-    used = _layers_size(dict(rt.engine.disk_usage()))
-    if used is None:
-        used = _sum_of_sizes(rt)
-    root = _root(rt)
-    try:
-        inodes = os.statvfs(root)
-    except OSError as error:
-        raise ShimError(f"measure the image store {root}: {error.strerror}") from error
-    usage = _usage(root, used_bytes=used)
-    # Of the whole file system: walking the store would read every directory of every image.
-    usage.inodes_used.value = inodes.f_files - inodes.f_ffree
-    return usage
-
-
-def _estimated(rt: Runtime) -> pb.FilesystemUsage:
-    return _usage(_root(rt), used_bytes=_sum_of_sizes(rt))
-
-
-def _usage(root: Path, *, used_bytes: int) -> pb.FilesystemUsage:
-    return pb.FilesystemUsage(
-        timestamp=time.time_ns(),
-        fs_id=pb.FilesystemIdentifier(mountpoint=str(root)),
-        used_bytes=pb.UInt64Value(value=used_bytes),
-    )
-
-
-def _root(rt: Runtime) -> Path:
-    pids = (sandbox.life.pid for sandbox in rt.view.sandboxes() if sandbox.life.running)
-    return store_root(rt.facts.info(), pids=pids)
-
-
-def _sum_of_sizes(rt: Runtime) -> int:
-    return sum(record.size for record in rt.view.images())
-
-
-def _layers_size(usage: JsonObject) -> int | None:
-    """Read the size of all layers, each counted once: `ImageUsage` since API 1.52, `LayersSize` before."""
-    images = usage.get("ImageUsage")
-    size = images.get("TotalSize") if isinstance(images, dict) else usage.get("LayersSize")
-    return size if isinstance(size, int) and size >= 0 else None

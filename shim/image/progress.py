@@ -4,6 +4,7 @@ Messages alone prove nothing: the containerd image store repeats the state of ev
 while a registry is silent. Progress is a layer that comes to another step or has more bytes than before.
 """
 
+import re
 from dataclasses import dataclass
 
 from shim.engine.interface import PullProgress
@@ -14,7 +15,8 @@ _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
 """Steps in which this machine has to work; some of them say nothing for as long as they take."""
 _DONE = frozenset({"Pull complete", "Already exists"})
 _STEPS = _TO_COME | _LOCAL | _DONE
-_RETRYING = "Retrying"
+_RETRYING = re.compile(r"Retrying in (\d+) seconds?")
+"""Docker's wait before it asks the registry for a layer again, counted down second by second."""
 _DIGEST = "Digest: "
 """Before the digest of the manifest, or of the list it was chosen from, which Docker tells at the end of each pull."""
 
@@ -25,6 +27,12 @@ class _Layer:
     current: int
     downloaded: int
     """Most bytes seen while downloading."""
+
+
+def retry_seconds(message: PullProgress) -> int | None:
+    """Give the seconds after which Docker will ask the registry again, by its own word; None if it is not waiting."""
+    match = _RETRYING.fullmatch(message.status)
+    return int(match[1]) if match else None
 
 
 class Progress:
@@ -38,8 +46,7 @@ class Progress:
 
     def advance(self, message: PullProgress) -> bool:
         """Take in one message; whether the pull is further than before it."""
-        if message.status.startswith(_RETRYING):
-            # Docker's wait before it asks the registry again, counted down second by second.
+        if retry_seconds(message) is not None:  # of a layer that is where it was before
             return False
         if message.status.startswith(_DIGEST):
             self.digest = message.status.removeprefix(_DIGEST).strip()

@@ -6,7 +6,7 @@ no credentials tries those the node has for the image, one after the other.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -19,8 +19,8 @@ from shim.engine.interface import PullProgress, RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
-from shim.image.progress import Progress
-from shim.image.store import is_containerd_store
+from shim.image.progress import Progress, retry_seconds
+from shim.image_store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 
@@ -30,6 +30,9 @@ _UNAVAILABLE = "RegistryUnavailable"
 """The kubelet tells a registry that is down by this word at the start of the message (cri-api errors.go)."""
 _REPORT_SECONDS = 10.0
 """A pull is mentioned in the log when it takes longer, and again that often while it moves on."""
+_WAITS_SECONDS = 60.0
+"""How long Docker may wait, without any progress in between, to ask again for layers that it did not get. By default
+it tries five times, with waits of 50 seconds in all; a daemon that was told to try a hundred times waits for hours."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
@@ -93,39 +96,54 @@ class _Pulled:
     """Of the manifest; empty if Docker did not tell."""
     source: str
     """Of the credentials the registry took."""
+    ended: int
+    """When Docker said so, ns by the monotonic clock."""
 
 
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
     pulled = _pull_with_any(rt, reference, logins=logins)
-    record = _recognised(rt, reference, digest=pulled.digest) or _looked_up(rt, reference, digest=pulled.digest)
+    known = _recognised(rt, reference, pulled=pulled)
+    record = known or _looked_up(rt, reference, digest=pulled.digest)
+    if record is None:
+        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
+    # Pods that always pull mostly find their image here already, and the line of the RPC tells as much.
+    tell = log.debug if known and not pulled.source else log.info
     seconds = round(time.monotonic() - began, 1)
-    log.info("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
+    tell("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
     return record.id
 
 
-def _recognised(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+def _recognised(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
     """Give what the view has under the name if that is what a pull of this manifest brings.
 
     The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
-    image_id = rt.manifests.get(digest) or ImageId(digest)
-    return rt.view.confirm_image(reference, image_id)
+    image_id = rt.manifests.get(pulled.digest) or ImageId(pulled.digest)
+    return rt.view.confirm_image(reference, image_id, since=pulled.ended)
 
 
-def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord:
-    """Ask Docker which image has arrived."""
+def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+    """Ask Docker which image has arrived; None when it has gone.
+
+    It is looked for by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
+    """
+    name = references.parse(reference).name
+    by_digest = f"{name}@{digest}" if digest else reference
     if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
         rt.view.refresh_images()
-        record = rt.view.image(reference)
+        record = _first(rt.view.image, [digest or reference, by_digest, reference])
     else:
-        record = rt.view.refresh_image(reference)
-    if record is None:
-        raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
-    if f"{references.parse(reference).name}@{digest}" in record.repo_digests:  # else the name has moved on already
+        record = _first(rt.view.refresh_image, [by_digest, reference])
+    if record is not None and digest and by_digest in record.repo_digests:
         rt.manifests.put(digest, record.id, weight=1)
     return record
+
+
+def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:
+    """Give what is found by the first name that there is."""
+    return next((record for name in dict.fromkeys(names) if (record := look(name)) is not None), None)
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
@@ -159,7 +177,7 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
         if cause is None:
             raise type(failure)(f"{_what(reference)}: {text}") from None
         raise
-    return _Pulled(digest, login.source)
+    return _Pulled(digest, login.source, time.monotonic_ns())
 
 
 def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:
@@ -214,7 +232,11 @@ def _what(reference: str) -> str:
 
 
 class _Observer:
-    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages."""
+    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages.
+
+    A wait that Docker announces is no silence: it is about to try again, and goes on where it was. What it has of the
+    layer would be lost if we ended it.
+    """
 
     def __init__(self, reference: str, pulling: Scope, *, patience: float) -> None:
         self._reference = reference
@@ -222,13 +244,27 @@ class _Observer:
         self._patience = patience or None
         self.progress = Progress()
         self._report_at = time.monotonic() + _REPORT_SECONDS
+        self._waits_until = 0.0
+        self._waited = 0.0
+        """Seconds of the waits since the last progress; those of several layers at the same time count once."""
 
     def __call__(self, message: PullProgress) -> None:
-        if not self.progress.advance(message):
-            return
-        self._pulling.restart(None if self.progress.is_local else self._patience)
-        if time.monotonic() >= self._report_at:
-            self._report(message)
+        wait = retry_seconds(message)
+        if wait is not None:
+            self._bear(wait)
+        elif self.progress.advance(message):
+            self._waited = 0.0
+            self._pulling.restart(None if self.progress.is_local else self._patience)
+            if time.monotonic() >= self._report_at:
+                self._report(message)
+
+    def _bear(self, wait: float) -> None:
+        """Let a wait of Docker's pass, in seconds from now, while there have not been too many."""
+        now = time.monotonic()
+        self._waited += max(0.0, now + wait - max(now, self._waits_until))
+        self._waits_until = max(self._waits_until, now + wait)
+        if self._patience and self._waited <= _WAITS_SECONDS:
+            self._pulling.restart(wait + self._patience)
 
     def _report(self, message: PullProgress) -> None:
         self._report_at = time.monotonic() + _REPORT_SECONDS

@@ -1,5 +1,7 @@
 """What containers have written to their layers: measured by one thread, slowly, and never when somebody asks.
 
+What images take is measured beside it, see `shim.stats.images`.
+
 Docker's own way (`inspect?size=1`) walks in the daemon as fast as it can, which nodes have felt for years.
 """
 
@@ -10,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -161,11 +164,25 @@ class Budget:
         return max(0.0, -self._left / self._share)
 
 
+class Parts(Protocol):
+    """What else is to be measured, part by part, when it is its turn."""
+
+    def next_part(self) -> tuple[str, Path] | None:
+        """Give name and directory of the next part; None when there is none for now."""
+        ...
+
+    def note(self, name: str, total: Sum) -> None:
+        """Take what was found; nothing for a part that could not be read."""
+        ...
+
+
 @dataclass(slots=True)
 class _Walk:
     container_id: str
+    """Of a part, its name."""
     upper: Path
     under_way: Generator[None, None, Sum]
+    is_part: bool = False
     cost: float = 0.0
     """Seconds of CPU time so far."""
 
@@ -181,15 +198,19 @@ class LayerMeter:
         self,
         rt: Runtime,
         *,
+        parts: Parts | None = None,
         budget: Budget | None = None,
         look: float = 1.0,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`look` is how many seconds may pass before new containers are looked for.
+        """`parts` are measured one at a time beside the layers, from the same budget.
+
+        `look` is how many seconds may pass before new containers are looked for.
 
         `wait` lets seconds pass that the budget wants, and says whether the meter is being stopped.
         """
         self._rt = rt
+        self._parts = parts
         self._budget = budget or Budget(share=SHARE, burst=_BURST)
         self._look = look
         self._walks: deque[_Walk] = deque()
@@ -227,6 +248,8 @@ class LayerMeter:
                 self._begin_due()
         except ShimError as error:
             log.debug("no layer is measured", error=error)
+        if not any(walk.is_part for walk in self._walks):
+            self._begin_part()
         until = time.monotonic() + self._look
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
@@ -247,6 +270,13 @@ class LayerMeter:
             # Unless it says otherwise at its end, also when it fails or cannot be found.
             self._due[key] = now + PERIOD
 
+    def _begin_part(self) -> None:
+        with deadline.entered(self._scope):
+            part = self._parts.next_part() if self._parts is not None else None
+        if part is not None:
+            name, top = part
+            self._walks.append(_Walk(name, top, walk(top), is_part=True))
+
     def _advance(self, turn: _Walk) -> None:
         """Go on with one walk for its turn; one that is not done is put behind the others."""
         for _ in range(_TURN):
@@ -266,7 +296,9 @@ class LayerMeter:
         except StopIteration as end:
             total: Sum = end.value
         except OSError as error:
-            log.debug("a layer cannot be measured", container=turn.container_id, error=error)
+            log.debug("a layer cannot be measured", of=turn.container_id, error=error)
+            if turn.is_part:
+                self._finish(turn, Sum(0, 0))
             return False
         else:
             return True
@@ -276,6 +308,11 @@ class LayerMeter:
         return False
 
     def _finish(self, turn: _Walk, total: Sum) -> None:
+        if turn.is_part:
+            if self._parts is not None:
+                self._parts.note(turn.container_id, total)
+            self._begin_part()
+            return
         self._rt.samples.layers[turn.container_id] = LayerUsage(
             at=time.time_ns(),
             used_bytes=total.used_bytes,

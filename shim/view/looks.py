@@ -75,10 +75,14 @@ class Looks:
         for look in self._under_way.get(key, ()):
             look.overtaken = True
 
-    def tell(self, key: str, news: Callable[[ImageIndex], ImageIndex]) -> None:
-        """Say what part of the truth about `key` is now: looks under way stay good, with this put into them."""
+    def tell(self, key: str, news: Callable[[ImageIndex], ImageIndex], *, since: int | None = None) -> None:
+        """Say what part of the truth about `key` is now: looks under way stay good, with this put into them.
+
+        `since` is when it was true, ns by the monotonic clock: what began later knows better.
+        """
         for look in self._under_way.get(key, ()):
-            look.news.append(news)
+            if since is None or look.began.wall - look.began.offset <= since:
+                look.news.append(news)
 
     def __len__(self) -> int:
         return len(self._under_way)

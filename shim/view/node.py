@@ -16,6 +16,7 @@ from shim import deadline
 from shim.broadcast import Subscription
 from shim.engine.interface import ContainerInspect, ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.flights import Departures
 from shim.ids import ImageId, SandboxId
 from shim.logs.interface import Drains
 from shim.view import changes, translate
@@ -96,6 +97,7 @@ class NodeView:
         self._lists: Lists | None = None
         self._images = ImageIndex(())
         self._image_details = ImageDetails()
+        self._image_looks: Departures[None] = Departures(self.refresh_images, what="list images")
         self._announcer = Announcer(capacity=subscriber_capacity)
         self._last_event_at = 0
         self._compared: float | None = None
@@ -247,6 +249,10 @@ class NodeView:
                         self._images = reduce(lambda index, news: news(index), look.news, images)
                         return
 
+    def ensure_images_looked_at(self) -> None:
+        """Have the images listed once more, after this call; one list serves all who ask before it begins."""
+        self._image_looks.join()
+
     def refresh_image(self, reference: str) -> ImageRecord | None:
         """Inspect one image now, and publish it: much less than a list of all. None when Docker has none of this name.
 
@@ -266,10 +272,11 @@ class NodeView:
                         self._images = self._images.with_record(record)
                         return record
 
-    def confirm_image(self, reference: str, image_id: ImageId) -> ImageRecord | None:
-        """Say that Docker has this image under this name now; gives its record if the view has it under the name, too.
+    def confirm_image(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
+        """Say that Docker had this image under this name, and when (`since`, ns by the monotonic clock).
 
-        Lists under way then show it, too: Docker may have answered them before it had it.
+        Gives its record if the view has it under the name, too. Lists that began before then show it, too: Docker may
+        have answered them before it had it.
         """
         with self._changed:
             self._availability.wait_available()
@@ -277,7 +284,8 @@ class NodeView:
             if record is None or record.id != image_id:
                 return None
             self._looks.overtake(ONE_IMAGE)
-            self._looks.tell(IMAGES, partial(ImageIndex.with_name, reference=reference, record=record))
+            news = partial(ImageIndex.with_name, reference=reference, record=record)
+            self._looks.tell(IMAGES, news, since=since)
             return record
 
     # What only the watcher does

@@ -50,7 +50,8 @@ def test_one_that_has_nothing(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("echo s3cret; echo no keychain >&2; exit 1", "exit status 1: no keychain"),
+        ("echo s3cret; echo no access with s3cret >&2; exit 1", "exit status 1, its standard error is not shown"),
+        ("echo s3cret: keychain is locked >&2; exit 1", "exit status 1, its standard error speaks of locked"),
         ("echo s3cret", "its answer is no object"),
         ('echo \'{"Username": "u", "Secret": 5}\'', "its answer is no object"),
         ("printf '\\377'", "its answer is no object"),
@@ -58,7 +59,16 @@ def test_one_that_has_nothing(programs: Programs) -> None:
         ("yes s3cret", "printed more than"),
         ("kill -9 $$", "ended by signal 9"),
     ],
-    ids=["fails", "garbage", "wrong type", "not UTF-8", "hangs", "prints without end", "killed"],
+    ids=[
+        "fails",
+        "fails for a known reason",
+        "garbage",
+        "wrong type",
+        "not UTF-8",
+        "hangs",
+        "prints without end",
+        "killed",
+    ],
 )
 def test_one_that_does_not_work_is_reported(programs: Programs, body: str, words: str) -> None:
     programs.write(NAME, body)

@@ -144,10 +144,6 @@ def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
         subject.engine.pull_image(missing, auth=None, progress=lambda _message: None)
 
 
-def test_disk_usage_tells_the_size_of_layers(subject: Subject) -> None:
-    assert subject.engine.disk_usage()["LayersSize"] > 0
-
-
 # Events
 
 

@@ -70,7 +70,6 @@ CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
     "list images": (lambda e: e.list_images(), f"GET {V}/images/json?only_ids=0&all=0", []),
     "inspect image": (lambda e: e.inspect_image("a.b/c:1"), f"GET {V}/images/a.b/c:1/json", {"Id": "sha256:i"}),
     "remove image": (lambda e: e.remove_image("a/b:1"), f"DELETE {V}/images/a/b:1?force=True&noprune=False", []),
-    "disk usage": (lambda e: e.disk_usage(), f"GET {V}/system/df?type=image", {"LayersSize": 1}),
 }
 
 

@@ -16,7 +16,7 @@ from shim.engine.errors import RegistryDenied
 from shim.engine.interface import Event, PullProgress, RegistryAuth
 from shim.engine.messages import split_reference
 from shim.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
-from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, chunk, chunked, response
+from tests.fakes.http_unix import CLOSE, HANG, SECONDS, ScriptedServer, Step, chunk, chunked, response
 
 PULL = "POST /v1.51/images/create"
 EVENTS = "GET /v1.51/events"
@@ -151,6 +151,33 @@ def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer
         adapter.pull_image("a/b:1", auth=None, progress=lambda _message: scope.cancel())
 
     server.wait_hung_up()
+
+
+def test_what_docker_does_after_its_last_message_is_not_waited_for(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
+    told = threading.Event()
+    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), told, chunk(b""))
+    # So that the connection of the pull is the only one that can be used again.
+    server.on("GET /v1.51/images/json", response(200, [], headers=["Connection: close"]), CLOSE)
+    assert [message.status for message in pull(adapter)] == ["Status: Image is up to date for a/b:1"]
+    first = server.requests[-1].connection
+
+    told.set()
+    with deadline.bound(SECONDS):
+        while server.requests[-1].connection != first or server.requests[-1].line == PULL:
+            adapter.list_images()
+
+
+@pytest.mark.parametrize("rest", [[CLOSE], [b"3\r\nnon", CLOSE], [chunk(b"sense"), chunk(b""), CLOSE]])
+def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
+    adapter: DockerEngine, server: ScriptedServer, rest: list[Step]
+) -> None:
+    server.on(PULL, chunked(), chunk(lines({"status": "Status: Downloaded newer image for a/b:1"})), *rest)
+    server.on("GET /v1.51/images/json", response(200, []))
+    for _ in range(3):
+        assert len(pull(adapter)) == 1
+        assert adapter.list_images() == []
 
 
 def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:

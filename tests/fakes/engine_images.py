@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from shim.engine.interface import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress, RegistryAuth
 from shim.errors import FailedPrecondition, NotFound
@@ -80,10 +79,6 @@ class FakeImages(Orders):
             if not image.tags and not self._users(image):
                 self.images.remove(image)
                 self._emit("image", "delete", image.id, {})
-
-    def disk_usage(self) -> Mapping[str, Any]:
-        with self._entered("disk_usage"):
-            return {"LayersSize": sum(image.size for image in self.images)}
 
     def _made_image(self, reference: str, settings: ImageSettings | None, *, size: int) -> FakeImage:
         name = familiar(reference)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shim.engine.interface import PullProgress
-from shim.image.progress import Progress
+from shim.image.progress import Progress, retry_seconds
 
 
 def message(status: str, layer: str = "", current: int | None = None) -> PullProgress:
@@ -72,6 +72,14 @@ def test_a_retry_leaves_the_layer_to_be_downloaded() -> None:
     progress = fed(message("Downloading", "a", 5), message("Extracting", "b", 1))
     progress.advance(message("Retrying in 1 second", "a"))
     assert not progress.is_local
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds"),
+    [("Retrying in 1 second", 1), ("Retrying in 15 seconds", 15), ("Retrying", None), ("Downloading", None)],
+)
+def test_retry_seconds(status: str, seconds: int | None) -> None:
+    assert retry_seconds(message(status, "a")) == seconds
 
 
 def test_figures_for_the_log() -> None:

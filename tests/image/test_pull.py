@@ -1,6 +1,7 @@
 """PullImage: bounded by silence, shared by callers, plain about failures."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from shim.deadline import Scope
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.engine.interface import ImageSettings, ImageSummary, PullProgress, RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.ids import ImageId
 from shim.image import pull as pull_module
 from shim.image.pull import pull_image
 from shim.recent import Recent
@@ -25,6 +27,12 @@ from tests.fakes.engine import FakeEngine
 
 APP = "r.example/team/app:1"
 SECONDS = 10.0
+SNAPSHOTTER = ["driver-type", "io.containerd.snapshotter.v1"]
+
+
+BEGUN = PullProgress(status=f"Pulling from {APP}")
+"""What the fake Engine says, too; said twice, it is no progress."""
+RETRYING = PullProgress(id="a", status="Retrying in 5 seconds")
 
 
 class Late:
@@ -151,13 +159,42 @@ def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None
 
 
 def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, engine: FakeEngine) -> None:
-    snapshotter = ["driver-type", "io.containerd.snapshotter.v1"]
-    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[snapshotter])
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[SNAPSHOTTER])
     image_id = pull(rt)
     assert ("list_images", "") in engine.calls
     engine.calls.clear()
     assert pull(rt) == image_id
     assert {method for method, _ in engine.calls} == {"pull_image"}
+
+
+@pytest.mark.parametrize(
+    ("store", "look"), [([], "inspect_image"), ([SNAPSHOTTER], "list_images")], ids=["overlay2", "containerd"]
+)
+def test_a_name_that_is_moved_before_the_look(
+    rt: Runtime, engine: FakeEngine, store: list[list[str]], look: str
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=store)
+    if store:  # where the manifest's digest is the id
+        image = engine.registry[APP]
+        engine.registry[APP] = replace(image, id=image.digests[0].partition("@")[2])
+    brought = engine.registry[APP].id
+    with engine.held(look) as gate:
+        future = Callers(rt).pull()
+        gate.wait_entered()
+        other = engine.add_image(APP, ImageSettings(user="other"))
+    assert future.result(SECONDS) == brought != other
+    rt.view.refresh_images()
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == other
+
+
+def test_an_image_without_its_digest_is_found_by_name(rt: Runtime, engine: FakeEngine) -> None:
+    with engine.held("inspect_image") as gate:
+        future = Callers(rt).pull()
+        gate.wait_entered()
+        next(image for image in engine.images if image.tags == [APP]).digests.clear()
+    assert future.result(SECONDS) == engine.registry[APP].id
 
 
 def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeEngine) -> None:
@@ -195,6 +232,24 @@ def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Run
     found = rt.view.image(APP)
     assert found is not None
     assert found.id == image_id
+
+
+def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: TalkingEngine) -> None:
+    image_id = ImageId(pull(rt))
+    ended = time.monotonic_ns()
+    other_id = engine.add_image("other.example/app:1")
+    mine, other = (next(image for image in engine.images if image.id == each) for each in (image_id, other_id))
+    other.tags, mine.tags = other.tags + mine.tags, []
+    late = engine.late = Late()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(rt.view.refresh_images)
+        assert late.entered.wait(SECONDS)
+        assert rt.view.confirm_image(APP, image_id, since=ended) is not None
+        late.go_on.set()
+        looking.result(SECONDS)
+    found = rt.view.image(APP)
+    assert found is not None
+    assert found.id == other_id
 
 
 @pytest.mark.parametrize(
@@ -325,8 +380,10 @@ def test_the_log_of_a_pull_shows_no_secret(rt: Runtime, engine: FakeEngine) -> N
         [PullProgress(id="a", status="Downloading", progress_detail={"current": 5})],
         [PullProgress(id="a", status="Extracting"), PullProgress(id="b", status="Pulling fs layer")],
         [PullProgress(id="a", status="Pull complete")],
+        [BEGUN, PullProgress(id="a", status="Retrying in 61 seconds")],
+        [BEGUN, *(PullProgress(id=each, status=f"Retrying in {wait} seconds") for each, wait in [("a", 0), ("b", 61)])],
     ],
-    ids=["before the manifest", "in a layer", "in one of two layers", "before the end"],
+    ids=["before the manifest", "in a layer", "in one of two layers", "before the end", "long wait", "waits"],
 )
 def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
     engine.says = says
@@ -341,8 +398,11 @@ def test_silence_is_given_up(rt: Runtime, engine: TalkingEngine, says: list[Pull
         (0.05, [PullProgress(id="a", status="Extracting", progress_detail={"current": 5})]),
         (0.05, [PullProgress(id="a", status="Verifying Checksum")]),
         (0, []),
+        (0, [RETRYING]),
+        (0.05, [BEGUN, PullProgress(id="a", status="Downloading", progress_detail={"current": 5}), RETRYING]),
+        (0.05, [BEGUN, *(PullProgress(id=layer, status="Retrying in 50 seconds") for layer in "abc")]),
     ],
-    ids=["extraction", "checksum", "no bound"],
+    ids=["extraction", "checksum", "no bound", "no bound and a retry", "retry of Docker", "retries side by side"],
 )
 def test_silence_is_borne(
     rt: Runtime, engine: TalkingEngine, callers: Callers, patience: float, says: list[PullProgress]

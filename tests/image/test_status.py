@@ -1,5 +1,7 @@
 """ImageStatus: one image, or an empty answer."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 
@@ -11,6 +13,8 @@ from shim.image.status import image_status
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
+
+SECONDS = 10.0
 
 
 def status(rt: Runtime, name: str, *, verbose: bool = False) -> pb.ImageStatusResponse:
@@ -53,6 +57,20 @@ def test_what_is_not_here_costs_one_list(rt: Runtime, engine: FakeEngine) -> Non
     engine.calls.clear()
     status(rt, "nobody/made-this")
     assert [method for method, _ in engine.calls] == ["list_images"]
+
+
+def test_many_who_miss_an_image_share_a_look(rt: Runtime, engine: FakeEngine) -> None:
+    engine.calls.clear()
+    with ThreadPoolExecutor(9) as pool:
+        with engine.held("list_images") as gate:
+            first = pool.submit(status, rt, "local/app:1")
+            gate.wait_entered()
+            others = [pool.submit(status, rt, name) for name in ["local/app:1", "nobody/made-this"] * 4]
+            with pytest.raises(TimeoutError):
+                others[-1].result(0.2)
+        found = [other.result(SECONDS).HasField("image") for other in others]
+    assert (first.result().HasField("image"), found) == (False, [False] * 8)
+    assert [method for method, _ in engine.calls] == ["list_images"] * 2
 
 
 def test_what_is_not_known_while_docker_is_away(rt: Runtime, engine: FakeEngine) -> None:

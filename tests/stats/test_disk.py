@@ -362,3 +362,59 @@ def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
     finally:
         meter.stop()
         answers.set()
+
+
+class OneByOne:
+    """Parts that are given out one after the other, and what was found of each."""
+
+    def __init__(self, *tops: Path) -> None:
+        self._waiting = list(tops)
+        self.found: dict[str, Sum] = {}
+
+    def next_part(self) -> tuple[str, Path] | None:
+        return (str(self._waiting[0]), self._waiting.pop(0)) if self._waiting else None
+
+    def note(self, name: str, total: Sum) -> None:
+        self.found[name] = total
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_parts_are_measured_beside_the_layers(rt: Runtime, tree: Path) -> None:
+    container = container_with_layer(rt, tree)
+    parts = OneByOne(tree / "deep", tree / "missing", tree)
+    meter = LayerMeter(rt, parts=parts, look=1000)
+    meter.start()
+    try:
+        wait_measured(rt, container)
+        wait_until(lambda: len(parts.found) == 3)
+    finally:
+        meter.stop()
+
+    assert parts.found == {
+        str(tree / "deep"): total(tree / "deep"),
+        str(tree / "missing"): Sum(0, 0),
+        str(tree): total(tree),
+    }
+    assert rt.samples.layers.keys() == {container}
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_a_part_without_end_delays_no_layer(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = threading.Event()
+
+    def walking(top: Path) -> Generator[None, None, Sum]:
+        while top.name == "deep" and not endless.is_set():
+            yield
+        return Sum(1, 1)
+
+    monkeypatch.setattr(module, "walk", walking)
+    parts = OneByOne(tree / "deep")
+    meter = LayerMeter(rt, parts=parts, look=0.05)
+    meter.start()
+    try:
+        wait_measured(rt, container_with_layer(rt, tree))
+        assert not parts.found
+        endless.set()
+        wait_until(lambda: bool(parts.found))
+    finally:
+        meter.stop()

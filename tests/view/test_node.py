@@ -1,6 +1,7 @@
 """The view answers what is true, from memory, and tells each change once."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -392,10 +393,10 @@ def test_one_image_is_looked_at_alone(engine: FakeEngine, view: NodeView) -> Non
 def test_an_image_is_confirmed_only_under_its_name(engine: FakeEngine, view: NodeView) -> None:
     busybox, other = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("other"))
     view.refresh_images()
-    record = view.confirm_image("docker.io/library/busybox:latest", busybox)
+    record = view.confirm_image("docker.io/library/busybox:latest", busybox, since=time.monotonic_ns())
     assert record == view.image("busybox")
-    assert view.confirm_image("docker.io/library/busybox:latest", other) is None
-    assert view.confirm_image("docker.io/library/nothing:latest", busybox) is None
+    assert view.confirm_image("docker.io/library/busybox:latest", other, since=time.monotonic_ns()) is None
+    assert view.confirm_image("docker.io/library/nothing:latest", busybox, since=time.monotonic_ns()) is None
 
 
 def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine: LateEngine, view: NodeView) -> None:
@@ -405,7 +406,7 @@ def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine
 
     def confirmed() -> None:
         engine.meanwhile.append(confirmed)  # during the next list, too
-        assert view.confirm_image("busybox", busybox) is not None
+        assert view.confirm_image("busybox", busybox, since=time.monotonic_ns()) is not None
         assert view.refresh_image(engine.add_image("registry.example/late")) is not None
 
     confirmed()
@@ -424,7 +425,7 @@ def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: Late
     def moved() -> None:
         other.tags, mine.tags = other.tags + mine.tags, []
         assert view.refresh_image("busybox") is not None
-        assert view.confirm_image("busybox", second) is not None
+        assert view.confirm_image("busybox", second, since=time.monotonic_ns()) is not None
 
     engine.meanwhile.append(moved)
     view.refresh_images()

@@ -1,0 +1,100 @@
+"""What images take of the disk, layer by layer: what has been measured once stays as it is for ever.
+
+So the store is walked once in the life of a server, and later only what is new. Docker's own figure (`/system/df`) adds
+up the same layers, but an Engine before API 1.42 walks the layers of all containers and all volumes for it as well; it
+knows no inodes, and with the containerd image store neither what has been pulled and is kept packed.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from shim.errors import ShimError
+from shim.image_store import is_containerd_store, store_parts, store_root
+from shim.overlay import upper_directories
+from shim.runtime import Runtime
+from shim.samples import StoreUsage
+from shim.stats.disk import Sum
+
+PERIOD = 30.0
+"""Seconds between two looks at which layers there are."""
+_PROC = Path("/proc")
+
+log = structlog.get_logger(__name__)
+
+
+class StoreMeter:
+    """Says what is to be walked next, and adds up what that gave. For one thread."""
+
+    def __init__(self, rt: Runtime, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rt = rt
+        self._clock = clock
+        self._due = clock()
+        self._waiting: deque[tuple[str, Path]] = deque()
+        self._measured: dict[str, Sum] = {}
+        self._root = Path()
+        self._complaint = ""
+
+    def next_part(self) -> tuple[str, Path] | None:
+        """Give name and directory of what has not been measured yet; None when there is nothing for now."""
+        if not self._waiting and self._clock() >= self._due:
+            self._due = self._clock() + PERIOD
+            try:
+                self._look()
+            except OSError as error:
+                self._complain(str(error))
+            except ShimError as error:
+                log.debug("the image store is not looked at", error=error)
+        return self._waiting.popleft() if self._waiting else None
+
+    def note(self, name: str, total: Sum) -> None:
+        """Say what a part takes."""
+        self._measured[name] = total
+        if not self._waiting:
+            self._tell()
+
+    def _look(self) -> None:
+        """Find out what there is to measure; what there is no more is forgotten."""
+        rt, info = self._rt, self._rt.facts.info()
+        root = store_root(info, pids=(each.life.pid for each in rt.view.sandboxes() if each.life.running))
+        if root != self._root:
+            self._root, self._measured, rt.samples.images = root, {}, None
+        if rt.samples.images is None or not rt.samples.images.is_measured:
+            rt.samples.images = _of_file_system(root)
+        in_use = upper_directories(_PROC / str(rt.engine.daemon_pid() or "self")) if is_containerd_store(info) else ()
+        parts = store_parts(info, root, known=self._measured, in_use=in_use)
+        self._measured = {name: total for name, total in self._measured.items() if name in parts}
+        self._waiting.extend((name, part) for name, part in parts.items() if part and name not in self._measured)
+        if parts and not self._waiting:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._complaint = ""
+        self._rt.samples.images = StoreUsage(
+            at=time.time_ns(),
+            root=self._root,
+            used_bytes=sum(total.used_bytes for total in self._measured.values()),
+            inodes=sum(total.inodes for total in self._measured.values()),
+            is_measured=True,
+        )
+
+    def _complain(self, complaint: str) -> None:
+        # On change only: the same failure comes back every period.
+        if complaint != self._complaint:
+            log.warning("the image store cannot be measured", error=complaint)
+        self._complaint = complaint
+
+
+def _of_file_system(root: Path) -> StoreUsage:
+    found = os.statvfs(root)
+    return StoreUsage(
+        at=time.time_ns(),
+        root=root,
+        used_bytes=(found.f_blocks - found.f_bfree) * found.f_frsize,
+        inodes=found.f_files - found.f_ffree,
+        is_measured=False,
+    )

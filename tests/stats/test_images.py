@@ -1,0 +1,178 @@
+"""The image store is measured layer by layer, each of them once."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from shim.errors import Unavailable
+from shim.runtime import Runtime
+from shim.stats.disk import Sum, walk
+from shim.stats.images import PERIOD, StoreMeter
+from tests.fakes.engine import FakeEngine
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def root(engine: FakeEngine, tmp_path: Path) -> Path:
+    """The data root of an Engine with overlay2 that has no layers yet."""
+    root = tmp_path / "docker"
+    (root / "image/overlay2/layerdb/sha256").mkdir(parents=True)
+    engine.engine_info = msgspec.structs.replace(
+        engine.engine_info, docker_root_dir=str(root), driver="overlay2", driver_status=[]
+    )
+    return root
+
+
+@pytest.fixture
+def meter(rt: Runtime, root: Path, clock: Clock) -> StoreMeter:
+    return StoreMeter(rt, clock=clock)
+
+
+def add_layer(root: Path, chain: str, *, size: int = 5000) -> Path:
+    directory = root / "overlay2" / f"of-{chain}"
+    (directory / "diff").mkdir(parents=True)
+    (directory / "diff/file").write_bytes(os.urandom(size))
+    entry = root / "image/overlay2/layerdb/sha256" / chain
+    entry.mkdir()
+    (entry / "cache-id").write_text(directory.name)
+    return directory
+
+
+def remove_layer(root: Path, chain: str) -> None:
+    shutil.rmtree(root / "overlay2" / f"of-{chain}")
+    shutil.rmtree(root / "image/overlay2/layerdb/sha256" / chain)
+
+
+def total(top: Path) -> Sum:
+    walking = walk(top)
+    while True:
+        try:
+            next(walking)
+        except StopIteration as end:
+            found: Sum = end.value
+            return found
+
+
+def measure(meter: StoreMeter) -> list[str]:
+    """Measure all there is to be measured now, and give the names."""
+    names = []
+    while (part := meter.next_part()) is not None:
+        names.append(part[0])
+        meter.note(part[0], total(part[1]))
+    return names
+
+
+def figures(rt: Runtime) -> tuple[int, int, bool]:
+    usage = rt.samples.images
+    assert usage is not None
+    return usage.used_bytes, usage.inodes, usage.is_measured
+
+
+def test_layers_are_added_up(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+    sums = [total(add_layer(root, chain, size=size)) for chain, size in (("a", 100), ("b", 90_000))]
+    (root / "overlay2/a-container/diff").mkdir(parents=True)
+
+    assert sorted(measure(meter)) == ["a", "b"]
+
+    assert figures(rt) == (sum(each.used_bytes for each in sums), 6, True)
+    usage = rt.samples.images
+    assert usage is not None
+    assert usage.root == root
+    assert abs(usage.at - time.time_ns()) < 60 * 10**9
+
+
+def test_what_was_measured_is_not_measured_again(rt: Runtime, root: Path, meter: StoreMeter, clock: Clock) -> None:
+    for chain in "abc":
+        add_layer(root, chain)
+    assert len(measure(meter)) == 3
+    before = figures(rt)
+    add_layer(root, "d")
+    remove_layer(root, "a")
+    assert measure(meter) == []
+    clock.now += PERIOD
+    assert measure(meter) == ["d"]
+    assert figures(rt) == before
+    remove_layer(root, "b")
+    clock.now += PERIOD
+    assert measure(meter) == []
+    assert figures(rt)[1] == 6
+
+
+def test_until_all_is_measured_the_file_system_is_told(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+    for chain in "ab":
+        add_layer(root, chain)
+    name, top = meter.next_part() or ("", Path())
+    meter.note(name, total(top))
+
+    used, inodes, is_measured = figures(rt)
+    real = os.statvfs(root)
+    assert not is_measured
+    assert abs(used - (real.f_blocks - real.f_bfree) * real.f_frsize) < 1 << 30
+    assert abs(inodes - (real.f_files - real.f_ffree)) < 100_000
+
+
+def test_a_store_of_containerd(rt: Runtime, engine: FakeEngine, meter: StoreMeter, tmp_path: Path) -> None:
+    root = tmp_path / "containerd/daemon/io.containerd.snapshotter.v1.overlayfs"
+    (root / "snapshots/1/fs").mkdir(parents=True)
+    blobs = root.with_name("io.containerd.content.v1.content") / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    (blobs / "ab").write_bytes(b"packed")
+    engine.engine_info = msgspec.structs.replace(
+        engine.engine_info,
+        docker_root_dir=str(tmp_path),
+        driver="overlayfs",
+        driver_status=[["driver-type", "io.containerd.snapshotter.v1"]],
+    )
+
+    assert len(measure(meter)) == 2
+
+    assert figures(rt)[1:] == (4, True)
+    usage = rt.samples.images
+    assert usage is not None
+    assert usage.root == root
+
+
+def test_a_store_that_cannot_be_measured_is_told_by_its_file_system(
+    rt: Runtime, engine: FakeEngine, meter: StoreMeter
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver="btrfs")
+    assert measure(meter) == []
+    assert figures(rt)[2] is False
+
+
+def test_a_store_that_is_not_here_is_complained_of_once(
+    rt: Runtime, engine: FakeEngine, meter: StoreMeter, clock: Clock
+) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, docker_root_dir="/nowhere/docker")
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert measure(meter) == []
+            clock.now += PERIOD
+    [complaint] = [line for line in logs if line["event"] == "the image store cannot be measured"]
+    assert "/nowhere/docker" in str(complaint["error"])
+    assert rt.samples.images is None
+
+
+def test_docker_is_out_of_reach(rt: Runtime, root: Path, engine: FakeEngine, meter: StoreMeter, clock: Clock) -> None:
+    add_layer(root, "a")
+    engine.fail_next("info", Unavailable("docker cannot be reached"))
+    assert measure(meter) == []
+    clock.now += PERIOD
+    assert measure(meter) == ["a"]

@@ -150,6 +150,8 @@ class _Connection:
                 while piece := pod.recv(_PIECE):
                     self._data.write(piece)
                 self._data.finish()
+                # kubectl closes its user's connection, and ends the data it sends, after the end of this one.
+                self._error.finish()
             except BaseException:
                 # The other direction is of no use any more; it waits for the client, or for the pod.
                 self._data.abandon()

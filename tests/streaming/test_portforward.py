@@ -81,6 +81,18 @@ def test_bytes_go_both_ways_and_each_ends_alone() -> None:
         assert client.received == {data: b"answer"}
 
 
+def test_a_pod_that_has_said_all_ends_both_streams_and_is_still_spoken_to() -> None:
+    with forwarding() as (client, pod, _):
+        data, error = pair(client, 80)
+        pod.dialled(80).sendall(b"banner")
+        pod.dialled(80).shutdown(socket.SHUT_WR)
+        client.read_until_ended(data, error)
+        client.send(data, b"late", fin=True)
+
+        assert client.received == {data: b"banner"}
+        assert pod.dialled(80).recv(100) == b"late"
+
+
 def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
     with forwarding() as (client, pod, _):
         good, _ = pair(client, 80, request=0)

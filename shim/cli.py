@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - commands print
-"""The command line: `serve`, `config`, `version`. Flags follow from the settings in `shim.config.model`."""
+"""The command line: `serve`, `doctor`, `config`, `version`. Flags follow from the settings in `shim.config.model`."""
 
 import argparse
 import os
@@ -62,12 +62,28 @@ def _serve(given: argparse.Namespace) -> int:
     os._exit(EXIT_FAILED)
 
 
+def _doctor(given: argparse.Namespace) -> int:
+    loaded, warnings = _settings(given)
+    _warn(warnings)
+    log.configure(level="error", style=loaded.config.log_format)
+    from shim.doctor.check import check  # noqa: PLC0415 - gRPC, as above
+    from shim.doctor.findings import failed, table  # noqa: PLC0415
+
+    findings = list(check(loaded.config, environ=os.environ))
+    print(table(findings))
+    return EXIT_FAILED if failed(findings) else 0
+
+
 def _config(given: argparse.Namespace) -> int:
     loaded, warnings = _settings(given)
-    for warning in warnings:
-        print(f"pydockershim: warning: {warning}", file=sys.stderr)
+    _warn(warnings)
     print(show.FORMATS[given.format](loaded))
     return 0
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"pydockershim: warning: {warning}", file=sys.stderr)
 
 
 def _version(_given: argparse.Namespace) -> int:
@@ -104,11 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
     serve.set_defaults(command=_serve)
+    doctor = commands.add_parser(
+        "doctor", help="say what of this node works, and what to do about the rest", allow_abbrev=False
+    )
+    doctor.set_defaults(command=_doctor)
     config = commands.add_parser("config", help="show the effective settings", allow_abbrev=False)
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
     config.set_defaults(command=_config)
     commands.add_parser("version", help="show versions").set_defaults(command=_version)
-    for command in (serve, config):
+    for command in (serve, doctor, config):
         _add_settings(command)
     return parser
 

@@ -118,3 +118,13 @@ def test_an_rpc_that_does_not_end_does_not_keep_the_process() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 1
+
+
+def test_doctor_says_what_to_do_and_fails(tmp_path: Path) -> None:
+    settings = [f"--docker-endpoint=unix://{tmp_path}/absent.sock", f"--cni-conf-dir={tmp_path}"]
+    command = [sys.executable, "-m", "shim", "doctor", *settings, f"--container-runtime-endpoint=unix://{tmp_path}/s"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (told.returncode, told.stderr) == (1, "")
+    assert f"{tmp_path}/absent.sock" in told.stdout
+    assert "-> " in told.stdout

@@ -91,7 +91,7 @@ class ConfDirectory:
         with self._lock:
             listing = self._listing
             choice = choose(listing, bin_dirs=self._bin_dirs)
-            now = (_status(listing, choice), choice.network)
+            now = (status_of(listing, choice), choice.network)
             changed, self._told = now != self._told, now
         if changed:
             _log(*now)
@@ -186,7 +186,8 @@ def _is_complete(path: Path) -> bool:
     return not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
 
 
-def _status(listing: Listing, choice: Choice) -> NetworkStatus:
+def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
+    """What the NetworkReady condition says of a directory."""
     where = listing.directory
     passed = "; ".join(map(str, choice.skipped[:TOLD_FILES]))
     if more := len(choice.skipped) - TOLD_FILES:

@@ -58,6 +58,9 @@ class EngineInfo(Answer, frozen=True):
     """None or empty where CDI is off (API 1.44)."""
     discovered_devices: list[DiscoveredDevice] | None = None
     """API 1.50."""
+    live_restore_enabled: bool = False
+    warnings: list[str] | None = None
+    """What the daemon itself finds wrong with this machine, one sentence each."""
 
 
 class ContainerState(Answer, frozen=True):

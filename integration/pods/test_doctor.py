@@ -1,0 +1,41 @@
+"""What `pydockershim doctor` says of a node where pods run, and of one where Docker is gone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from integration.conftest import Served
+from shim.api.v1 import api_pb2 as pb
+
+
+def doctor(served: Served, **settings: object) -> subprocess.CompletedProcess[str]:
+    own = served.server.daemon.argv[served.server.daemon.argv.index("serve") + 1 :]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-m", "shim", "doctor", *own, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def levels(told: str) -> dict[str, str]:
+    """Level by subject, of lines that are no advice."""
+    return {line[6:].split("  ")[0]: line[:6].strip() for line in told.splitlines() if line[:6].strip()}
+
+
+def test_a_node_where_pods_run(served: Served) -> None:
+    before = served.traces()
+    told = doctor(served)
+
+    assert (told.returncode, told.stderr) == (0, "")
+    found = levels(told.stdout)
+    assert {found[subject] for subject in ("user", "docker", "pod network", "pause image", "server")} == {"ok"}
+    version = served.cri.runtime.Version(pb.VersionRequest()).runtime_version
+    assert f"docker {version} answers at unix://{served.dirs.socket}" in told.stdout
+    assert served.traces() == before
+
+
+def test_a_node_without_docker(served: Served, tmp_path: Path) -> None:
+    told = doctor(served, docker_endpoint=f"unix://{tmp_path}/absent.sock", cni_conf_dir=tmp_path)
+
+    assert told.returncode == 1
+    found = levels(told.stdout)
+    assert (found["docker"], found["pod network"]) == ("FAIL", "FAIL")
+    assert f"{tmp_path}/absent.sock" in told.stdout

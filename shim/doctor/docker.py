@@ -1,0 +1,72 @@
+"""What the Docker Engine of this node is like."""
+
+from collections.abc import Iterator
+
+from shim.config.model import Config
+from shim.doctor.findings import Finding
+from shim.engine.facts import EngineFacts
+from shim.engine.interface import Engine, EngineInfo
+from shim.errors import NotFound, ShimError
+
+_PAUSE_OOM_SCORE = -998
+"""What the pause container of a pod asks for."""
+
+
+def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
+    """Everything there is to say about Docker; one finding when it does not answer."""
+    try:
+        info = engine.info()
+    except ShimError as error:
+        advice = "start Docker (systemctl start docker), or name its socket in docker_endpoint"
+        yield Finding("FAIL", "docker", str(error), advice)
+        return
+    major, minor = engine.api_version
+    yield Finding(
+        "ok", "docker", f"{info.server_version}, API {major}.{minor}, {info.driver} in {info.docker_root_dir}"
+    )
+    yield _cgroups(info)
+    yield _live_restore(info)
+    yield _oom_scores(engine, config)
+    yield _pause_image(engine, config.pod_infra_container_image)
+    for warning in info.warnings or []:
+        yield Finding("warn", "docker info", warning.removeprefix("WARNING: "))
+
+
+def _cgroups(info: EngineInfo) -> Finding:
+    text = f"version {info.cgroup_version}, driver {info.cgroup_driver}"
+    if info.cgroup_driver == "none":
+        return Finding(
+            "FAIL", "cgroups", f"{text}: Docker sets no limits", "run Docker as root, or delegate controllers"
+        )
+    if info.cgroup_version == "1":
+        # https://kep.k8s.io/5573
+        advice = "set failCgroupV1: false in the kubelet's configuration, or boot with version 2"
+        return Finding("warn", "cgroups", f"{text}: a kubelet of 1.35 or newer does not start by default", advice)
+    return Finding("ok", "cgroups", text)
+
+
+def _live_restore(info: EngineInfo) -> Finding:
+    if info.live_restore_enabled:
+        return Finding("ok", "live-restore", "pods outlive a restart of Docker")
+    advice = 'set "live-restore": true in /etc/docker/daemon.json, then systemctl reload docker'
+    return Finding("warn", "live-restore", "off: a restart of Docker ends every pod of this node", advice)
+
+
+def _oom_scores(engine: Engine, config: Config) -> Finding:
+    facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
+    lowest = facts.possible_oom_score_adj(_PAUSE_OOM_SCORE)
+    if lowest <= _PAUSE_OOM_SCORE:
+        return Finding("ok", "oom scores", "as Kubernetes asks for them")
+    text = f"Docker cannot go below {lowest} here, so critical pods are not spared when memory runs out"
+    return Finding("warn", "oom scores", text, "give dockerd CAP_SYS_RESOURCE; pods run all the same")
+
+
+def _pause_image(engine: Engine, reference: str) -> Finding:
+    try:
+        engine.inspect_image(reference)
+    except NotFound:
+        return Finding("ok", "pause image", f"{reference} is pulled with the first pod")
+    except ShimError as error:
+        advice = "name an image in pod_infra_container_image"
+        return Finding("FAIL", "pause image", str(error), advice)
+    return Finding("ok", "pause image", f"{reference} is here")

@@ -1,0 +1,73 @@
+import msgspec
+import pytest
+
+from shim.config.model import Config
+from shim.doctor.docker import check_docker
+from shim.doctor.findings import Finding
+from shim.errors import Unavailable
+from tests.fakes.engine import FakeEngine
+
+
+def found(engine: FakeEngine, **settings: object) -> dict[str, Finding]:
+    config = msgspec.structs.replace(Config(restrict_oom_score_adj="false"), **settings)
+    return {finding.subject: finding for finding in check_docker(engine, config)}
+
+
+def change(engine: FakeEngine, **info: object) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, **info)
+
+
+def test_one_that_does_not_answer(engine: FakeEngine) -> None:
+    engine.fail_next("info", Unavailable("docker cannot be reached: connect to /run/no.sock"))
+
+    (finding,) = check_docker(engine, Config())
+    assert (finding.level, finding.text) == ("FAIL", "docker cannot be reached: connect to /run/no.sock")
+    assert "docker_endpoint" in finding.advice
+
+
+def test_a_good_one(engine: FakeEngine) -> None:
+    change(engine, cgroup_version="2", cgroup_driver="systemd", live_restore_enabled=True)
+
+    findings = found(engine)
+    assert {finding.level for finding in findings.values()} == {"ok"}
+    assert findings["docker"].text == "28.5.2, API 1.51, overlay2 in /var/lib/docker"
+    assert findings["cgroups"].text == "version 2, driver systemd"
+
+
+@pytest.mark.parametrize(
+    ("info", "subject", "level", "word"),
+    [
+        pytest.param({"cgroup_version": "1"}, "cgroups", "warn", "failCgroupV1", id="cgroup v1"),
+        pytest.param({"cgroup_driver": "none"}, "cgroups", "FAIL", "delegate", id="no cgroups"),
+        pytest.param({"live_restore_enabled": False}, "live-restore", "warn", "daemon.json", id="no live-restore"),
+    ],
+)
+def test_what_is_wrong_with_it(
+    engine: FakeEngine, info: dict[str, object], subject: str, level: str, word: str
+) -> None:
+    change(engine, **info)
+
+    finding = found(engine)[subject]
+    assert finding.level == level
+    assert word in finding.advice
+
+
+def test_what_it_finds_wrong_itself(engine: FakeEngine) -> None:
+    change(engine, warnings=["WARNING: No swap limit support"])
+
+    assert found(engine)["docker info"] == Finding("warn", "docker info", "No swap limit support")
+
+
+def test_oom_scores_it_cannot_lower(engine: FakeEngine) -> None:
+    finding = found(engine, restrict_oom_score_adj="true")["oom scores"]
+
+    assert finding.level == "warn"
+    assert "CAP_SYS_RESOURCE" in finding.advice
+
+
+def test_the_pause_image(engine: FakeEngine) -> None:
+    assert found(engine)["pause image"].text == "registry.k8s.io/pause:3.10 is here"
+    assert found(engine, pod_infra_container_image="r.example/pause:1")["pause image"].level == "ok"
+
+    engine.fail_next("inspect_image", Unavailable("docker is gone"))
+    assert found(engine)["pause image"].level == "FAIL"

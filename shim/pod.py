@@ -69,9 +69,10 @@ def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
 def cgroupns_mode(rt: Runtime) -> str:
     """Give the CgroupnsMode of what is not privileged.
 
-    Said on cgroup v2, since a daemon may have the host's for all (`default-cgroupns-mode`); on v1 the daemon decides.
+    On cgroup v1 it is the host's, as with the other runtimes. Said aloud, since a daemon may have another default
+    (`default-cgroupns-mode`).
     """
-    return "private" if rt.facts.info().cgroup_version == "2" else ""
+    return "private" if rt.facts.info().cgroup_version == "2" else "host"
 
 
 def docker_log(config: Config) -> JsonObject:

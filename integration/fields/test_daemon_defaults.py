@@ -1,19 +1,23 @@
 """Daemons with defaults of their own for what a container may do."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from integration.conftest import Served, make_engine, make_node_dirs, serving
+from integration.cri import HOST_NETWORK
+from integration.fields.limits import MIB, V2, kernel, limited, update
 from integration.networks import bridge, conflist
 from integration.node import images as node_images
 from integration.node.box import HOME, Node
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
-from integration.pods.kubelet import Kubelet, proc_status, secured, unused_name
+from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, secured, unused_name
 from shim.api.v1 import api_pb2 as pb
 
 LINK = "defaults0"
@@ -68,3 +72,76 @@ def test_a_daemon_that_confines_nothing_is_not_taken_at_its_word(
 
         assert proc_status(served, container)["Seccomp"] == ["2"]
         assert proc_status(served, pod.id)["Seccomp"] == ["2"]
+
+
+@pytest.mark.parametrize("mode", ["host", "private"])
+def test_a_daemons_own_mode_of_cgroup_namespaces_is_not_the_pods(
+    engine: Engine, node: Node, pause_image: Image, mode: str
+) -> None:
+    """On version 1 pods see the machine's groups as with the other runtimes, on version 2 their own alone."""
+    daemon = make_engine(node, engine.name, variant=f"g{mode[0]}", settings={"default-cgroupns-mode": mode})
+    with served_by(daemon, node, pause_image) as (served, kubelet):
+        pod = kubelet.pod()
+        for member in (kubelet.started(pod), pod.id):
+            namespace = Path(f"/proc/{pid_of(served, member)}/ns/cgroup").readlink()
+            assert (namespace != Path("/proc/self/ns/cgroup").readlink()) == V2
+
+
+@pytest.fixture
+def remapped_users() -> Iterator[None]:
+    """Have the user that Docker shifts ids for, which it would else make with the programs of a distribution."""
+    files = {"passwd": "dockremap:x:990:990::/:/bin/false\n", "group": "dockremap:x:990:\n"}
+    files |= dict.fromkeys(("subuid", "subgid"), "dockremap:100000:65536\n")
+    before = {Path("/etc", name): Path("/etc", name).read_text() for name in files}
+    for path, text in before.items():
+        path.write_text(text + files[path.name])
+    yield
+    for path, text in before.items():
+        path.write_text(text)
+
+
+@pytest.mark.usefixtures("remapped_users")
+def test_a_daemon_with_a_user_namespace_gives_pods_the_nodes(
+    engine: Engine, node: Node, pause_image: Image, tmp_path: Path
+) -> None:
+    """Users and volumes are those of the node, and so is the host's network; files of images have shifted owners."""
+    (tmp_path / "volume").mkdir()
+    os.chown(tmp_path / "volume", 1000, 1000)
+    volume = pb.Mount(host_path=str(tmp_path / "volume"), container_path="/volume")
+    daemon = make_engine(node, engine.name, variant="r", settings={"userns-remap": "default"})
+    with served_by(daemon, node, pause_image) as (served, kubelet):
+        for pod in (kubelet.pod(), kubelet.pod(linux=HOST_NETWORK)):
+            user = secured(run_as_user=pb.Int64Value(value=1000), run_as_group=pb.Int64Value(value=1000))
+            container = kubelet.started(pod, mounts=[volume], **user)
+
+            assert kubelet.inside(container, "cat /proc/self/uid_map").split() == ["0", "0", "4294967295"]
+            assert proc_status(served, container)["Uid"] == ["1000"] * 4
+            assert kubelet.cri.container_status(container).user.linux.uid == 1000
+            assert kubelet.inside(container, "touch /volume/new && stat -c %u /volume/new") == "1000\n"
+            assert kubelet.inside(container, "stat -c %u /bin/busybox") == "100000\n"
+
+
+@pytest.mark.skipif(V2, reason="all controllers are in one tree")
+def test_limits_that_docker_discards_are_refused(engine: Engine, node: Node, pause_image: Image) -> None:
+    """It warns where it has no cpuset, and goes on without."""
+    daemon = make_engine(node, engine.name, variant="c")
+    # What is mounted may be hidden below others, where Docker finds it all the same.
+    gone = "umount /sys/fs/cgroup/cpuset || umount -l /sys/fs/cgroup || umount -l /sys || exit"
+    without = f"while grep -q ' cgroup .*,cpuset' /proc/self/mountinfo; do {gone}; done 2>/dev/null"
+    daemon.daemon.argv = ("unshare", "-m", "sh", "-c", f'{without}; exec "$@"', "-", *daemon.daemon.argv)
+    with served_by(daemon, node, pause_image) as (served, kubelet):
+        pod = kubelet.pod()
+        container = kubelet.started(pod, linux=limited(cpu_shares=512, memory_limit_in_bytes=64 * MIB))
+        before = served.traces()
+
+        with pytest.raises(grpc.RpcError) as refusal:
+            kubelet.created(pod, linux=limited(cpuset_cpus="0"))
+        with pytest.raises(grpc.RpcError) as unchanged:
+            update(kubelet.cri, container, cpu_shares=256, memory_limit_in_bytes=32 * MIB, cpuset_mems="0")
+
+        assert failure(refusal)[0] == failure(unchanged)[0] == grpc.StatusCode.FAILED_PRECONDITION
+        assert "config.linux.resources.cpuset_cpus 0: docker has discarded it" in failure(refusal)[1]
+        assert "linux.cpuset_mems 0: docker has discarded it" in failure(unchanged)[1]
+        assert served.traces() == before
+        files = {"cpu.shares": "512", "memory.limit_in_bytes": str(64 * MIB)}
+        assert kernel(served, container, files) == files

@@ -338,8 +338,9 @@ SHOWN = "test -c /proc/uptime && echo hidden; (echo 0 >/proc/sys/kernel/shm_rmid
         (["/proc/uptime"], [], "hidden\nwritable\n"),
         ([], ["/proc/sys"], ""),
         (["/proc/uptime", "/proc/none-such"], ["/proc/sys", "/none-such"], "hidden\n"),
+        (["proc/uptime"], ["proc/sys"], "hidden\n"),
     ],
-    ids=["none", "masked", "read-only", "both, and what is not there"],
+    ids=["none", "masked", "read-only", "both, and what is not there", "relative"],
 )
 def test_paths_are_hidden_exactly_as_asked_for(
     kubelet: Kubelet, pod: Pod, masked: list[str], readonly: list[str], seen: str

@@ -135,6 +135,34 @@ def test_memory_that_is_in_use_is_not_taken(kubelet: Kubelet) -> None:
     assert kubelet.cri.container_status(container) == before
 
 
+def test_limits_of_windows_change_nothing(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, linux=limited(**ALL))
+    request = pb.UpdateContainerResourcesRequest(
+        container_id=container,
+        linux=pb.LinuxContainerResources(cpu_shares=300),
+        windows=pb.WindowsContainerResources(cpu_shares=1),
+    )
+
+    with pytest.raises(grpc.RpcError) as refusal:
+        kubelet.cri.runtime.UpdateContainerResources(request)
+
+    assert failure(refusal)[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert "windows.cpu_shares" in failure(refusal)[1]
+    assert told(kubelet.cri, container, ALL) == ALL
+
+
+def test_annotations_of_an_update_are_passed_over(kubelet: Kubelet, pod: Pod) -> None:
+    container = kubelet.started(pod, linux=limited(**ALL))
+    linux = pb.LinuxContainerResources(cpu_shares=300)
+
+    kubelet.cri.runtime.UpdateContainerResources(
+        pb.UpdateContainerResourcesRequest(container_id=container, linux=linux, annotations={"a": "b"})
+    )
+
+    assert told(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 300}
+    assert dict(kubelet.cri.container_status(container).annotations) == {}
+
+
 def test_what_has_ended_cannot_be_changed(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod)
     kubelet.cri.stop_container(container)

@@ -58,6 +58,7 @@ def metadata(**fields: Any) -> dict[str, pb.PodSandboxMetadata]:
     return {"metadata": pb.PodSandboxMetadata(**({"name": "bad", "namespace": "default", "uid": "uid-bad"} | fields))}
 
 
+FEW_SHARES = pb.LinuxContainerResources(cpu_shares=1)
 POD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("config.metadata is missing", {"metadata": None}),
     ("config.metadata.name is empty", metadata(name="")),
@@ -79,14 +80,31 @@ POD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("config.port_mappings[0].protocol", {"port_mappings": [port(protocol=9)]}),
     ("config.dns_config.servers[0]", {"dns_config": pb.DNSConfig(servers=["1.1.1.1\noptions x"])}),
     ("config.dns_config.searches[0]", {"dns_config": pb.DNSConfig(searches=["a b"])}),
+    ("config.dns_config.options[0]", {"dns_config": pb.DNSConfig(options=["ndots:5\ndebug"])}),
     ("config.labels and annotations", {"annotations": {"big": "x" * (600 << 10)}}),
     ("namespace_options.network", in_context(namespace_options=pb.NamespaceOption(network=99))),  # type: ignore[arg-type]
+    ("namespace_options.network CONTAINER", in_context(namespace_options=pb.NamespaceOption(network=pb.CONTAINER))),
+    ("namespace_options.network TARGET", in_context(namespace_options=pb.NamespaceOption(network=pb.TARGET))),
     ("namespace_options.pid TARGET", in_context(namespace_options=pb.NamespaceOption(pid=pb.TARGET))),
     ("namespace_options.ipc CONTAINER", in_context(namespace_options=pb.NamespaceOption(ipc=pb.CONTAINER))),
     ("run_as_group needs run_as_user", in_context(run_as_group=pb.Int64Value(value=1))),
     ("security_context.run_as_user 2147483648", in_context(run_as_user=pb.Int64Value(value=1 << 31))),
     ("security_context.run_as_user -1", in_context(run_as_user=pb.Int64Value(value=-1))),
     ("security_context.supplemental_groups[0] 4294967296", in_context(supplemental_groups=[1 << 32])),
+    ("supplemental_groups_policy has the unknown value 7", in_context(supplemental_groups_policy=7)),
+    (
+        "security_context.run_as_group 2147483648",
+        in_context(run_as_user=pb.Int64Value(), run_as_group=pb.Int64Value(value=1 << 31)),
+    ),
+    ("seccomp.profile_type has the unknown value 9", in_context(seccomp=pb.SecurityProfile(profile_type=9))),  # type: ignore[arg-type]
+    ("apparmor.profile_type has the unknown value 9", in_context(apparmor=pb.SecurityProfile(profile_type=9))),  # type: ignore[arg-type]
+    ("security_context.seccomp: seccomp profile path 'here'", in_context(seccomp_profile_path="localhost/here")),
+    *(
+        (f"selinux_options.{part} 'a:b'", in_context(selinux_options=pb.SELinuxOption(**{part: "a:b"})))
+        for part in ("user", "role", "type", "level")
+    ),
+    ("config.linux.overhead.cpu_shares 1", {"linux": pb.LinuxPodSandboxConfig(overhead=FEW_SHARES)}),
+    ("config.linux.resources.cpu_shares 1", {"linux": pb.LinuxPodSandboxConfig(resources=FEW_SHARES)}),
     ("config.linux.cgroup_parent '/a/../../b'", {"linux": pb.LinuxPodSandboxConfig(cgroup_parent="/a/../../b")}),
     ("config.linux.sysctls", {"linux": pb.LinuxPodSandboxConfig(sysctls={"": "1"})}),
     *((f"config.labels: the key '{key}'", {"labels": {key: "mine"}}) for key in OWN_LABELS),
@@ -148,6 +166,11 @@ CONTAINER_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("config.envs[0].value", {"envs": [pb.KeyValue(key="A", value=b"x\0y")]}),
     ("config.devices[0].host_path", {"devices": [pb.Device(host_path="null")]}),
     ("config.devices[0].permissions", {"devices": [pb.Device(host_path="/dev/null", permissions="rx")]}),
+    ("config.devices has 10000 entries", {"devices": [pb.Device(host_path="/dev/null")] * 10_000}),
+    ("config.CDI_devices has 10000 entries", {"CDI_devices": [pb.CDIDevice(name="a/b=c")] * 10_000}),
+    ("seccomp.profile_type has the unknown value 9", secured(seccomp=pb.SecurityProfile(profile_type=9))),  # type: ignore[arg-type]
+    ("apparmor.profile_type has the unknown value 9", secured(apparmor=pb.SecurityProfile(profile_type=9))),  # type: ignore[arg-type]
+    ("namespace_options.network CONTAINER", secured(namespace_options=pb.NamespaceOption(network=pb.CONTAINER))),
     ("run_as_group needs run_as_user", secured(run_as_group=pb.Int64Value(value=1))),
     ("security_context.run_as_user 2147483648", secured(run_as_user=pb.Int64Value(value=1 << 31))),
     ("supplemental_groups_policy has the unknown value 7", secured(supplemental_groups_policy=7)),
@@ -246,6 +269,18 @@ CALLS: list[tuple[str, Callable[[Cri], object]]] = [
         "linux.cpu_shares -5",
         lambda cri: cri.runtime.UpdateContainerResources(
             pb.UpdateContainerResourcesRequest(container_id="0" * 64, linux=NEGATIVE)
+        ),
+    ),
+    (
+        "overhead.cpu_shares -5",
+        lambda cri: cri.runtime.UpdatePodSandboxResources(
+            pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="0" * 64, overhead=NEGATIVE)
+        ),
+    ),
+    (
+        "resources.cpu_shares -5",
+        lambda cri: cri.runtime.UpdatePodSandboxResources(
+            pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="0" * 64, resources=NEGATIVE)
         ),
     ),
     (

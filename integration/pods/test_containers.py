@@ -6,7 +6,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import Cri, container_config, pod_config
-from integration.pods.kubelet import Kubelet, Pod, failure, unused_name, wait_image
+from integration.pods.kubelet import Kubelet, Pod, docker_name, failure, unused_name, wait_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -158,16 +158,18 @@ def test_the_image_has_one_identity_everywhere(kubelet: Kubelet, pod: Pod, image
     assert listed.image == status.image == spec
 
 
-def test_metadata_labels_and_annotations_come_back(kubelet: Kubelet, pod: Pod) -> None:
+def test_metadata_labels_and_annotations_come_back(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     labels, annotations = {"tier": "db", "empty": ""}, {"note": "ä=b,c", "hash": "1f"}
-    container = kubelet.created(pod, labels=labels, annotations=annotations, log_path="c/0.log")
+    metadata = pb.ContainerMetadata(name=unused_name("named"), attempt=3)
+    container = kubelet.created(pod, metadata=metadata, labels=labels, annotations=annotations, log_path="c/0.log")
 
     [listed] = kubelet.cri.containers(id=container)
     status = kubelet.cri.container_status(container)
     for seen in (listed, status):
         assert (dict(seen.labels), dict(seen.annotations)) == (labels, annotations)
-        assert seen.metadata.name.startswith("c-")
+        assert seen.metadata == metadata
     assert listed.pod_sandbox_id == pod.id
+    assert docker_name(served, container).endswith(f"_{pod.config.metadata.uid}_3")
 
 
 def test_the_log_path_is_below_the_pods_directory(kubelet: Kubelet, served: Served) -> None:

@@ -59,18 +59,22 @@ def test_remove_stops_what_nobody_has_stopped(kubelet: Kubelet, served: Served) 
 # --- what a pod says of itself ----------------------------------------------------------------------------
 
 
-def test_metadata_labels_and_annotations_come_back(kubelet: Kubelet) -> None:
-    before = time.time_ns()
-    pod = kubelet.pod(labels={"app": "web", "empty": ""}, annotations={"note": "ä=b,c", "io.kubernetes.x/y": "{}"})
+def test_metadata_labels_and_annotations_come_back(kubelet: Kubelet, served: Served) -> None:
+    before, name = time.time_ns(), unused_name("named")
+    metadata = pb.PodSandboxMetadata(name=name, uid="1-2", namespace="team", attempt=3)
+    pod = kubelet.pod(
+        metadata=metadata, labels={"app": "web", "empty": ""}, annotations={"note": "ä=b,c", "io.kubernetes.x/y": "{}"}
+    )
 
     [listed] = kubelet.cri.sandboxes(id=pod.id)
     status = kubelet.cri.sandbox_status(pod.id)
     for seen in (listed, status):
-        assert seen.metadata == pod.config.metadata
+        assert seen.metadata == metadata
         assert seen.labels == pod.config.labels
         assert seen.annotations == pod.config.annotations
         assert before < seen.created_at < time.time_ns()
         assert seen.created_at % 1_000_000 != 0
+    assert docker_name(served, pod.id) == f"k8s_POD_{name}_team_1-2_3"
 
 
 def test_docker_ps_shows_the_names_of_pods_and_containers(kubelet: Kubelet, served: Served) -> None:

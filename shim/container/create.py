@@ -1,16 +1,19 @@
 """CreateContainer."""
 
 import posixpath
+from pathlib import Path
 
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
+from shim.container.host_paths import remove_made
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.container.mounts import relabel_mounts
+from shim.container.mounts import ensure_host_paths, relabel_mounts
 from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
+from shim.container.resources import check_kept
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.spec import Surroundings, container_body
 from shim.container.users import DockerUser, docker_user, identity
@@ -22,7 +25,9 @@ from shim.image.accounts import accounts_of
 from shim.image.find import find_image
 from shim.rollback import Rollback
 from shim.runtime import Runtime
-from shim.view.records import SandboxRecord
+from shim.view.records import ContainerRecord, Record, SandboxRecord
+
+RESOURCES = "config.linux.resources"
 
 
 def create_container(
@@ -41,10 +46,13 @@ def create_container(
     body = container_body(config, around)
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
+        directories: list[Path] = []
+        rollback.undo("missing host paths that were made", lambda: remove_made(directories))
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
+        ensure_host_paths(config.mounts, body["HostConfig"]["Mounts"], made=directories)
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
-        rt.view.refresh_container(made[0])
+        _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
         rollback.commit()
     return ContainerId(made[0])
 
@@ -54,6 +62,11 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
         return create_under_name(rt, name=name, body=body)
     except NoCommand as error:
         raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
+
+
+def _check_limits(created: Record | None, *, config: pb.ContainerConfig, body: JsonObject) -> None:
+    if isinstance(created, ContainerRecord):
+        check_kept(created.host, config.linux.resources, body=body["HostConfig"], field=RESOURCES)
 
 
 def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body: JsonObject) -> None:
@@ -68,8 +81,7 @@ def _surroundings(
     rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str
 ) -> Surroundings:
     resources = config.linux.resources
-    field = "config.linux.resources"
-    check_on_node(rt, resources, field=field, sandbox=sandbox)  # refused here, not at start
+    check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""

@@ -1,12 +1,12 @@
 """Mounts of a container as Docker's `Mounts`."""
 
-import os
 import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.host_paths import ensure_directory, resolved_host_path
 from shim.container.propagation import check_propagation
 from shim.container.read_only import read_only_options
 from shim.container.relabel import relabel
@@ -28,7 +28,7 @@ def bind(source: str, target: str) -> JsonObject:
 
 
 def docker_mount(mount: pb.Mount, *, field: str, api_version: tuple[int, int], recursive_read_only: bool) -> JsonObject:
-    """Turn the mount of a host path into Docker's form; the path is resolved, and made when it is missing.
+    """Turn the mount of a host path into Docker's form; the path is resolved, and need not be there yet.
 
     `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive.
     """
@@ -37,7 +37,7 @@ def docker_mount(mount: pb.Mount, *, field: str, api_version: tuple[int, int], r
     if _PROPAGATION[mount.propagation]:
         options["Propagation"] = _PROPAGATION[mount.propagation]
     options |= read_only_options(mount, field=field, api_version=api_version, recursive_read_only=recursive_read_only)
-    source = ensure_host_path(mount.host_path, field=field)
+    source = resolved_host_path(mount.host_path, field=field)
     check_propagation(source, propagation=mount.propagation, field=field)
     docker: JsonObject = {**bind(str(source), container_path(mount)), "ReadOnly": mount.readonly}
     return {**docker, "BindOptions": options} if options else docker
@@ -54,20 +54,18 @@ def container_path(mount: pb.Mount) -> str:
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))
 
 
-def ensure_host_path(path: str, *, field: str) -> Path:
-    """Resolve symlinks on the host, and make a missing path a directory, as the kubelet's hostPath needs.
+def ensure_host_paths(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, made: list[Path]) -> None:
+    """Make the host paths that are missing, once nothing speaks against the container any more.
 
-    Docker would follow a link inside its own mount namespace, and only Engines from 23.0 on create the path. A link
-    whose target is missing is refused: a directory there would be in the way of what is meant to come, often a socket.
+    `docker` are the same mounts in Docker's form, perhaps with more behind them; `made` gets the new directories.
     """
-    resolved = Path(os.path.realpath(path))
-    try:
-        if _missing(resolved):
-            _refuse_dangling(Path(path), field=field)
-            resolved.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FailedPrecondition(f"{field}.host_path {path}: {error.strerror}") from error
-    return resolved
+    for index, (mount, body) in enumerate(zip(mounts, docker, strict=False)):
+        if body["Type"] != "bind":
+            continue
+        try:
+            ensure_directory(Path(body["Source"]), made=made)
+        except OSError as error:
+            raise FailedPrecondition(f"config.mounts[{index}].host_path {mount.host_path}: {error.strerror}") from error
 
 
 def relabel_mounts(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, label: str) -> None:
@@ -78,22 +76,6 @@ def relabel_mounts(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, 
     for index, (mount, made) in enumerate(zip(mounts, docker, strict=False)):
         if mount.selinux_relabel and made["Type"] == "bind":
             relabel(Path(made["Source"]), label=label, field=f"config.mounts[{index}]")
-
-
-def _missing(path: Path) -> bool:
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return True
-    return False
-
-
-def _refuse_dangling(path: Path, *, field: str) -> None:
-    for part in (path, *path.parents):
-        if part.is_symlink() and not part.exists():
-            raise FailedPrecondition(
-                f"{field}.host_path {path}: the link {part} leads to {part.readlink()}, where nothing is"
-            )
 
 
 def _refuse_what_docker_cannot(mount: pb.Mount, *, field: str) -> None:

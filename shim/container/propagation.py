@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.host_paths import nearest_existing
 from shim.errors import FailedPrecondition
 
 _FDINFO_MOUNT_ID = "mnt_id:"
@@ -28,11 +29,11 @@ class MountedOn:
 
 
 def check_propagation(source: Path, *, propagation: pb.MountPropagation, field: str) -> None:
-    """FailedPrecondition when `source`, resolved and there, lies on a mount that cannot propagate as asked."""
+    """FailedPrecondition when `source`, resolved, lies on a mount that cannot propagate as asked, or would if made."""
     if propagation == pb.PROPAGATION_PRIVATE:
         return
     try:
-        mount = mount_under(source)
+        mount = mount_under(nearest_existing(source))
     except OSError as error:
         raise FailedPrecondition(f"{field}.host_path {source}: {error.strerror}") from error
     if mount.shared or (mount.slave and propagation == pb.PROPAGATION_HOST_TO_CONTAINER):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shim import deadline
+from shim.container.host_paths import opened_directory
 from shim.errors import FailedPrecondition
 
 SELINUX_XATTR = "security.selinux"
@@ -43,20 +44,21 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
     if str(source) in _SYSTEM:
         raise FailedPrecondition(f"{field}.selinux_relabel: {source} is the system's own and is not relabelled")
     try:
-        for path in _with_all_below(source):
-            _ensure_label(path, label.encode(), xattr=xattr)
+        with opened_directory(source.parent) as parent:
+            for path in _with_all_below(source.name, parent=parent):
+                _ensure_label(path, label.encode(), xattr=xattr)
     except OSError as error:
         raise FailedPrecondition(f"{field}.selinux_relabel: label {source} as {label}: {error.strerror}") from error
 
 
-def _with_all_below(top: Path) -> Iterator[str]:
-    """Yield a path for `top` and for everything below it; the last part of none is to be followed as a link.
+def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
+    """Yield a path for what `name` is and for everything below it; the last part of none is to be followed as a link.
 
     Containers may write there meanwhile, so names are joined to directories that are held open: one that is replaced by
     a link leads nowhere else.
     """
-    yield str(top)
-    with _opened(str(top)) as directory:
+    yield _held(parent, name)
+    with _opened(name, parent=parent) as directory:
         if directory is not None:
             yield from _below(directory, depth=1)
 
@@ -66,14 +68,18 @@ def _below(directory: int, *, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories are within each other")
     for name in os.listdir(directory):
-        yield f"/proc/self/fd/{directory}/{name}"
+        yield _held(directory, name)
         with _opened(name, parent=directory) as inner:
             if inner is not None:
                 yield from _below(inner, depth=depth + 1)
 
 
+def _held(directory: int, name: str) -> str:
+    return f"/proc/self/fd/{directory}/{name}"
+
+
 @contextmanager
-def _opened(name: str, *, parent: int | None = None) -> Iterator[int | None]:
+def _opened(name: str, *, parent: int) -> Iterator[int | None]:
     """Open a directory for the block; None for anything else, which is not touched, and for what is gone."""
     try:
         descriptor = os.open(name, _DIRECTORY, dir_fd=parent)

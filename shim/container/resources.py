@@ -6,7 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
 from shim.engine.interface import HostSettings, JsonObject
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
 
 SMALLEST_MEMORY = 6 << 20
 """Docker refuses a memory limit below 6 MiB."""
@@ -27,6 +27,7 @@ _SCALARS = {
     "cpuset_cpus": "CpusetCpus",
     "cpuset_mems": "CpusetMems",
 }
+_MEMORY = {"memory_limit_in_bytes": "Memory", "memory_swap_limit_in_bytes": "MemorySwap"}
 _SAME_FILE = {
     "cpu_period": ("cpu.max",),
     "cpu_quota": ("cpu.max",),
@@ -138,6 +139,30 @@ def check_memory(wanted: pb.LinuxContainerResources, *, field: str) -> None:
         raise InvalidArgument(
             f"{field}.memory_swap_limit_in_bytes {both} is less than memory_limit_in_bytes {memory}: it counts both"
         )
+
+
+def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: JsonObject, field: str) -> None:
+    """Check that Docker has kept the limits that were asked for and sent in `body`, `HostConfig` or an update.
+
+    What the kernel or its control groups cannot limit Docker discards with a warning, in words that differ by version;
+    what it has kept does not. FailedPrecondition names the field. A limit of swap that only follows from that of memory
+    may be lost on kernels that do not count swap, as with the other runtimes.
+    """
+    now = {
+        "CpuPeriod": kept.cpu_period,
+        "CpuQuota": kept.cpu_quota,
+        "CpuShares": kept.cpu_shares,
+        "CpusetCpus": kept.cpuset_cpus,
+        "CpusetMems": kept.cpuset_mems,
+        "Memory": kept.memory,
+        "MemorySwap": kept.memory_swap,
+    }
+    for name, docker in {**_SCALARS, **_MEMORY}.items():
+        value = getattr(asked, name)
+        if value not in {0, NO_LIMIT, ""} and now[docker] != body[docker]:
+            raise FailedPrecondition(
+                f"{field}.{name} {value}: docker has discarded it, as the kernel or its control groups cannot limit it"
+            )
 
 
 def is_small(memory: int) -> bool:

@@ -1,4 +1,4 @@
-"""The body of Docker's container create, built from the CRI's configuration. Pure, but for paths on the host.
+"""The body of Docker's container create, built from the CRI's configuration. Pure, but for looks at paths on the host.
 
 What does not depend on the fields here is decided by the client's door (shape of the request) or by Docker itself
 (whether a capability or device exists).

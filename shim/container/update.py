@@ -10,7 +10,7 @@ from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
 from shim.container.cgroup import check_possible, group_to_write, wanted_resources, writes_beyond_docker
-from shim.container.resources import beyond_docker, check_memory, former_fields, merged, update_fields
+from shim.container.resources import beyond_docker, check_kept, check_memory, former_fields, merged, update_fields
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound
 from shim.rollback import Rollback
@@ -56,6 +56,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
                 "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
             )
             _apply(rt, record, wanted=wanted, body=body, writes=writes)
+            _check_kept(rt, record, linux, body=body)
             rollback.commit()
     rt.view.refresh_container(record.id)
 
@@ -117,6 +118,11 @@ def _apply(
     # Last, since Docker writes again what it knows of.
     if not write_all(writes):
         raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
+
+
+def _check_kept(rt: Runtime, record: ContainerRecord, linux: pb.LinuxContainerResources, *, body: JsonObject) -> None:
+    if body:
+        check_kept(rt.engine.inspect_container(record.id).host_config, linux, body=body, field=FIELD)
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:

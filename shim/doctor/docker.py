@@ -10,6 +10,8 @@ from shim.errors import NotFound, ShimError
 
 _PAUSE_OOM_SCORE = -998
 """What the pause container of a pod asks for."""
+_USERNS = "name=userns"
+"""How a daemon tells that its containers have a user namespace, unless they say otherwise as pods do."""
 
 
 def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
@@ -28,6 +30,9 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     yield _live_restore(info)
     yield _oom_scores(engine, config)
     yield _pause_image(engine, config.pod_infra_container_image)
+    if _USERNS in (info.security_options or ()):
+        text = "userns-remap is on: files of images have other owners in pods, so set-uid programs and homes fail"
+        yield Finding("warn", "user namespace", text, 'take "userns-remap" out of /etc/docker/daemon.json')
     for warning in info.warnings or []:
         yield Finding("warn", "docker info", warning.removeprefix("WARNING: "))
 

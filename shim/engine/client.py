@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from shim import deadline
 from shim.deadline import Scope
@@ -35,6 +36,8 @@ from shim.errors import InvalidArgument, NotFound, ShimError
 T = TypeVar("T")
 
 _UNIX = "unix://"
+
+log = structlog.get_logger(__name__)
 
 
 class DockerEngine:
@@ -83,7 +86,9 @@ class DockerEngine:
 
         with self._asking(f"create container {name}", refused=refused):
             answer = self._session.create_container_from_config(body, name)  # type: ignore[no-untyped-call] # a gap in the stubs
-            return _read(answer, _Created).id
+            created = _read(answer, _Created)
+        _tell_warnings(created.warnings, of=name)
+        return created.id
 
     def start_container(self, container_id: str) -> None:
         """See `Engine`."""
@@ -124,7 +129,9 @@ class DockerEngine:
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """See `Engine`."""
         with self._asking(f"update container {container_id}"):
-            self._post(f"/containers/{quote(container_id, safe='')}/update", body)
+            answer = self._post(f"/containers/{quote(container_id, safe='')}/update", body)
+            updated = _read(answer, _Updated)
+        _tell_warnings(updated.warnings, of=container_id)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         """See `Engine`."""
@@ -239,6 +246,11 @@ class DockerEngine:
 
 class _Created(msgspec.Struct, rename="pascal"):
     id: str
+    warnings: list[str] | None = None
+
+
+class _Updated(msgspec.Struct, rename="pascal"):
+    warnings: list[str] | None = None
 
 
 class _WaitError(msgspec.Struct, rename="pascal"):
@@ -247,6 +259,12 @@ class _WaitError(msgspec.Struct, rename="pascal"):
 
 class _Waited(msgspec.Struct, rename="pascal"):
     error: _WaitError | None = None
+
+
+def _tell_warnings(warnings: list[str] | None, *, of: str) -> None:
+    """Keep Docker's words for people. What it has discarded is found by what it has kept, as its words change."""
+    for warning in warnings or ():
+        log.info("docker warns", of=of, warning=warning)
 
 
 def _read(answer: Any, shape: type[T]) -> T:

@@ -89,6 +89,45 @@ def test_a_create_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine) -> 
     assert list(engine.containers) == [sandbox]
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"mounts": [pb.Mount(host_path="/etc/passwd/no", container_path="/b")]},
+        {"devices": [pb.Device(host_path="/dev/no-such-device")]},
+    ],
+    ids=["later mount", "device"],
+)
+def test_a_refused_container_has_made_no_host_path(rt: Runtime, tmp_path: Path, refused: dict[str, Any]) -> None:
+    missing = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/a")
+    with pytest.raises(FailedPrecondition):
+        created(rt, ready_pod(rt), **{**refused, "mounts": [missing, *refused.get("mounts", [])]})
+    assert not (tmp_path / "new").exists()
+
+
+def test_host_paths_of_a_container_that_docker_refuses_are_taken_back(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path
+) -> None:
+    sandbox = ready_pod(rt)
+    mount = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/a")
+    created(rt, sandbox, "earlier")  # the image has been looked into
+    engine.fail_next("create_container", ShimError("no space"))
+    with pytest.raises(ShimError, match="no space"):
+        created(rt, sandbox, mounts=[mount])
+    assert not (tmp_path / "new").exists()
+
+    created(rt, sandbox, mounts=[mount])
+    assert (tmp_path / "new/below").is_dir()
+
+
+def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.discards = {"CpusetCpus": ""}
+    linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(cpuset_cpus="0", cpu_shares=512))
+    with pytest.raises(FailedPrecondition, match=r"config\.linux\.resources\.cpuset_cpus 0: docker has discarded it"):
+        created(rt, sandbox, linux=linux)
+    assert list(engine.containers) == [sandbox]
+
+
 def test_the_pid_namespace_of_a_container_of_the_same_pod_can_be_joined(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     target = running(rt, sandbox, "target")
@@ -201,7 +240,7 @@ def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, 
     assert [method for method, _ in engine.calls if method != "inspect_container"] == ["create_container"]
 
 
-@pytest.mark.parametrize(("version", "mode"), [("1", ""), ("2", "private")])
+@pytest.mark.parametrize(("version", "mode"), [("1", "host"), ("2", "private")])
 def test_a_cgroup_namespace_of_the_hosts_is_not_the_pods(
     rt: Runtime, engine: FakeEngine, version: str, mode: str
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts as module
-from shim.container.mounts import container_path, docker_mount, relabel_mounts
+from shim.container.mounts import container_path, docker_mount, ensure_host_paths, relabel_mounts
 from shim.errors import FailedPrecondition, Unsupported
 
 
@@ -50,18 +50,44 @@ def test_propagation(
     assert asked == [(tmp_path, {"propagation": propagation, "field": "config.mounts[0]"})]
 
 
-def test_a_missing_host_path_is_made_and_a_link_is_resolved(tmp_path: Path) -> None:
+def ensured(mount: pb.Mount, docker: dict[str, Any]) -> list[Path]:
+    new: list[Path] = []
+    ensure_host_paths([mount], [docker, module.bind("/own", "/etc/resolv.conf")], made=new)
+    return new
+
+
+def test_a_missing_host_path_is_made_when_all_is_known_good(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert source(tmp_path / "link" / "below/it") == str(tmp_path / "real" / "below/it")
-    assert (tmp_path / "real" / "below/it").is_dir()
+    mount = pb.Mount(host_path=str(tmp_path / "link/below/it"), container_path="/x")
+
+    docker = made(mount)
+
+    assert docker["Source"] == str(tmp_path / "real/below/it")
+    assert not (tmp_path / "real/below").exists()
+    assert ensured(mount, docker) == [tmp_path / "real/below", tmp_path / "real/below/it"]
+    assert (tmp_path / "real/below/it").is_dir()
+
+
+def test_what_keeps_a_host_path_from_being_made_is_named(tmp_path: Path) -> None:
+    mount = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/x")
+    docker = made(mount)
+    (tmp_path / "new").touch()
+
+    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path {tmp_path}/new/below: Not a dir"):
+        ensured(mount, docker)
+
+
+def test_an_image_has_no_host_path(tmp_path: Path) -> None:
+    image = pb.Mount(container_path="/x", image=pb.ImageSpec(image="x"))
+    assert ensured(image, {"Type": "image", "Source": str(tmp_path / "new")}) == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_parents_are_those_of_the_file_system(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a/b")
     assert source(tmp_path / "link/../new") == str(tmp_path / "a/new")
-    assert not (tmp_path / "new").exists()
 
 
 def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:

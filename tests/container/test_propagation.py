@@ -68,6 +68,7 @@ PRIVATE, IN, BOTH = pb.PROPAGATION_PRIVATE, pb.PROPAGATION_HOST_TO_CONTAINER, pb
 )
 def test_what_the_mount_allows_is_fine(mounts: dict[str, Path], kind: str, propagation: pb.MountPropagation) -> None:
     check_propagation(mounts[kind], propagation=propagation, field="config.mounts[0]")
+    check_propagation(mounts[kind] / "not/there", propagation=propagation, field="config.mounts[0]")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ def test_what_it_does_not_is_refused_with_the_way_out(
     )
 
 
-def test_a_path_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.host_path .*/gone: No such file"):
-        check_propagation(tmp_path / "gone", propagation=BOTH, field="config.mounts[0]")
+def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.host_path .*/below: Not a directory"):
+        check_propagation(tmp_path / "file/below", propagation=BOTH, field="config.mounts[0]")

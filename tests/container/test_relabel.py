@@ -70,7 +70,19 @@ def test_another_label_is_replaced_and_the_same_is_not_written(volume: Path) -> 
 
 
 def test_a_file_system_without_labels_is_left_alone(tmp_path: Path) -> None:
-    relabel(Path("/proc/self/net"), label=LABEL, field="config.mounts[0]", xattr=XATTR)
+    relabel(Path(f"/proc/{os.getpid()}/net"), label=LABEL, field="config.mounts[0]", xattr=XATTR)
+
+
+def test_a_directory_on_the_way_that_became_a_link_leads_nowhere(volume: Path) -> None:
+    """Somebody who may write above the source can swap it between the look at the path and the labels."""
+    (volume.parent / "elsewhere/b").mkdir()
+    (volume / "a").rename(volume / "former")
+    (volume / "a").symlink_to(volume.parent / "elsewhere")
+
+    with pytest.raises(FailedPrecondition, match=rf"selinux_relabel: label {volume}/a/b as .*: Not a directory"):
+        relabel(volume / "a/b", label=LABEL, field="config.mounts[0]", xattr=XATTR)
+
+    assert labels(volume.parent) == {}
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/home", "/var/lib", "/etc/passwd"])

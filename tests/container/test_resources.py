@@ -7,6 +7,7 @@ from shim.container.resources import (
     SMALLEST_MEMORY,
     UNLIMITED_MEMORY,
     beyond_docker,
+    check_kept,
     check_memory,
     create_fields,
     former_fields,
@@ -15,7 +16,7 @@ from shim.container.resources import (
     update_fields,
 )
 from shim.engine.interface import HostSettings
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
 
 MIB, GIB = 1 << 20, 1 << 30
 Resources = pb.LinuxContainerResources
@@ -176,3 +177,64 @@ def test_limits_of_memory_and_swap_go_together(memory: int, swap: int, fits: boo
         return
     with pytest.raises(InvalidArgument, match=r"linux\.memory_swap_limit_in_bytes"):
         check_memory(resources, field="linux")
+
+
+ALL = Resources(
+    cpu_period=50_000,
+    cpu_quota=30_000,
+    cpu_shares=512,
+    cpuset_cpus="0",
+    cpuset_mems="0",
+    memory_limit_in_bytes=64 * MIB,
+    memory_swap_limit_in_bytes=96 * MIB,
+)
+KEPT = {
+    "cpu_period": 50_000,
+    "cpu_quota": 30_000,
+    "cpu_shares": 512,
+    "cpuset_cpus": "0",
+    "cpuset_mems": "0",
+    "memory": 64 * MIB,
+    "memory_swap": 96 * MIB,
+}
+
+
+def test_limits_that_docker_has_kept_are_fine() -> None:
+    check_kept(HostSettings(**KEPT), ALL, body=create_fields(ALL), field="linux")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lost", "left", "field"),
+    [
+        ("cpu_period", 0, "cpu_period 50000"),
+        ("cpu_quota", 0, "cpu_quota 30000"),
+        ("cpu_shares", 0, "cpu_shares 512"),
+        ("cpuset_cpus", "", "cpuset_cpus 0"),
+        ("cpuset_mems", "", "cpuset_mems 0"),
+        ("memory", 0, "memory_limit_in_bytes 67108864"),
+        ("memory_swap", -1, "memory_swap_limit_in_bytes 100663296"),
+    ],
+)
+def test_a_limit_that_docker_has_discarded_is_named(lost: str, left: object, field: str) -> None:
+    kept = HostSettings(**{**KEPT, lost: left})  # type: ignore[arg-type]
+    with pytest.raises(FailedPrecondition, match=rf"^linux\.{field}: docker has discarded it"):
+        check_kept(kept, ALL, body=create_fields(ALL), field="linux")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Resources(memory_limit_in_bytes=64 * MIB),
+        Resources(memory_limit_in_bytes=64 * MIB, memory_swap_limit_in_bytes=-1),
+        Resources(memory_limit_in_bytes=64 * MIB, unified={"memory.swap.max": "1"}),
+    ],
+    ids=["not said", "no limit", "by its file, which is written beside"],
+)
+def test_a_limit_of_swap_that_nobody_has_asked_for_may_be_lost(asked: Resources) -> None:
+    check_kept(HostSettings(memory=64 * MIB, memory_swap=-1), asked, body=create_fields(asked), field="linux")
+
+
+def test_a_limit_below_dockers_least_is_kept_as_that() -> None:
+    asked = Resources(memory_limit_in_bytes=4 * MIB, memory_swap_limit_in_bytes=5 * MIB)
+    kept = HostSettings(memory=SMALLEST_MEMORY, memory_swap=SMALLEST_MEMORY)
+    check_kept(kept, asked, body=create_fields(asked), field="linux")

@@ -83,6 +83,18 @@ def test_docker_has_the_last_word(rt: Runtime, engine: RuncEngine) -> None:
         update(rt, container, LIMITS)
 
 
+def test_a_limit_that_docker_only_warns_about_changes_nothing(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+    container = running(rt, ready_pod(rt))
+    v1.of(container)
+    update(rt, container, Resources(cpu_shares=256, memory_limit_in_bytes=32 * MIB))
+    engine.discards = {"CpuShares": 0}
+    with pytest.raises(FailedPrecondition, match=r"linux\.cpu_shares 512: docker has discarded it"):
+        update(rt, container, LIMITS)
+    assert engine.containers[container].host["Memory"] == 32 * MIB
+    assert v1.file(container, "memory.limit_in_bytes") == str(32 * MIB)
+    assert actual(rt, container).cpu_shares == 256
+
+
 def test_what_docker_has_no_field_for_is_written_after_it(rt: Runtime, v2: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v2.of(container)

@@ -39,6 +39,7 @@ def test_a_good_one(engine: FakeEngine) -> None:
     [
         pytest.param({"cgroup_version": "1"}, "cgroups", "warn", "failCgroupV1", id="cgroup v1"),
         pytest.param({"cgroup_driver": "none"}, "cgroups", "FAIL", "delegate", id="no cgroups"),
+        pytest.param({"security_options": ["name=userns"]}, "user namespace", "warn", "userns-remap", id="userns"),
         pytest.param({"live_restore_enabled": False}, "live-restore", "warn", "daemon.json", id="no live-restore"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from shim import deadline
 from shim.deadline import Scope
@@ -121,6 +122,17 @@ def test_bodies_are_sent_as_they_are(adapter: DockerEngine, server: ScriptedServ
     assert updated.body == b'{"CpuShares":2}'
     assert created.headers["content-type"] == updated.headers["content-type"] == "application/json"
     assert created.headers["user-agent"].startswith("pydockershim/")
+
+
+def test_what_docker_warns_of_is_in_the_log(adapter: DockerEngine, server: ScriptedServer) -> None:
+    server.on(f"POST {V}/containers/create", response(201, {"Id": ID, "Warnings": ["no cpuset", "no swap"]}))
+    server.on(f"POST {V}/containers/{ID}/update", response(200, {"Warnings": ["no shares"]}))
+
+    with capture_logs() as logs:
+        adapter.create_container(name="n", body={"Image": "i"})
+        adapter.update_container(ID, body={})
+
+    assert [(line["of"], line["warning"]) for line in logs] == [("n", "no cpuset"), ("n", "no swap"), (ID, "no shares")]
 
 
 def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: ScriptedServer) -> None:

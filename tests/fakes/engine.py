@@ -52,6 +52,8 @@ class FakeEngine(FakeImages):
         )
         self.mount_label = ""
         """SELinux label of the containers made from now on."""
+        self.discards: dict[str, object] = {}
+        """Limits the kernel cannot keep, by their names in `HostConfig`, and what Docker has in their place."""
         self.execs: dict[str, FakeExec] = {}
         self.attachments: list[tuple[str, AttachOptions]] = []
         self._serial = itertools.count(1)
@@ -108,7 +110,7 @@ class FakeEngine(FakeImages):
             made = FakeContainer(
                 id=hex_id(f"{name}-{next(self._serial)}"),
                 name=name,
-                body=dict(body),
+                body={**body, "HostConfig": self._kept(body.get("HostConfig") or {})},
                 image=image,
                 created=self._now(),
                 mount_label=self.mount_label,
@@ -170,7 +172,7 @@ class FakeEngine(FakeImages):
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         with self._entered("update_container", container_id):
             container = self._container(container_id)
-            container.host.update(body)
+            container.host.update({name: value for name, value in body.items() if name not in self.discards})
             self._emit("container", "update", container.id, container.labels)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
@@ -274,6 +276,9 @@ class FakeEngine(FakeImages):
             if container.name == id_or_name.removeprefix("/") or (id_or_name and container.id.startswith(id_or_name)):
                 return container
         raise NotFound(f"no such container: {id_or_name}")
+
+    def _kept(self, host: JsonObject) -> JsonObject:
+        return {name: self.discards.get(name, value) for name, value in host.items()}
 
     def _check_name_free(self, name: str, *, what: str) -> None:
         holder = next((it for it in self.containers.values() if it.name == name), None)

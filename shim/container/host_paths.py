@@ -1,0 +1,89 @@
+"""Paths on the host that a container mounts: resolved and looked at first, made when the whole request is known good.
+
+Whoever may write to a directory on the way can put a link in the place of another one between a look and a deed. So
+what was resolved is walked by descriptors that follow no link: a path that has changed meanwhile is an error.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shim.errors import FailedPrecondition
+
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def resolved_host_path(path: str, *, field: str) -> Path:
+    """Resolve symlinks on the host, of a path that is there or can become a directory.
+
+    Docker would follow a link inside its own mount namespace. FailedPrecondition for what cannot be looked at, and for
+    a link whose target is missing: a directory there would be in the way of what is meant to come, often a socket.
+    """
+    resolved = Path(os.path.realpath(path))
+    try:
+        if _missing(resolved):
+            _refuse_dangling(Path(path), field=field)
+    except OSError as error:
+        raise FailedPrecondition(f"{field}.host_path {path}: {error.strerror}") from error
+    return resolved
+
+
+def nearest_existing(resolved: Path) -> Path:
+    """Give the path itself, or where it is missing the directory in which its first missing part would be made."""
+    return next(part for part in (resolved, *resolved.parents) if part == Path("/") or not _missing(part))
+
+
+def ensure_directory(resolved: Path, *, made: list[Path]) -> None:
+    """Make a missing path a directory, as the kubelet's hostPath needs; Engines before 23.0 do not.
+
+    Adds to `made` each directory that was not there, from above. OSError names what is in the way.
+    """
+    if not _missing(resolved):
+        return
+    for part in (*reversed(resolved.parents), resolved):
+        if not _missing(part):
+            continue
+        with opened_directory(part.parent) as parent, suppress(FileExistsError):
+            os.mkdir(part.name, dir_fd=parent)
+            made.append(part)
+
+
+def remove_made(made: Sequence[Path]) -> None:
+    """Take back what `ensure_directory` has made, but for what somebody uses by now."""
+    for path in reversed(made):
+        with suppress(OSError), opened_directory(path.parent) as parent:
+            os.rmdir(path.name, dir_fd=parent)
+
+
+@contextmanager
+def opened_directory(resolved: Path) -> Iterator[int]:
+    """Hold a directory for the block. OSError (ENOTDIR) when a part of the path is a link, which it was not before.
+
+    The descriptor is a place only: what is in it can be named and opened, not listed.
+    """
+    place = os.open("/", _PLACE)
+    try:
+        for name in resolved.parts[1:]:
+            inner = os.open(name, _PLACE, dir_fd=place)
+            os.close(place)
+            place = inner
+        yield place
+    finally:
+        os.close(place)
+
+
+def _missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _refuse_dangling(path: Path, *, field: str) -> None:
+    for part in (path, *path.parents):
+        if part.is_symlink() and not part.exists():
+            raise FailedPrecondition(
+                f"{field}.host_path {path}: the link {part} leads to {part.readlink()}, where nothing is"
+            )

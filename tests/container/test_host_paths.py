@@ -1,0 +1,65 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from shim.container.host_paths import ensure_directory, nearest_existing, opened_directory, remove_made
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize(("path", "expected"), [("", ""), ("file", "file"), ("a/b", "a"), ("a/b/c", "a"), ("b/c", "")])
+def test_where_a_missing_path_would_begin(path: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "file").touch()
+    assert nearest_existing(tmp_path / path) == tmp_path / expected
+
+
+def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    made: list[Path] = []
+    for path in (tmp_path, tmp_path / "file", Path("/")):
+        ensure_directory(path, made=made)
+    assert made == []
+    assert (tmp_path / "file").is_file()
+
+
+def test_what_was_made_is_taken_back_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    made: list[Path] = []
+    ensure_directory(tmp_path / "there/a/b", made=made)
+    ensure_directory(tmp_path / "there/used/by/somebody", made=made)
+    (tmp_path / "there/used/file").touch()
+
+    remove_made(made)
+
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["there", "there/used", "there/used/file"]
+    remove_made(made)
+
+
+def test_a_link_that_came_later_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a").symlink_to("elsewhere")
+    made: list[Path] = []
+
+    with pytest.raises(NotADirectoryError):
+        ensure_directory(tmp_path / "a/new", made=made)
+    (tmp_path / "elsewhere/new").mkdir()
+    remove_made([tmp_path / "a/new"])
+
+    assert made == []
+    assert list((tmp_path / "elsewhere").iterdir()) == [tmp_path / "elsewhere/new"]
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("nowhere")
+    before = open_descriptors()
+    with opened_directory(tmp_path) as place:
+        assert os.fstat(place).st_ino == tmp_path.stat().st_ino
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)), opened_directory(tmp_path / "a"):
+        pass
+    assert open_descriptors() == before

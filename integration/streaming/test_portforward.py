@@ -20,12 +20,13 @@ from shim.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
 
 MIB = 1 << 20
 BIG = 100 * MIB
-HTTPD, V6, ECHO, CLOSED = 8080, 8081, 8082, 8083
+HTTPD, V6, ECHO, CLOSED, BANNER = 8080, 8081, 8082, 8083, 8084
 
 SERVERS = f"""
 mkdir -p /tmp/www && echo hello > /tmp/www/index.html && head -c {BIG} /dev/zero > /tmp/www/big
 httpd -p 127.0.0.1:{HTTPD} -h /tmp/www
 httpd -p [::1]:{V6} -h /tmp/www
+nc -ll -p {BANNER} -e echo banner &
 exec nc -ll -p {ECHO} -e cat
 """
 
@@ -107,6 +108,13 @@ def test_a_half_closed_connection_still_gives_its_answer(kubectl: Kubectl) -> No
         sender.join()
 
     assert bytes(got) == data
+
+
+def test_a_server_that_speaks_and_closes_is_heard_to_its_end(kubectl: Kubectl) -> None:
+    with forwarded(kubectl, BANNER) as local, socket.create_connection(("127.0.0.1", local[BANNER])) as connection:
+        connection.settimeout(SECONDS)
+
+        assert connection.makefile("rb").read() == b"banner\n"
 
 
 def test_a_closed_port_leaves_the_others_alone(kubectl: Kubectl) -> None:

@@ -27,7 +27,8 @@ with its container never ends, and nothing is known of the command any more."""
 EXIT_KILLED = 137
 """What newer Engines tell of a command that was killed together with its container."""
 
-_POLL_SECONDS = 0.01
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.01
+"""Seconds between two questions about what Docker is to learn any moment."""
 
 
 def runs(rt: Runtime, container_id: str) -> bool:
@@ -57,16 +58,13 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Wait until an exec whose output has ended has ended itself: a process may close its output and go on."""
-    scope = deadline.current()
-    never = threading.Event()
     with _opened(rt, exec_id, container_id=container_id) as (found, handle):
         if handle is not None:
             _wait_process_ended(handle, exec_id=exec_id)
     # Docker learns of the end a little later than the kernel.
-    while found.running:
-        found = inspected(rt, exec_id, container_id=container_id)
-        scope.check(f"wait for the end of exec {exec_id}")
-        never.wait(_POLL_SECONDS if found.running else 0)
+    pauses = _pauses(f"wait for the end of exec {exec_id}")
+    while found.running and (found := inspected(rt, exec_id, container_id=container_id)).running:
+        next(pauses)
     return found
 
 
@@ -120,12 +118,20 @@ def _opened(rt: Runtime, exec_id: str, *, container_id: str) -> Iterator[tuple[E
 
 def _wait_begun(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Docker says that an exec runs a little before its process has a pid, and has no event for the latter."""
-    scope = deadline.current()
-    never = threading.Event()
+    pauses = _pauses(f"wait for the process of exec {exec_id}")
     while (found := inspected(rt, exec_id, container_id=container_id)).running and not found.pid:
-        scope.check(f"wait for the process of exec {exec_id}")
-        never.wait(_POLL_SECONDS)
+        next(pauses)
     return found
+
+
+def _pauses(what: str) -> Iterator[None]:
+    """Pause at each step, twice as long as before; Cancelled or DeadlineExceeded once `what` must not go on."""
+    seconds, never = _FIRST_PAUSE, threading.Event()
+    while True:
+        deadline.current().check(what)
+        never.wait(seconds)
+        yield
+        seconds = min(2 * seconds, _LONGEST_PAUSE)
 
 
 def _wait_process_ended(handle: int, *, exec_id: str) -> None:

@@ -79,13 +79,16 @@ class Connection:
             pieces.append(piece)
         return b"".join(pieces)
 
-    def read_raw(self, scope: Scope) -> bytes:
-        """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end."""
+    def read_raw(self, scope: Scope, *, most: int = PIECE) -> bytes:
+        """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end.
+
+        `most` bytes are taken from the socket, and memory for so many while it waits.
+        """
         if self._buffer:
             piece = bytes(self._buffer)
             self._buffer.clear()
             return piece
-        return self._received(scope)
+        return self._received(scope, most=most)
 
     def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
@@ -142,8 +145,8 @@ class Connection:
         self._buffer += data
         return bool(data)
 
-    def _received(self, scope: Scope) -> bytes:
-        return self._with_socket(lambda connected: connected.recv(PIECE), scope=scope)
+    def _received(self, scope: Scope, *, most: int = PIECE) -> bytes:
+        return self._with_socket(lambda connected: connected.recv(most), scope=scope)
 
     def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
         """Do something that waits on the socket.

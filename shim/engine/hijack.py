@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from shim import deadline
-from shim.engine.connection import PIECE
 from shim.engine.failures import asking
 from shim.engine.session import Params, Session, Stream
 from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
@@ -17,32 +16,48 @@ from shim.errors import ShimError, Unavailable
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
-GATHER_SECONDS = 0.0003
-"""Rest before the next read of output that keeps coming in small pieces. Docker mostly writes 4 KiB at a time: a read
-and a send for each took as much of the processor as dockerd itself, from which the output comes."""
+GATHER_SECONDS = 0.0008
+"""Longest rest before the next read of output that keeps coming. Docker mostly writes 4 KiB at a time: a read and a
+send for each took as much of the processor as dockerd itself, from which the output comes."""
+GATHER_BYTES = 128 * 1024
+"""A rest is no longer than so many take to come. Of pieces of 4 KiB the socket holds 176 KiB; a daemon that waits for
+room in it has to be woken for each of them."""
 FLOWING_SECONDS = 0.001
 """Output for which a read has waited no longer than this keeps coming."""
 
+LEAST_BYTES = 16 * 1024
+MOST_BYTES = 256 * 1024
+"""Bounds of what one read asks for. A session may wait for hours, and holds that memory."""
+
 
 class Gathering:
-    """Whether to rest before the next read."""
+    """How long to rest before the next read, and how much to read then."""
 
-    __slots__ = ("_clock", "_flowing", "_sleep")
+    __slots__ = ("_clock", "_ended", "_most", "_rest", "_sleep")
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._flowing = False
+        self._rest = 0.0
+        self._most = LEAST_BYTES
+        self._ended = clock()
 
-    def read(self, read: Callable[[], bytes]) -> bytes:
+    def read(self, read: Callable[[int], bytes]) -> bytes:
         """Give what `read` gives, a little later where it would be many small pieces one after the other."""
-        if self._flowing:
-            self._sleep(GATHER_SECONDS)
+        if self._rest:
+            self._sleep(self._rest)
         began = self._clock()
-        piece = read()
-        self._flowing = len(piece) < PIECE and self._clock() - began < FLOWING_SECONDS
+        piece = read(self._most)
+        ended = self._clock()
+        flowing = ended - began < FLOWING_SECONDS
+        if not flowing or len(piece) >= self._most:
+            self._rest = 0.0
+        else:
+            self._rest = min(GATHER_SECONDS, (ended - self._ended) * GATHER_BYTES / max(1, len(piece)))
+        self._most = min(MOST_BYTES, max(self._most, 2 * len(piece))) if flowing else LEAST_BYTES
+        self._ended = ended
         return piece
 
 

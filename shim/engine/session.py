@@ -146,9 +146,9 @@ class Stream:
         """Wait for the next piece of the response body; empty at its end, and after `abort`."""
         return self._next(self._connection.read)
 
-    def read_raw(self) -> bytes:
-        """Wait for the next bytes of an upgraded connection; empty at its end, and after `abort`."""
-        return self._next(self._connection.read_raw)
+    def read_raw(self, most: int) -> bytes:
+        """Wait for the next bytes, `most` or fewer, of an upgraded connection; empty at its end, and after `abort`."""
+        return self._next(lambda scope: self._connection.read_raw(scope, most=most))
 
     def write(self, data: bytes | memoryview) -> None:
         """Send `data` over an upgraded connection."""

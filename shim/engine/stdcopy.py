@@ -11,8 +11,9 @@ STDIN, STDOUT, STDERR, SYSTEM_ERROR = 0, 1, 2, 3
 MAX_PAYLOAD = 16 * 1024 * 1024
 """Docker copies in pieces of 32 KiB; a far longer frame means that this is not the multiplexed format."""
 
-_HEADER = struct.Struct(">B3sI")
-_ZEROS = bytes(3)
+_HEADER = struct.Struct(">II")
+_ZEROS = 0xFF_FFFF
+"""Bits of the first word that are never set."""
 
 Frame = tuple[int, bytes]
 """Stream number and bytes, never empty. Where they are cut says nothing: they are what has arrived so far."""
@@ -40,22 +41,31 @@ class Decoder:
         Docker frames each 4 KiB that a process writes. Those of one stream are joined: everything behind this costs
         per piece more than per byte.
         """
-        joined: list[tuple[int, list[memoryview]]] = []
+        frames: list[Frame] = []
         data, self._header = self._header + data, b""
-        view, at = memoryview(data), 0
-        while at < len(data):
-            if self._left:
-                piece = view[at : at + self._left]
+        view, at, end = memoryview(data), 0, len(data)
+        stream, left = self._stream, self._left
+        pieces: list[memoryview] = []
+        while at < end:
+            if left:
+                piece = view[at : at + left]
+                pieces.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
-                _join(joined, self._stream, piece)
-            elif len(data) - at < _HEADER.size:
+                left -= len(piece)
+                continue
+            if end - at < _HEADER.size:
                 self._header = data[at:]
                 break
-            else:
-                self._stream, self._left = _read_header(data, at)
-                at += _HEADER.size
-        return [(stream, b"".join(pieces)) for stream, pieces in joined]
+            number, left = _read_header(data, at)
+            at += _HEADER.size
+            if number != stream and pieces:
+                frames.append((stream, b"".join(pieces)))
+                pieces = []
+            stream = number
+        if pieces:
+            frames.append((stream, b"".join(pieces)))
+        self._stream, self._left = stream, left
+        return frames
 
     def end(self) -> None:
         """Say that no more bytes come; MalformedStream when a frame is incomplete."""
@@ -63,16 +73,10 @@ class Decoder:
             raise MalformedStream(f"the stream ended inside a frame, {self._left} bytes before the end of its payload")
 
 
-def _join(joined: list[tuple[int, list[memoryview]]], stream: int, piece: memoryview) -> None:
-    if joined and joined[-1][0] == stream:
-        joined[-1][1].append(piece)
-    else:
-        joined.append((stream, [piece]))
-
-
 def _read_header(data: bytes, at: int) -> tuple[int, int]:
     """Give the stream and the length of the payload of the frame at an offset."""
-    stream, zeros, size = _HEADER.unpack_from(data, at)
-    if stream > SYSTEM_ERROR or zeros != _ZEROS or size > MAX_PAYLOAD:
+    word, size = _HEADER.unpack_from(data, at)
+    stream = word >> 24
+    if stream > SYSTEM_ERROR or word & _ZEROS or size > MAX_PAYLOAD:
         raise MalformedStream(f"not a frame header: {data[at : at + _HEADER.size].hex()}")
     return stream, size

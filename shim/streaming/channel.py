@@ -1,6 +1,7 @@
 """One stream of a session, as those see it who read and write it: waiting, in threads of their own."""
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Lock
 from typing import Protocol
@@ -51,6 +52,8 @@ class Channel:
         self._ended = False  # nothing more comes
         self._finished = False  # nothing more is written
         self._abandoned = False  # nobody reads any more
+        self._was_reset = False  # by the client
+        self._on_reset: Callable[[], object] | None = None
         self._lost: str = ""  # why the session is over, once it is
 
     def header(self, name: str) -> str:
@@ -119,6 +122,18 @@ class Channel:
             self._sending.reset(self)
             self._readable.notify_all()
 
+    @property
+    def was_reset(self) -> bool:
+        """The client has ended the stream at once, both ways."""
+        return self._was_reset
+
+    def when_reset(self, deed: Callable[[], object]) -> None:
+        """Call `deed` (short, from any thread) once the client resets the stream, now if it has done so."""
+        with self._lock:
+            self._on_reset = deed
+            if self._was_reset:
+                deed()
+
     def _wait_room(self) -> int:
         while not (self._lost or (room := self._sending.room(self))):
             self._roomy.wait()
@@ -151,6 +166,14 @@ class Channel:
         """Take note that the client sends nothing more here."""
         self._ended = True
         self._readable.notify_all()
+
+    def void(self) -> None:
+        """Take note that the client has reset the stream: what was not read of it counts no more."""
+        self._was_reset = True
+        self._pieces.clear()
+        self.end()
+        if self._on_reset is not None:
+            self._on_reset()
 
     def lose(self, why: str) -> None:
         """Take note that the session is over."""

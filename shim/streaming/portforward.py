@@ -27,6 +27,9 @@ WEBSOCKET_PROTOCOLS = (TUNNEL_PROTOCOL, "v4.channel.k8s.io", "v4.base64.channel.
 Dial = Callable[[int], socket.socket]
 """Connect to a port of the pod; ShimError when that cannot be."""
 
+MAX_CONNECTIONS = 500
+"""Connections of one session at a time. Resetting its streams does not end one that is still being made."""
+
 _DATA, _ERROR = "data", "error"
 _PIECE = 64 * 1024
 
@@ -60,6 +63,7 @@ class _Half:
 def forward(session: Session, *, dial: Dial, seconds: float) -> None:
     """Serve connections until the client has gone. The two streams of a pair must come within `seconds`."""
     waiting: dict[str, _Half] = {}
+    slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
     while True:
         channel = session.next_channel(seconds=seconds if waiting else None)
         _drop_old(waiting, seconds)
@@ -70,12 +74,17 @@ def forward(session: Session, *, dial: Dial, seconds: float) -> None:
         other = waiting.pop(request_id, None)
         if other is None:
             waiting[request_id] = half
-        elif (other.kind, other.port) == ({_DATA: _ERROR, _ERROR: _DATA}[half.kind], half.port):
+        elif _fit(half, other) and slots.acquire(blocking=False):
             data, error = (other, half) if half.kind == _ERROR else (half, other)
-            _start(session, data=data.channel, error=error.channel, connect=partial(dial, half.port))
+            connection = _Connection(session, data=data.channel, error=error.channel)
+            _start(connection, partial(dial, half.port), then=slots.release)
         else:
             for wrong in (half, other):
                 wrong.channel.reset()
+
+
+def _fit(one: _Half, other: _Half) -> bool:
+    return one.port == other.port and {one.kind, other.kind} == {_DATA, _ERROR}
 
 
 def _half(channel: Channel) -> _Half | None:
@@ -93,14 +102,19 @@ def _is_port(text: str) -> bool:
 
 def _drop_old(waiting: dict[str, _Half], seconds: float) -> None:
     for request_id, half in list(waiting.items()):
-        if time.monotonic() - half.since > seconds:
+        if half.channel.was_reset or time.monotonic() - half.since > seconds:
             half.channel.reset()
             del waiting[request_id]
 
 
-def _start(session: Session, *, data: Channel, error: Channel, connect: Callable[[], socket.socket]) -> None:
-    connection = _Connection(session, data=data, error=error)
-    threading.Thread(target=connection.serve, args=(connect,), name="port-forward", daemon=True).start()
+def _start(connection: "_Connection", connect: Callable[[], socket.socket], *, then: Callable[[], None]) -> None:
+    def serve() -> None:
+        try:
+            connection.serve(connect)
+        finally:
+            then()
+
+    threading.Thread(target=serve, name="port-forward", daemon=True).start()
 
 
 class _Connection:
@@ -128,12 +142,16 @@ class _Connection:
 
     def _serve(self, connect: Callable[[], socket.socket]) -> None:
         with connect() as pod, self._session.scope.on_cancel(lambda: _cut(pod)):
+            # Nobody would hear what the pod still says, and it might never stop, or never speak again.
+            self._data.when_reset(lambda: _cut(pod))
             upward = threading.Thread(target=self._copy_to, args=(pod,), name="port-forward in", daemon=True)
             upward.start()
             try:
                 while piece := pod.recv(_PIECE):
                     self._data.write(piece)
                 self._data.finish()
+                # kubectl closes its user's connection, and ends the data it sends, after the end of this one.
+                self._error.finish()
             except BaseException:
                 # The other direction is of no use any more; it waits for the client, or for the pod.
                 self._data.abandon()

@@ -215,16 +215,16 @@ class Session:
         match event:
             case DataReceived():
                 self._last_traffic = time.monotonic()
-                self._channels[event.stream_id].feed(event.data)
+                if channel := self._channels.get(event.stream_id):
+                    channel.feed(event.data)
             case StreamOpened():
                 self._open(event)
             case StreamHalfClosed():
-                self._channels[event.stream_id].end()
-                self._forget_if_over(self._channels[event.stream_id])
-            case StreamReset():
-                if channel := self._channels.pop(event.stream_id, None):
+                if channel := self._channels.get(event.stream_id):
                     channel.end()
-                self._roomy.notify_all()
+                    self._forget_if_over(channel)
+            case StreamReset():
+                self._void(event.stream_id)
             case WindowOpened():
                 self._roomy.notify_all()
             case ConnectionTerminated():
@@ -239,6 +239,16 @@ class Session:
         if self._finishing:
             self._wire.reset(event.stream_id)
             self._channels.pop(event.stream_id)
+
+    def _void(self, stream_id: int) -> None:
+        channel = self._channels.pop(stream_id, None)
+        if channel is None:
+            return
+        channel.void()
+        # Nobody may ever ask for it: a client that goes on opening and resetting would fill the memory.
+        with suppress(ValueError):  # it was taken
+            self._opened.remove(channel)
+        self._roomy.notify_all()
 
     def _lose(self, why: str) -> None:
         if self._over:

@@ -127,6 +127,7 @@ class ChannelWire:
         self._channels = channels
         self._messages = _Messages()
         self._open = set(channels.headers)
+        self._receiving = set(channels.headers)
         self._held = 0
         self._begun = False
         self._current = -1  # the channel of the message under way
@@ -184,6 +185,7 @@ class ChannelWire:
     def reset(self, stream_id: int) -> None:
         """See `Wire`."""
         self._open.discard(stream_id)
+        self._receiving.discard(stream_id)
 
     def goaway(self) -> None:
         """See `Wire`."""
@@ -214,14 +216,19 @@ class ChannelWire:
         if piece.last:
             self._current = -1
         if number == CLOSE_CHANNEL and self._channels.closes:
-            return [StreamHalfClosed(closed) for closed in data[:1] if closed in self._channels.headers]
+            return self._close_channels(data[:1])
         if self._channels.base64:
             data = self._decoded(data, last=piece.last)
         # Channels that were not asked for are ignored, as all servers of this protocol do.
-        if not data or number not in self._channels.headers:
+        if not data or number not in self._receiving:
             return []
         self._held += len(data)
         return [DataReceived(number, memoryview(data))]
+
+    def _close_channels(self, numbers: bytes) -> list[Event]:
+        closed = [number for number in numbers if number in self._receiving]
+        self._receiving.difference_update(closed)
+        return [StreamHalfClosed(number) for number in closed]
 
     def _decoded(self, data: bytes, *, last: bool) -> bytes:
         data = self._rest + data

@@ -12,8 +12,7 @@ import pytest
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine.client import DockerEngine
-from shim.engine.connection import PIECE
-from shim.engine.hijack import Gathering, hijacked
+from shim.engine.hijack import GATHER_BYTES, GATHER_SECONDS, LEAST_BYTES, MOST_BYTES, Gathering, hijacked
 from shim.engine.session import Session
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.engine.contract import WatchedScope
@@ -174,6 +173,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.rests = 0
+        self.asked: list[int] = []
 
     def __call__(self) -> float:
         return self.now
@@ -182,17 +182,18 @@ class Clock:
         self.now += seconds
         self.rests += 1
 
-    def arriving(self, size: int, *, after: float) -> Callable[[], bytes]:
-        def read() -> bytes:
+    def arriving(self, size: int, *, after: float) -> Callable[[int], bytes]:
+        def read(most: int) -> bytes:
             self.now += after
-            return bytes(size)
+            self.asked.append(most)
+            return bytes(min(size, most))
 
         return read
 
 
 @pytest.mark.parametrize(
     ("size", "after", "rests"),
-    [(4096, 0.0001, 9), (4096, 0.01, 0), (PIECE, 0.0001, 0)],
+    [(4096, 0.0001, 9), (4096, 0.01, 0), (1 << 20, 0.0001, 0)],
     ids=["flood of small pieces", "now and then", "full reads"],
 )
 def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, rests: int) -> None:
@@ -211,3 +212,41 @@ def test_the_first_piece_after_a_pause_is_not_waited_for_and_the_next_neither() 
         gathering.read(clock.arriving(80, after=after))
 
     assert clock.rests == 1
+
+
+@pytest.mark.parametrize(
+    ("pace", "held", "least"),
+    [(20e6, 1 << 20, 0.9 * GATHER_SECONDS * 20e6), (160e6, 176 << 10, 96 << 10), (2e9, 176 << 10, 96 << 10)],
+    ids=["slow", "as fast as Docker", "faster than the socket holds"],
+)
+def test_a_rest_lets_much_gather_and_does_not_let_the_socket_fill(pace: float, held: int, least: float) -> None:
+    clock = Clock()
+    gathering = Gathering(clock=clock, sleep=clock.rest)
+    taken, sizes = 0.0, list[int]()
+
+    def read(most: int) -> bytes:
+        nonlocal taken
+        clock.now += 0.00002
+        size = min(most, held, int(clock.now * pace - taken))
+        taken = max(taken + size, clock.now * pace - held)
+        return bytes(size)
+
+    for _ in range(200):
+        sizes.append(len(gathering.read(read)))
+    settled = sizes[100:]
+
+    assert least <= min(settled)
+    assert max(settled) < min(held, 1.4 * GATHER_BYTES)
+
+
+def test_memory_for_much_is_taken_only_after_much_has_come() -> None:
+    clock = Clock()
+    gathering = Gathering(clock=clock, sleep=clock.rest)
+    sizes = (80, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 80)
+    for size in sizes:
+        gathering.read(clock.arriving(size, after=0.0001))
+    for _ in range(2):
+        gathering.read(clock.arriving(80, after=1.0))
+
+    least, most = LEAST_BYTES, MOST_BYTES
+    assert clock.asked == [least, least, 2 * least, 4 * least, 8 * least, most, most, most, least]

@@ -81,6 +81,18 @@ def test_bytes_go_both_ways_and_each_ends_alone() -> None:
         assert client.received == {data: b"answer"}
 
 
+def test_a_pod_that_has_said_all_ends_both_streams_and_is_still_spoken_to() -> None:
+    with forwarding() as (client, pod, _):
+        data, error = pair(client, 80)
+        pod.dialled(80).sendall(b"banner")
+        pod.dialled(80).shutdown(socket.SHUT_WR)
+        client.read_until_ended(data, error)
+        client.send(data, b"late", fin=True)
+
+        assert client.received == {data: b"banner"}
+        assert pod.dialled(80).recv(100) == b"late"
+
+
 def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
     with forwarding() as (client, pod, _):
         good, _ = pair(client, 80, request=0)
@@ -158,3 +170,58 @@ def test_websocket_channels_come_in_pairs() -> None:
     assert [dict(headers[number])["streamtype"] for number in range(4)] == ["data", "error", "data", "error"]
     assert [dict(headers[number])["port"] for number in range(4)] == ["80", "80", "8080", "8080"]
     assert portforward.channel_greetings((80, 8080)) == {0: b"P\0", 1: b"P\0", 2: b"\x90\x1f", 3: b"\x90\x1f"}
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "while its input is not read"])
+def test_a_client_that_resets_a_connection_cuts_it_and_no_other(busy: bool) -> None:
+    with forwarding() as (client, pod, _):
+        data, _ = pair(client, 80, request=0)
+        other, _ = pair(client, 81, request=1)
+        client.send(data, b"x")
+        assert pod.dialled(80).recv(1) == b"x"
+        if busy:
+            fill_upward(client, data)
+        client.connection.reset(data)
+        client.flush()
+        while pod.dialled(80).recv(65536):
+            pass
+        with pytest.raises(BrokenPipeError):
+            pod.dialled(80).sendall(b"into nothing")
+        client.send(other, b"y")
+
+        assert pod.dialled(81).recv(1) == b"y"
+
+
+def fill_upward(client: SpdyClient, stream: int) -> None:
+    """Send until the pod, which does not read, and the window are full."""
+    while client.connection.send_window(stream):
+        client.send(stream, bytes(min(65536, client.connection.send_window(stream))))
+        client.ping()
+
+
+def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
+    with forwarding() as (client, pod, _):
+        client.connection.reset(client.open(streamtype="data", port="80", requestid="0"))
+        client.flush()
+        data, _ = pair(client, 80)
+        client.send(data, b"x")
+
+        assert pod.dialled(80).recv(1) == b"x"
+
+
+def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portforward, "MAX_CONNECTIONS", 1)
+    with forwarding() as (client, pod, _):
+        first = pair(client, 80, request=0)
+        client.send(first[0], b"x")
+        assert pod.dialled(80).recv(1) == b"x"
+        refused = pair(client, 81, request=1)
+        client.read_until_ended(*refused)
+        assert client.reset == set(refused)
+        client.send(first[0], fin=True)
+        pod.dialled(80).close()
+        client.read_until_ended(*first)
+        third, _ = pair(client, 82, request=2)
+        client.send(third, b"z")
+
+        assert pod.dialled(82).recv(1) == b"z"

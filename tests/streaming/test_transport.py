@@ -254,3 +254,35 @@ def test_an_end_before_the_beginning_is_not_lost() -> None:
 
         assert not loop.is_alive()
         assert theirs.recv(1) == b""
+
+
+def test_streams_that_were_reset_before_they_were_taken_are_forgotten() -> None:
+    with session_of(server()) as (session, far):
+        client = SpdyClient(far)
+        for _ in range(3):
+            client.connection.reset(client.open(streamtype="gone"))
+        client.open(streamtype="kept")
+        client.ping()
+        found = session.next_channel(seconds=SECONDS)
+
+        assert found is not None
+        assert found.header("streamtype") == "kept"
+        assert session.next_channel(seconds=0) is None
+
+
+def test_what_was_not_read_of_a_stream_that_is_reset_is_void() -> None:
+    with session_of(server()) as (session, far):
+        client = SpdyClient(far)
+        stream = client.open(streamtype="data")
+        channel = accepted(session)
+        cut = threading.Event()
+        channel.when_reset(cut.set)
+        client.send(stream, b"unread")
+        client.connection.reset(stream)
+        client.flush()
+        client.ping()
+
+        assert bytes(channel.read()) == b""
+        assert cut.is_set()
+        channel.when_reset(cut.clear)
+        assert not cut.is_set()

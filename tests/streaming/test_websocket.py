@@ -193,3 +193,22 @@ def test_spdy_travels_in_messages() -> None:
         events += inner.receive_data(bytes(event.data))
 
     assert data_of(events)[stream] == b"helloback"
+
+
+def test_a_channel_that_was_closed_brings_nothing_more() -> None:
+    wire = ChannelWire(channels(closes=True))
+    wire.receive_data(sent(b"\xff\x00"))
+
+    assert list(wire.receive_data(sent(b"\x00more", b"\xff\x00"))) == []
+
+
+def test_a_channel_that_was_reset_brings_nothing_more() -> None:
+    with session_of(ChannelWire(channels(closes=True))) as (session, far):
+        client = WebSocketClient(far)
+        found = [session.next_channel(seconds=10) for _ in range(4)]
+        assert found[0] is not None
+        assert found[1] is not None
+        found[0].reset()
+        for message in (b"\x00more", b"\xff\x00", b"\x01unread"):
+            client.send(message)
+        assert bytes(found[1].read()) == b"unread"

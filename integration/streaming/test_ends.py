@@ -1,0 +1,80 @@
+"""Sessions whose server stops, or whose Docker dies, in the midst of them."""
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from integration.conftest import Served
+from integration.pods.kubelet import Kubelet, unused_name
+from integration.streaming.api_server import ApiServer
+from integration.streaming.conftest import SECONDS, Kubectl
+from integration.streaming.leftovers import Leftovers, processes
+from integration.waiting import wait_until
+
+DEATHS = 5
+
+
+@pytest.fixture
+def marker() -> str:
+    """What `sleep` sleeps in one test, by which its process is found."""
+    return f"600.{int(unused_name('')[1:], 16)}"
+
+
+@pytest.fixture
+def new_pod(kubelet: Kubelet, api_server: ApiServer) -> Callable[[], None]:
+    """Make a pod that a test may lose, known to the API server as `lone`."""
+
+    def make() -> None:
+        pod = kubelet.pod()
+        kubelet.started(pod)
+        api_server.pods["lone"] = pod.id
+
+    return make
+
+
+def test_a_server_that_stops_ends_its_sessions(
+    kubectl: Kubectl, served: Served, new_pod: Callable[[], None], marker: str
+) -> None:
+    new_pod()
+    client = kubectl.begin("exec", "-i", "lone", "--", "sleep", marker)
+    wait_until(lambda: processes(marker))
+
+    served.server.stop()
+    try:
+        assert not processes(marker)
+        client.communicate(timeout=SECONDS)
+    finally:
+        served.restart()
+
+    assert kubectl.run("exec", "lone", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["sleep {}", "yes {}"], ids=["silent", "in full flow"])
+def test_docker_that_dies_fails_its_sessions(
+    kubectl: Kubectl, served: Served, new_pod: Callable[[], None], marker: str, command: str
+) -> None:
+    # To look at everything anew, a server may keep more threads and connections than before; what leaks, leaks each
+    # time.
+    before = Leftovers(threads=0, descriptors=0)
+    for _ in range(DEATHS):
+        new_pod()
+        client = kubectl.begin("exec", "-i", "lone", "--", *command.format(marker).split())
+        wait_until(lambda: processes(marker))
+        killed_and_started(served, client)
+        wait_until(lambda: not processes(marker))
+        after = Leftovers.of(served)
+        if after <= before:
+            return
+        before = after
+    pytest.fail(f"each of {DEATHS} deaths left something behind")
+
+
+def killed_and_started(served: Served, client: "subprocess.Popen[bytes]") -> None:
+    served.engine.kill()
+    try:
+        client.communicate(timeout=SECONDS)
+        assert client.returncode != 0
+    finally:
+        served.engine.start()
+        served.wait_answers()

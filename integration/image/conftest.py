@@ -40,7 +40,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
     client = DockerEngine(engine.url, request_timeout=30)
     view = NodeView(client)
     epoch = view.begin_rebuild()
-    view.refresh_images()
+    view.images.refresh()
     view.complete_rebuild(epoch)
     yield Runtime(
         config=config,

@@ -419,7 +419,7 @@ def test_status_by_every_name_is_the_same(rt: Runtime, engine: Engine, publish: 
     reference = publish("names:1")
     image_id = pull(rt, reference)
     engine.api.tag(image_id, "docker.io/team/names", "2")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     image = status(rt, image_id).image
     assert list(image.repo_tags) == sorted([reference, "docker.io/team/names:2"])
     names = [*image.repo_tags, *image.repo_digests, "team/names:2", image_id.removeprefix("sha256:"), image_id[:20]]
@@ -435,7 +435,7 @@ def test_status_by_every_name_is_the_same(rt: Runtime, engine: Engine, publish: 
 )
 def test_user(rt: Runtime, images: Images, user: str, uid: int | None, username: str) -> None:
     images.load("local/user:1", {"User": user})
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     image = status(rt, "local/user:1").image
     assert (image.uid.value if image.HasField("uid") else None, image.username) == (uid, username)
     remove(rt, "local/user:1")
@@ -443,7 +443,7 @@ def test_user(rt: Runtime, images: Images, user: str, uid: int | None, username:
 
 def test_the_pause_image_is_pinned_by_any_of_its_names(rt: Runtime, engine: Engine, images: Images) -> None:
     engine.api.tag(images.pause, "local/another-name", "1")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     assert status(rt, "local/another-name:1").image.pinned
     assert [image.pinned for image in listed(rt, images.busybox)] == [False]
     engine.api.remove_image("local/another-name:1")
@@ -451,7 +451,7 @@ def test_the_pause_image_is_pinned_by_any_of_its_names(rt: Runtime, engine: Engi
 
 def test_verbose_status(rt: Runtime, images: Images) -> None:
     images.load("local/verbose:1", {"User": "www", "Labels": {"a": "b"}, "Entrypoint": ["/bin/sh"], "Cmd": ["-c", "x"]})
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     info = msgspec.json.decode(status(rt, "local/verbose:1", verbose=True).info["info"])
     config = info["imageSpec"]["config"]
     assert (config["User"], config["Labels"], config["Entrypoint"]) == ("www", {"a": "b"}, ["/bin/sh"])
@@ -471,7 +471,7 @@ def test_remove_takes_all_names(rt: Runtime, engine: Engine, publish: Publish, b
     reference = publish("removed:1")
     image_id = pull(rt, reference)
     engine.api.tag(image_id, "elsewhere.example/removed", "2")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     digest = status(rt, reference).image.repo_digests[0]
     names = {
         "id": image_id,
@@ -518,7 +518,7 @@ def test_remove_in_use(rt: Runtime, engine: Engine, publish: Publish) -> None:
     before = status(rt, reference).image
     with pytest.raises(FailedPrecondition, match=container[:12]):
         remove(rt, reference)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     assert status(rt, reference).image == before
     engine.api.remove_container(container, force=True)
     remove(rt, image_id)
@@ -531,7 +531,7 @@ def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, pub
     container = engine.api.create_container(reference, command=["true"])["Id"]
     engine.api.commit(container, "local/child", "1")
     engine.api.remove_container(container)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     remove(rt, reference)
     assert not present(rt, parent)
     assert not present(rt, reference)

@@ -10,8 +10,8 @@ def find_image(rt: Runtime, name: str) -> ImageRecord | None:
     What the view does not know is looked for once more: the event of what came around us (`docker build`, `docker
     load`, `docker tag`) may be on its way. Those who ask at the same time, as for the pods of a new node, share a look.
     """
-    record = rt.view.image(name)
+    record = rt.view.images.find(name)
     if record is None:
-        rt.view.ensure_images_looked_at()
-        record = rt.view.image(name)
+        rt.view.images.ensure_looked_at()
+        record = rt.view.images.find(name)
     return record

@@ -22,7 +22,7 @@ def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
 
 
 def _image_usage(rt: Runtime) -> pb.FilesystemUsage:
-    sizes = sum(record.size for record in rt.view.images())  # asked in any case: Unavailable without Docker
+    sizes = sum(record.size for record in rt.view.images.all())  # asked in any case: Unavailable without Docker
     known = rt.samples.images
     if known is None:
         return _not_looked_at(rt, used_bytes=sizes)

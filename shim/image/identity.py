@@ -47,7 +47,7 @@ def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
     The pause image is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every
     name.
     """
-    pause = rt.view.image(rt.config.pod_infra_container_image)
+    pause = rt.view.images.find(rt.config.pod_infra_container_image)
     patterns = [_pattern(text) for text in rt.config.pinned_images]
 
     def is_pinned(record: ImageRecord) -> bool:

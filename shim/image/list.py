@@ -9,9 +9,9 @@ def list_images(rt: Runtime, *, filter: pb.ImageFilter) -> list[pb.Image]:  # no
     """List the images of the node, or the one `filter` names (by id or any reference), sorted by id."""
     wanted = filter.image.image
     if wanted:
-        found = rt.view.image(wanted)
+        found = rt.view.images.find(wanted)
         records = [found] if found is not None else []
     else:
-        records = sorted(rt.view.images(), key=lambda record: record.id)
+        records = sorted(rt.view.images.all(), key=lambda record: record.id)
     is_pinned = pins(rt)
     return [image_from_record(record, pinned=is_pinned(record)) for record in records]

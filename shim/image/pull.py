@@ -121,7 +121,7 @@ def _recognised(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord 
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
     image_id = rt.manifests.get(pulled.digest) or ImageId(pulled.digest)
-    return rt.view.confirm_image(reference, image_id, since=pulled.ended)
+    return rt.view.images.confirm(reference, image_id, since=pulled.ended)
 
 
 def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
@@ -132,10 +132,10 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | Non
     name = references.parse(reference).name
     by_digest = f"{name}@{digest}" if digest else reference
     if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
-        rt.view.refresh_images()
-        record = _first(rt.view.image, [digest or reference, by_digest, reference])
+        rt.view.images.refresh()
+        record = _first(rt.view.images.find, [digest or reference, by_digest, reference])
     else:
-        record = _first(rt.view.refresh_image, [by_digest, reference])
+        record = _first(rt.view.images.refresh_one, [by_digest, reference])
     if record is not None and digest and by_digest in record.repo_digests:
         rt.manifests.put(digest, record.id, weight=1)
     return record

@@ -23,7 +23,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
         return
     # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
     with rt.locks.hold(("image", record.id)):
-        current = rt.view.image(record.id)
+        current = rt.view.images.find(record.id)
         if current is not None:
             _remove(rt, current)
 
@@ -40,7 +40,7 @@ def _remove(rt: Runtime, record: ImageRecord) -> None:
         if _HAS_CHILDREN not in str(refusal):
             raise
         _untag(rt, record)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
 
 
 def _untag(rt: Runtime, record: ImageRecord) -> None:

@@ -8,7 +8,8 @@ repeated for what is learned of one of them meanwhile, or steady pulls would nev
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from shim.view.images import ImageIndex
@@ -69,6 +70,17 @@ class Looks:
         looks.discard(look)
         if not looks:
             del self._under_way[key]
+
+    @contextmanager
+    def looking(self, key: str, *, lock: AbstractContextManager[object]) -> Iterator[Look]:
+        """Keep a look registered for the block. `lock` is the owner's: taken here, and not held inside the block."""
+        with lock:
+            look = self.begin(key)
+        try:
+            yield look
+        finally:
+            with lock:
+                self.end(key, look)
 
     def overtake(self, key: str) -> None:
         """Say that the truth about `key` was published just now: looks under way are worthless."""

@@ -9,35 +9,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import TypeVar
 
 from shim import deadline
 from shim.broadcast import Subscription
 from shim.engine.interface import ContainerInspect, ContainerSummary, Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.flights import Departures
-from shim.ids import ImageId, SandboxId
+from shim.ids import SandboxId
 from shim.logs.interface import Drains
 from shim.view import changes, translate
 from shim.view.announce import Announcer
 from shim.view.availability import Availability
 from shim.view.ends import Unlogged, as_shown, with_log_path
-from shim.view.images import ImageDetails, ImageIndex
+from shim.view.image_view import ImageView
 from shim.view.lists import Lists, lists_from_records
 from shim.view.looks import Look, Looks, Moment, this_moment
-from shim.view.records import Change, ContainerRecord, ImageRecord, Record, SandboxRecord
+from shim.view.records import Change, ContainerRecord, Record, SandboxRecord
 
 PATIENCE = 10.0
 """Seconds a question waits for a rebuild of the view that is under way."""
 SUBSCRIBER_CAPACITY = 4096
 """Changes a subscriber may fall behind: several for each container of a full node."""
-
-IMAGES = "images"
-"""The key of looks at the image list; those at containers have the container's id, hexadecimal digits."""
-ONE_IMAGE = "image"
-"""The key of looks at single images. They are repeated for any that ends first, and for a list that begins or ends: so
-what comes of them is newer than what a list under way was asked for."""
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
@@ -95,9 +87,8 @@ class NodeView:
         self._records: dict[str, Record] = {}
         self._held_back: dict[str, Record] = {}
         self._lists: Lists | None = None
-        self._images = ImageIndex(())
-        self._image_details = ImageDetails()
-        self._image_looks: Departures[None] = Departures(self.refresh_images, what="list images")
+        self.images = ImageView(engine, changed=self._changed, availability=self._availability, looks=self._looks)
+        """The images of the node."""
         self._announcer = Announcer(capacity=subscriber_capacity)
         self._last_event_at = 0
         self._compared: float | None = None
@@ -127,22 +118,6 @@ class NodeView:
         """The container whose id is this, or the only one whose id begins so; failures as for `sandbox`."""
         return self._find(id_or_prefix, kind=ContainerRecord, of=lambda lists: lists.containers, what="container")
 
-    def images(self) -> tuple[ImageRecord, ...]:
-        """All images."""
-        with self._changed:
-            self._availability.wait_available()
-            return self._images.records
-
-    def image(self, reference: str) -> ImageRecord | None:
-        """The image of this id, unique beginning of an id, tag or digest, in any form; None when there is none.
-
-        InvalidArgument for what is no reference, and for a beginning that several ids share.
-        """
-        with self._changed:
-            self._availability.wait_available()
-            images = self._images
-        return images.find(reference)
-
     def subscribe(self) -> Subscription[Change]:
         """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost."""
         with self._changed:
@@ -161,7 +136,7 @@ class NodeView:
             return Stats(
                 sandboxes=len(lists.sandboxes),
                 containers=len(lists.containers),
-                images=len(self._images.records),
+                images=self.images.count(),
                 subscribers=self._announcer.subscribers(),
                 outage=self._availability.outage or "",
                 last_event_at=self._last_event_at,
@@ -178,7 +153,7 @@ class NodeView:
         stays as it was; or it becomes what `fallback` makes of it, if only this container cannot be inspected.
         """
         while True:
-            with self._looking(container_id) as look:
+            with self._looks.looking(container_id, lock=self._changed) as look:
                 try:
                     seen = self._inspected(container_id)
                 except NotFound:
@@ -229,64 +204,6 @@ class NodeView:
         finally:
             with self._changed:
                 self._announcer.release(name)
-
-    def refresh_images(self) -> None:
-        """List the images now, and publish them. Raises what the list does; the images stay as they were then.
-
-        What has been learned of single images since the list was asked for wins over it.
-        """
-        while True:
-            with self._looking(IMAGES) as look:
-                with self._changed:
-                    self._looks.overtake(ONE_IMAGE)
-                listed = self._engine.list_images()
-                details = self._image_details.of_listed(self._engine, listed)
-                images = ImageIndex(translate.image_record(image, details.get(image.id)) for image in listed)
-                with self._changed:
-                    if not look.overtaken:
-                        self._looks.overtake(IMAGES)
-                        self._looks.overtake(ONE_IMAGE)
-                        self._images = reduce(lambda index, news: news(index), look.news, images)
-                        return
-
-    def ensure_images_looked_at(self) -> None:
-        """Have the images listed once more, after this call; one list serves all who ask before it begins."""
-        self._image_looks.join()
-
-    def refresh_image(self, reference: str) -> ImageRecord | None:
-        """Inspect one image now, and publish it: much less than a list of all. None when Docker has none of this name.
-
-        Raises what the inspect does otherwise; the images stay as they were then.
-        """
-        while True:
-            with self._looking(ONE_IMAGE) as look:
-                try:
-                    seen = self._engine.inspect_image(reference)
-                except NotFound:
-                    return None
-                record = translate.image_record(seen, seen)
-                with self._changed:
-                    if not look.overtaken:
-                        self._looks.overtake(ONE_IMAGE)
-                        self._looks.tell(IMAGES, partial(ImageIndex.with_record, record=record))
-                        self._images = self._images.with_record(record)
-                        return record
-
-    def confirm_image(self, reference: str, image_id: ImageId, *, since: int) -> ImageRecord | None:
-        """Say that Docker had this image under this name, and when (`since`, ns by the monotonic clock).
-
-        Gives its record if the view has it under the name, too. Lists that began before then show it, too: Docker may
-        have answered them before it had it.
-        """
-        with self._changed:
-            self._availability.wait_available()
-            record = self._images.find(reference)
-            if record is None or record.id != image_id:
-                return None
-            self._looks.overtake(ONE_IMAGE)
-            news = partial(ImageIndex.with_name, reference=reference, record=record)
-            self._looks.tell(IMAGES, news, since=since)
-            return record
 
     # What only the watcher does
 
@@ -384,16 +301,6 @@ class NodeView:
         if len(found) > 1:
             raise InvalidArgument(f"{what} id prefix {wanted} fits {len(found)} ids")
         return found[0]
-
-    @contextmanager
-    def _looking(self, key: str) -> Iterator[Look]:
-        with self._changed:
-            look = self._looks.begin(key)
-        try:
-            yield look
-        finally:
-            with self._changed:
-                self._looks.end(key, look)
 
     def _published(self, container_id: str, record: Record | None, *, look: Look, seen: Moment | None = None) -> bool:
         with self._changed:

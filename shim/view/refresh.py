@@ -9,7 +9,8 @@ import structlog
 from shim import deadline
 from shim.errors import Cancelled, ShimError, Unavailable
 from shim.view.dirty import Dirty
-from shim.view.node import IMAGES, Fallback, NodeView
+from shim.view.image_view import IMAGES
+from shim.view.node import Fallback, NodeView
 from shim.view.translate import unanswered
 
 WORKERS = 6
@@ -111,7 +112,7 @@ class Refresher:
         try:
             if key == IMAGES:
                 with deadline.bound(LIST_SECONDS):
-                    self._view.refresh_images()
+                    self._view.images.refresh()
             else:
                 with deadline.bound(seconds):
                     self._view.refresh_container(key, fallback=fallback)

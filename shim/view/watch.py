@@ -183,7 +183,7 @@ class Watcher:
 
     def _list_images(self) -> None:
         with deadline.bound(LIST_SECONDS):
-            self._view.refresh_images()
+            self._view.images.refresh()
 
     def _look_first(self, container_id: str, listed: ContainerSummary | None) -> None:
         fallback = None if listed is None else partial(guessed, listed=listed)

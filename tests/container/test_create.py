@@ -36,7 +36,7 @@ def test_secrets_have_no_second_copy_in_a_label(rt: Runtime, engine: FakeEngine)
 def test_labels_of_the_image_are_not_those_of_the_container(rt: Runtime, engine: FakeEngine) -> None:
     hostile = {"tier": "evil", "extra": "evil", "annotation.note": "evil", "io.kubernetes.sandbox.id": "evil"}
     engine.add_image("evil:latest", ImageSettings(labels=hostile))
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     sandbox = ready_pod(rt)
     record = rt.view.container(created(rt, sandbox, image="evil:latest"))
     assert dict(record.config.labels) == {"tier": "app"}
@@ -209,7 +209,7 @@ def as_user(**context: Any) -> pb.LinuxContainerConfig:
 def test_docker_is_told_who_it_runs_as_in_numbers(rt: Runtime, engine: FakeEngine) -> None:
     files: dict[str, FakeFile | bytes] = {"/etc/passwd": b"www:x:1000:1000\n", "/etc/group": b"video:x:44:www\n"}
     engine.add_image("web:1", ImageSettings(user="www"), files=files)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     sandbox = ready_pod(rt)
 
     merged = created(rt, sandbox, "a", image="web:1", linux=as_user(supplemental_groups=[7]))

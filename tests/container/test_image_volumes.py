@@ -26,7 +26,7 @@ FILES: dict[str, FakeFile | bytes] = {
 def model(rt: Runtime, engine: FakeEngine) -> ImageId:
     """An image to mount, known as model:1."""
     image = ImageId(engine.add_image("model:1", files=FILES))
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     return image
 
 
@@ -56,7 +56,7 @@ def test_an_image_is_mounted_by_id_and_told_with_it(rt: Runtime, engine: FakeEng
 def test_what_was_mounted_is_told_when_the_image_is_gone(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     container = mounting(rt, volume())
     engine.remove_image(model)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
 
     status = container_status(rt, container_id=container, verbose=False).status
     assert status.mounts[0].image.image_ref == model

@@ -22,7 +22,7 @@ def test_list_and_status_agree(rt: Runtime) -> None:
 
 
 def test_an_image_has_one_identity(rt: Runtime, engine: FakeEngine) -> None:
-    image = rt.view.image(BUSYBOX)
+    image = rt.view.images.find(BUSYBOX)
     assert image is not None
     status = container_status(rt, container_id=created(rt, ready_pod(rt)), verbose=False).status
     assert status.image_id == image.id
@@ -65,7 +65,7 @@ def test_an_unknown_container(rt: Runtime) -> None:
 
 
 def test_an_image_named_by_id_is_told_by_its_name(rt: Runtime) -> None:
-    image = rt.view.image(BUSYBOX)
+    image = rt.view.images.find(BUSYBOX)
     assert image is not None
     asked = pb.ImageSpec(image=image.id, user_specified_image="busybox", annotations={"a": "b"})
     container = created(rt, ready_pod(rt), image=asked)

@@ -8,5 +8,5 @@ from shim.runtime import Runtime
 @pytest.fixture
 def rt(rt: Runtime) -> Runtime:
     """The collaborators, once the first look at the Engine is over."""
-    rt.view.images()
+    rt.view.images.all()
     return rt

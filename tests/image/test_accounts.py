@@ -23,7 +23,7 @@ FILES: dict[str, FakeFile | bytes] = {
 @pytest.fixture
 def image(rt: Runtime, engine: FakeEngine) -> ImageId:
     made = ImageId(engine.add_image("users:1", ImageSettings(user="www:video"), files=FILES))
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     return made
 
 
@@ -95,9 +95,9 @@ def test_a_failure_is_not_remembered(rt: Runtime, engine: FakeEngine, image: Ima
 def test_an_image_that_is_gone_is_forgotten(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     accounts_of(rt, image_id=image)
     engine.remove_image("users:1")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     other = ImageId(engine.add_image("other:1"))
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     accounts_of(rt, image_id=other)
 
     with pytest.raises(NotFound):

@@ -18,7 +18,7 @@ def pulls(engine: FakeEngine) -> list[str]:
 
 
 def test_present(rt: Runtime, engine: FakeEngine) -> None:
-    image = rt.view.image(PAUSE)
+    image = rt.view.images.find(PAUSE)
     assert image is not None
     assert ensure_image(rt, reference=PAUSE) == image.id
     assert ensure_image(rt, reference=image.id) == image.id

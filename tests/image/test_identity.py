@@ -60,4 +60,4 @@ def test_one_identity_everywhere(rt: Runtime, engine: FakeEngine) -> None:
     told = container_status(rt, container_id=container, verbose=False).status
     (image,) = list_images(rt, filter=pb.ImageFilter(image=container_config(image=pulled).image))
     assert {pulled, image.id, listed.image_id, told.image_id} == {pulled}
-    assert told.image_ref == image_ref_of(rt.view.images()[-1]) == image.repo_digests[0]
+    assert told.image_ref == image_ref_of(rt.view.images.all()[-1]) == image.repo_digests[0]

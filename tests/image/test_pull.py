@@ -118,7 +118,7 @@ def callers(rt: Runtime) -> Callers:
 def test_gives_the_id_and_puts_the_image_into_the_view(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.registry[APP].id
     assert pull(rt) == image_id
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == image_id
 
@@ -131,7 +131,7 @@ def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
     before = pull(rt)
     moved = engine.publish_image(APP, ImageSettings(user="other"))
     assert pull(rt) == moved != before
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert (found.id, found.user) == (moved, "other")
 
@@ -152,10 +152,10 @@ def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) 
 def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("list_images"):  # which takes Docker long where there are hundreds
         image_id = pull(rt)
-        found = rt.view.image(APP)
+        found = rt.view.images.find(APP)
     assert found is not None
-    rt.view.refresh_images()
-    assert found == rt.view.image(image_id)
+    rt.view.images.refresh()
+    assert found == rt.view.images.find(image_id)
 
 
 def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, engine: FakeEngine) -> None:
@@ -183,8 +183,8 @@ def test_a_name_that_is_moved_before_the_look(
         gate.wait_entered()
         other = engine.add_image(APP, ImageSettings(user="other"))
     assert future.result(SECONDS) == brought != other
-    rt.view.refresh_images()
-    found = rt.view.image(APP)
+    rt.view.images.refresh()
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == other
 
@@ -203,7 +203,7 @@ def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeE
     assert pull(rt) == second
     assert engine.publish_image(APP) == first
     assert pull(rt) == first
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == first
 
@@ -214,7 +214,7 @@ def test_a_name_that_is_moved_while_the_view_looks_elsewhere(rt: Runtime, engine
     mine, other = engine.images
     other.tags, mine.tags = other.tags + mine.tags, []  # the view has not heard of it
     assert pull(rt) == image_id
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == image_id
 
@@ -224,12 +224,12 @@ def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Run
     engine.remove_image(APP)
     late = engine.late = Late()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(rt.view.refresh_images)
+        looking = pool.submit(rt.view.images.refresh)
         assert late.entered.wait(SECONDS)
         assert pull(rt) == image_id
         late.go_on.set()
         looking.result(SECONDS)
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == image_id
 
@@ -242,12 +242,12 @@ def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: Talk
     other.tags, mine.tags = other.tags + mine.tags, []
     late = engine.late = Late()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(rt.view.refresh_images)
+        looking = pool.submit(rt.view.images.refresh)
         assert late.entered.wait(SECONDS)
-        assert rt.view.confirm_image(APP, image_id, since=ended) is not None
+        assert rt.view.images.confirm(APP, image_id, since=ended) is not None
         late.go_on.set()
         looking.result(SECONDS)
-    found = rt.view.image(APP)
+    found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == other_id
 
@@ -577,7 +577,7 @@ def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Cal
         with pytest.raises(Cancelled):
             future.result(SECONDS)
         assert engine.cut_short.wait(SECONDS)
-    assert rt.view.image(APP) is None
+    assert rt.view.images.find(APP) is None
     assert pull(rt) == engine.registry[APP].id
 
 

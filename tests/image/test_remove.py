@@ -30,7 +30,7 @@ def image_id(rt: Runtime, name: str = BUSYBOX) -> str:
 def test_takes_all_names(rt: Runtime, engine: FakeEngine, by: str) -> None:
     image = image_status(rt, image=pb.ImageSpec(image=BUSYBOX), verbose=False).image
     engine.images[-1].tags.append("r.example/other:1")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     name = {
         "id": image.id,
         "digits": image.id[7:],
@@ -65,7 +65,7 @@ def test_bad_names(rt: Runtime, name: str, words: str) -> None:
 def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("list_images"):  # the watcher's look at it
         engine.add_image("r.example/new:1")
-        assert rt.view.image("r.example/new:1") is None
+        assert rt.view.images.find("r.example/new:1") is None
     remove(rt, "r.example/new:1")
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
 
@@ -103,7 +103,7 @@ def test_in_use_is_refused_with_the_user_named(rt: Runtime, engine: FakeEngine, 
 @pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
 def test_a_mounted_image_is_in_use(rt: Runtime, engine: FakeEngine, *, start: bool) -> None:
     engine.add_image("model:1")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     mount = pb.Mount(container_path="/model", image=pb.ImageSpec(image="model:1"), readonly=True)
     container = (running if start else created)(rt, ready_pod(rt), "app", mounts=[mount])
     with pytest.raises(FailedPrecondition, match=rf"in use by container app \({container[:12]}\)"):

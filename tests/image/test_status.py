@@ -92,7 +92,7 @@ def test_verbose(rt: Runtime, engine: FakeEngine) -> None:
         working_dir="/srv",
     )
     image_id = engine.add_image("r.example/app:1", settings)
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     info = msgspec.json.decode(status(rt, "r.example/app:1", verbose=True).info["info"])
     assert info["id"] == image_id
     assert info["imageSpec"]["config"] == {

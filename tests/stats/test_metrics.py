@@ -218,7 +218,7 @@ def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: p
 def test_an_image_with_several_names_has_the_one_that_was_asked_for(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.add_image("a.example/first:1")
     engine.images[-1].tags.append("z.example/asked:1")
-    rt.view.refresh_images()
+    rt.view.images.refresh()
     wanted = pb.ImageSpec(image=image_id, user_specified_image="z.example/asked:1")
     place(rt, running(rt, ready_pod(rt), image=wanted), group_v2())
 

@@ -1,7 +1,10 @@
 """A look is worthless once something newer about the same thing is known."""
 
+import threading
+
 import pytest
 
+from shim.errors import Unavailable
 from shim.view.looks import Looks, Moment, this_moment
 
 SECOND = 10**9
@@ -25,6 +28,21 @@ def test_nothing_is_kept_of_looks_that_ended() -> None:
     looks.end("a", second)
     looks.overtake("b")
     assert len(looks) == 0
+
+
+def test_a_look_lasts_as_long_as_the_block_which_need_not_hold_the_lock() -> None:
+    looks, lock = Looks(), threading.Lock()
+
+    def look_and_fail() -> None:
+        with looks.looking("a", lock=lock) as look:
+            with lock:
+                looks.overtake("a")
+            assert look.overtaken
+            raise Unavailable("no answer")
+
+    with pytest.raises(Unavailable):
+        look_and_fail()
+    assert (len(looks), lock.locked()) == (0, False)
 
 
 @pytest.mark.parametrize(

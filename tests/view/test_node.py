@@ -1,7 +1,5 @@
 """The view answers what is true, from memory, and tells each change once."""
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,48 +7,15 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.broadcast import Subscription
-from shim.engine.interface import ContainerInspect, ImageInspect, ImageSummary
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ImageId, SandboxId
+from shim.ids import SandboxId
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
 from shim.view.records import Change, Record
 from tests.fakes.engine import FakeEngine
+from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger
-
-
-class LateEngine(FakeEngine):
-    """An Engine whose answers may travel slowly: what `meanwhile` holds happens between answer and arrival."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meanwhile: list[Callable[[], object]] = []
-        self.after_image: list[Callable[[], object]] = []
-        """The same for inspects of images."""
-        self.old_answers: list[ContainerInspect] = []
-
-    def inspect_container(self, container_id: str) -> ContainerInspect:
-        answer = super().inspect_container(container_id)
-        if self.old_answers:
-            return self.old_answers.pop()
-        self._travel()
-        return answer
-
-    def inspect_image(self, reference: str) -> ImageInspect:
-        answer = super().inspect_image(reference)
-        if self.after_image:
-            self.after_image.pop()()
-        return answer
-
-    def list_images(self) -> list[ImageSummary]:
-        answer = super().list_images()
-        self._travel()
-        return answer
-
-    def _travel(self) -> None:
-        if self.meanwhile:
-            self.meanwhile.pop()()
 
 
 @pytest.fixture
@@ -143,12 +108,12 @@ def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view
     questions: list[Callable[[], object]] = [
         view.sandboxes,
         view.containers,
-        view.images,
+        view.images.all,
         view.subscribe,
         lambda: view.sandbox(sandbox_id),
         lambda: view.container("x"),
         lambda: view.containers_of(sandbox_id),
-        lambda: view.image("busybox"),
+        lambda: view.images.find("busybox"),
     ]
     for question in questions:
         with pytest.raises(Unavailable, match="the socket is gone"):
@@ -207,18 +172,6 @@ def test_late_answer_does_not_bring_back_what_was_removed(engine: LateEngine, vi
     engine.meanwhile.append(removed)
     assert view.refresh_container(container_id) is None
     assert view.containers() == ()
-
-
-def test_late_image_list_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
-    engine.add_image("busybox")
-
-    def another_image() -> None:
-        engine.add_image("registry.example/app")
-        view.refresh_images()
-
-    engine.meanwhile.append(another_image)
-    view.refresh_images()
-    assert len(view.images()) == 2
 
 
 def doubtful(record: Record | None) -> Record | None:
@@ -355,7 +308,7 @@ def test_stats(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     for made in (sandbox_id, create_container(engine, sandbox_id)):
         view.refresh_container(made)
-    view.refresh_images()
+    view.images.refresh()
     before = view.stats()
     assert (before.sandboxes, before.containers, before.images, before.outage) == (1, 1, 1, "")
     assert (before.last_event_at, before.reconnects, before.compared_seconds_ago) == (0, 0, None)
@@ -368,85 +321,3 @@ def test_stats(engine: LateEngine, view: NodeView) -> None:
     assert after.last_event_at > 0
     assert after.compared_seconds_ago is not None
     assert after.compared_seconds_ago >= 0
-
-
-def test_images(engine: LateEngine, view: NodeView) -> None:
-    image_id = engine.add_image("busybox")
-    assert view.images() == ()
-    view.refresh_images()
-    (found,) = view.images()
-    assert view.image("docker.io/library/busybox:latest") is view.image(image_id) is found
-    assert view.image("registry.example/app") is None
-
-
-def test_one_image_is_looked_at_alone(engine: FakeEngine, view: NodeView) -> None:
-    image_id = engine.add_image("docker.io/library/busybox:latest")
-    engine.calls.clear()
-    record = view.refresh_image("docker.io/library/busybox:latest")
-    assert record is not None
-    assert record == view.image("busybox")
-    assert record.id == image_id
-    assert view.refresh_image("docker.io/library/nothing:latest") is None
-    assert {method for method, _ in engine.calls} == {"inspect_image"}
-
-
-def test_an_image_is_confirmed_only_under_its_name(engine: FakeEngine, view: NodeView) -> None:
-    busybox, other = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("other"))
-    view.refresh_images()
-    record = view.confirm_image("docker.io/library/busybox:latest", busybox, since=time.monotonic_ns())
-    assert record == view.image("busybox")
-    assert view.confirm_image("docker.io/library/busybox:latest", other, since=time.monotonic_ns()) is None
-    assert view.confirm_image("docker.io/library/nothing:latest", busybox, since=time.monotonic_ns()) is None
-
-
-def test_a_slow_list_is_published_although_images_are_confirmed_all_along(engine: LateEngine, view: NodeView) -> None:
-    busybox = ImageId(engine.add_image("busybox"))
-    view.refresh_images()
-    engine.add_image("registry.example/app")
-
-    def confirmed() -> None:
-        engine.meanwhile.append(confirmed)  # during the next list, too
-        assert view.confirm_image("busybox", busybox, since=time.monotonic_ns()) is not None
-        assert view.refresh_image(engine.add_image("registry.example/late")) is not None
-
-    confirmed()
-    engine.calls.clear()
-    view.refresh_images()
-    assert [method for method, _ in engine.calls].count("list_images") == 1
-    for name in ("busybox", "registry.example/app", "registry.example/late"):
-        assert view.image(name) is not None
-
-
-def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: LateEngine, view: NodeView) -> None:
-    first, second = ImageId(engine.add_image("busybox")), ImageId(engine.add_image("second"))
-    view.refresh_images()
-    mine, other = (image for image in engine.images if image.id in {first, second})
-
-    def moved() -> None:
-        other.tags, mine.tags = other.tags + mine.tags, []
-        assert view.refresh_image("busybox") is not None
-        assert view.confirm_image("busybox", second, since=time.monotonic_ns()) is not None
-
-    engine.meanwhile.append(moved)
-    view.refresh_images()
-    found = view.image("busybox")
-    assert found is not None
-    assert found.id == second
-
-
-def test_a_look_at_one_image_is_repeated_when_a_list_begins_meanwhile(engine: LateEngine, view: NodeView) -> None:
-    """The list may have been asked for because the image is gone."""
-    reference = "docker.io/library/busybox:latest"
-    engine.add_image(reference)
-    listing = threading.Thread(target=view.refresh_images)
-    with engine.held("list_images", "") as gate:
-
-        def removed() -> None:
-            engine.remove_image(reference)
-            listing.start()
-            gate.wait_entered()
-
-        engine.after_image.append(removed)
-        assert view.refresh_image(reference) is None
-    listing.join()
-    assert view.images() == ()

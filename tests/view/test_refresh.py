@@ -90,7 +90,7 @@ def test_look_that_failed_is_repeated_whatever_was_seen_before(
 def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     engine.add_image("busybox")
     refresher.mark_images()
-    wait_until(view.images)
+    wait_until(view.images.all)
 
 
 def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:

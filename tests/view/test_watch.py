@@ -92,7 +92,7 @@ def test_what_is_there_at_the_start_is_known_to_the_first_question(engine: FakeE
     with watching(engine) as view:
         assert [record.id for record in view.sandboxes()] == [sandbox_id]
         assert [record.id for record in view.containers()] == [container_id]
-        assert len(view.images()) == 1
+        assert len(view.images.all()) == 1
     assert stranger not in calls(engine, "inspect_container")
 
 
@@ -201,11 +201,11 @@ def test_new_resources_and_names(engine: FakeEngine) -> None:
 def test_images_come_and_go(engine: FakeEngine) -> None:
     image_id = engine.publish_image("registry.example/app:v1")
     with watching(engine) as view:
-        assert view.image("registry.example/app:v1") is None
+        assert view.images.find("registry.example/app:v1") is None
         engine.pull_image("registry.example/app:v1", auth=None, progress=lambda _: None)
-        wait_until(lambda: view.image(image_id))
+        wait_until(lambda: view.images.find(image_id))
         engine.remove_image("registry.example/app:v1")
-        wait_until(lambda: view.images() == ())
+        wait_until(lambda: view.images.all() == ())
 
 
 def test_events_that_change_nothing_cost_nothing(engine: FakeEngine) -> None:
@@ -251,7 +251,7 @@ def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> Non
         engine.add_image("registry.example/app")
         engine.containers[ended].status = "exited"
         del engine.containers[gone]
-        wait_until(lambda: view.image("registry.example/app"))
+        wait_until(lambda: view.images.find("registry.example/app"))
         wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
         wait_until(lambda: not view.sandbox(ended).life.running)
         assert view.stats().compared_seconds_ago is not None
@@ -542,7 +542,7 @@ def is_true(view: NodeView, engine: FakeEngine) -> bool:
         container_id: translate.record_from_inspect(container.inspect(), previous=seen.get(container_id))
         for container_id, container in engine.containers.items()
     }
-    images = {record.id for record in view.images()} == {image.id for image in engine.images}
+    images = {record.id for record in view.images.all()} == {image.id for image in engine.images}
     return images and seen == truth
 
 

@@ -1,0 +1,39 @@
+"""An Engine that answers late."""
+
+from collections.abc import Callable
+
+from shim.engine.interface import ContainerInspect, ImageInspect, ImageSummary
+from tests.fakes.engine import FakeEngine
+
+
+class LateEngine(FakeEngine):
+    """An Engine whose answers may travel slowly: what `meanwhile` holds happens between answer and arrival."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+        self.after_image: list[Callable[[], object]] = []
+        """The same for inspects of images."""
+        self.old_answers: list[ContainerInspect] = []
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        answer = super().inspect_container(container_id)
+        if self.old_answers:
+            return self.old_answers.pop()
+        self._travel()
+        return answer
+
+    def inspect_image(self, reference: str) -> ImageInspect:
+        answer = super().inspect_image(reference)
+        if self.after_image:
+            self.after_image.pop()()
+        return answer
+
+    def list_images(self) -> list[ImageSummary]:
+        answer = super().list_images()
+        self._travel()
+        return answer
+
+    def _travel(self) -> None:
+        if self.meanwhile:
+            self.meanwhile.pop()()

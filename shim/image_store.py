@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from shim.engine.interface import EngineInfo
+from shim.engine.answers import EngineInfo
 from shim.overlay import upper_directory
 
 _KIND = "driver-type"

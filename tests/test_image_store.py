@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shim import image_store
-from shim.engine.interface import EngineInfo
+from shim.engine.answers import EngineInfo
 from shim.image_store import store_parts, store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import structlog
 
 from shim import deadline
-from shim.engine.interface import ExecInspect
+from shim.engine.answers import ExecInspect
 from shim.errors import NotFound, ShimError
 from shim.runtime import Runtime
 

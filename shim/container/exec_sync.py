@@ -6,7 +6,8 @@ from contextlib import nullcontext
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.exec_process import LOOK_SECONDS, end_process, exit_code, runs, wait_ended
-from shim.engine.interface import ExecInspect, ProcessStream
+from shim.engine.answers import ExecInspect
+from shim.engine.interface import ProcessStream
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 from shim.runtime import Runtime
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import JsonObject, PathKind
+from shim.engine.answers import PathKind
+from shim.engine.interface import JsonObject
 from shim.engine.versions import require_api
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.ids import ImageId

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
-from shim.engine.interface import HostSettings, JsonObject
+from shim.engine.answers import HostSettings
+from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, InvalidArgument
 
 SMALLEST_MEMORY = 6 << 20

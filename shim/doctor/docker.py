@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from shim.config.model import Config
 from shim.doctor.findings import Finding
+from shim.engine.answers import EngineInfo
 from shim.engine.facts import EngineFacts
-from shim.engine.interface import Engine, EngineInfo
+from shim.engine.interface import Engine
 from shim.errors import NotFound, ShimError
 
 _PAUSE_OOM_SCORE = -998

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from shim.engine.answers import PathStat
 from shim.engine.failures import Refused, asking
-from shim.engine.interface import PathStat
 from shim.engine.session import Reply, Session, Stream
 from shim.errors import ShimError
 

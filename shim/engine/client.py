@@ -11,12 +11,7 @@ import structlog
 from shim import deadline
 from shim.deadline import Scope
 from shim.engine import archive, messages
-from shim.engine.connection import ApiVersion
-from shim.engine.daemon import daemon_pid
-from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
-from shim.engine.hijack import HijackedStream, hijacked
-from shim.engine.interface import (
-    AttachOptions,
+from shim.engine.answers import (
     ContainerInspect,
     ContainerSummary,
     EngineInfo,
@@ -24,11 +19,14 @@ from shim.engine.interface import (
     ExecInspect,
     ImageInspect,
     ImageSummary,
-    JsonObject,
     PathStat,
     PullProgress,
-    RegistryAuth,
 )
+from shim.engine.connection import ApiVersion
+from shim.engine.daemon import daemon_pid
+from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
+from shim.engine.hijack import HijackedStream, hijacked
+from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
 from shim.engine.pool import Pool
 from shim.engine.session import Session
 from shim.errors import InvalidArgument, NotFound, ShimError

@@ -7,7 +7,8 @@ from pathlib import Path
 import structlog
 
 from shim.config.model import RestrictOomScoreAdj
-from shim.engine.interface import Engine, EngineInfo, Runtime
+from shim.engine.answers import EngineInfo, Runtime
+from shim.engine.interface import Engine
 
 log = structlog.get_logger(__name__)
 

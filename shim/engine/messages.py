@@ -11,9 +11,10 @@ import msgspec
 
 from shim import deadline
 from shim.crew import Crew
+from shim.engine.answers import Event, PullProgress
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.failures import asking, error_from_pull_failure
-from shim.engine.interface import Event, PullProgress, RegistryAuth
+from shim.engine.interface import RegistryAuth
 from shim.engine.session import Session, Stream
 from shim.errors import Unavailable
 

@@ -7,7 +7,7 @@ while a registry is silent. Progress is a layer that comes to another step or ha
 import re
 from dataclasses import dataclass
 
-from shim.engine.interface import PullProgress
+from shim.engine.answers import PullProgress
 
 _TO_COME = frozenset({"Pulling fs layer", "Waiting", "Downloading", "Pulling layer fs"})
 """Steps in which the registry has to deliver. The last one is what newer Engines call Downloading."""

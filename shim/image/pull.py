@@ -14,8 +14,9 @@ import structlog
 from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
+from shim.engine.answers import PullProgress
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.engine.interface import PullProgress, RegistryAuth
+from shim.engine.interface import RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets

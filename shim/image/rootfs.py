@@ -20,8 +20,9 @@ from typing import TypeVar
 import structlog
 
 from shim import deadline, labels, names
+from shim.engine.answers import PathKind, PathStat
 from shim.engine.errors import RemovalInProgress
-from shim.engine.interface import Engine, JsonObject, PathKind, PathStat
+from shim.engine.interface import Engine, JsonObject
 from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.ids import ImageId
 from shim.runtime import Runtime

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ImageInspect
+from shim.engine.answers import ImageInspect
 from shim.errors import InvalidArgument, NotFound
 from shim.image.find import find_image
 from shim.image.identity import image_from_record, pins

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
-from shim.engine.interface import HostSettings
+from shim.engine.answers import HostSettings
 from shim.samples import FileSystem, LayerUsage
 from shim.stats.network import Interface
 from shim.stats.processes import Processes

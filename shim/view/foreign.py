@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ContainerSettings, HostSettings
+from shim.engine.answers import ContainerSettings, HostSettings
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
 _MAX_ATTEMPT = 2**32 - 1

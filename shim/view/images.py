@@ -8,7 +8,8 @@ from functools import partial
 import structlog
 
 from shim import deadline, references
-from shim.engine.interface import Engine, ImageInspect, ImageSummary
+from shim.engine.answers import ImageInspect, ImageSummary
+from shim.engine.interface import Engine
 from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
 from shim.gather import gather
 from shim.ids import ImageId

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from shim import deadline
 from shim.broadcast import Subscription
-from shim.engine.interface import ContainerInspect, ContainerSummary, Engine
+from shim.engine.answers import ContainerInspect, ContainerSummary
+from shim.engine.interface import Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import SandboxId
 from shim.logs.interface import Drains

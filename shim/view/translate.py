@@ -10,7 +10,7 @@ from google.protobuf.json_format import ParseError
 
 from shim import labels, names, references
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import (
+from shim.engine.answers import (
     ContainerInspect,
     ContainerSettings,
     ContainerSummary,

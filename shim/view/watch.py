@@ -15,7 +15,8 @@ from functools import partial
 import structlog
 
 from shim import deadline, names
-from shim.engine.interface import ContainerSummary, Engine, Event
+from shim.engine.answers import ContainerSummary, Event
+from shim.engine.interface import Engine
 from shim.errors import ShimError
 from shim.gather import gather
 from shim.view.node import NodeView

@@ -7,7 +7,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.container.actual import actual_resources
-from shim.engine.interface import HostSettings
+from shim.engine.answers import HostSettings
 from shim.runtime import Runtime
 from shim.samples import Place
 from shim.view.records import ContainerRecord

@@ -2,7 +2,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cdi import check_cdi_devices, docker_device_requests
-from shim.engine.interface import DiscoveredDevice, EngineInfo
+from shim.engine.answers import DiscoveredDevice, EngineInfo
 from shim.errors import FailedPrecondition, Unsupported
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine

@@ -9,8 +9,8 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts
 from shim.container.create import create_container
+from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
-from shim.engine.interface import ImageSettings
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX

@@ -5,7 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.container.image_volumes import MAX_OF_ONE_IMAGE
 from shim.container.status import container_status
-from shim.engine.interface import PathKind
+from shim.engine.answers import PathKind
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unsupported
 from shim.ids import ContainerId, ImageId
 from shim.runtime import Runtime

@@ -15,7 +15,7 @@ from shim.container.resources import (
     merged,
     update_fields,
 )
-from shim.engine.interface import HostSettings
+from shim.engine.answers import HostSettings
 from shim.errors import FailedPrecondition, InvalidArgument
 
 MIB, GIB = 1 << 20, 1 << 30

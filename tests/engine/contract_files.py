@@ -8,7 +8,7 @@ import pytest
 
 from shim import deadline
 from shim.deadline import Scope
-from shim.engine.interface import PathKind, PathStat
+from shim.engine.answers import PathKind, PathStat
 from shim.errors import Cancelled, NotFound
 from tests.engine.contract import UNKNOWN, Subject
 

@@ -7,7 +7,8 @@ from itertools import islice
 import pytest
 
 from shim import deadline
-from shim.engine.interface import Event, JsonObject, PullProgress
+from shim.engine.answers import Event, PullProgress
+from shim.engine.interface import JsonObject
 from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from tests.engine.contract import SECONDS, Subject
 

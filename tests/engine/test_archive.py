@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from shim.engine.answers import PathKind, PathStat
 from shim.engine.client import DockerEngine
-from shim.engine.interface import PathKind, PathStat
 from shim.errors import NotFound, ShimError, Unavailable
 from tests.fakes.http_unix import CLOSE, ScriptedServer, chunk, chunked, response
 

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from shim import deadline
 from shim.deadline import Scope
+from shim.engine.answers import DiscoveredDevice, EngineInfo, Runtime
 from shim.engine.client import DockerEngine
-from shim.engine.interface import DiscoveredDevice, Engine, EngineInfo, Runtime
+from shim.engine.interface import Engine
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, ShimError, Unavailable, Unsupported
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from shim.engine.answers import Runtime
 from shim.engine.facts import CAP_SYS_RESOURCE, EngineFacts, has_capability
-from shim.engine.interface import Runtime
 from tests.fakes.engine import FakeEngine
 
 

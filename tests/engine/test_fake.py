@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 
 from shim import deadline
+from shim.engine.answers import ImageSettings, PathKind
 from shim.engine.errors import RemovalInProgress
-from shim.engine.interface import ImageSettings, PathKind
 from shim.errors import DeadlineExceeded, ShimError, Unavailable
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
 from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here

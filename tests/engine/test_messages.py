@@ -11,9 +11,10 @@ import pytest
 
 from shim import deadline
 from shim.deadline import Scope
+from shim.engine.answers import Event, PullProgress
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied
-from shim.engine.interface import Event, PullProgress, RegistryAuth
+from shim.engine.interface import RegistryAuth
 from shim.engine.messages import split_reference
 from shim.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from tests.fakes.http_unix import CLOSE, HANG, SECONDS, ScriptedServer, Step, chunk, chunked, response

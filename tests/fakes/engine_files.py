@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shim.engine.interface import PathKind, PathStat
+from shim.engine.answers import PathKind, PathStat
 
 _MODES = {PathKind.FILE: 0o644, PathKind.DIRECTORY: 1 << 31, PathKind.LINK: 1 << 27, PathKind.OTHER: 1 << 25}
 _TYPES = {

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from shim.engine.interface import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress, RegistryAuth
+from shim.engine.answers import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress
+from shim.engine.interface import RegistryAuth
 from shim.errors import FailedPrecondition, NotFound
 from tests.fakes.engine_files import FakeFile
 from tests.fakes.engine_orders import Orders

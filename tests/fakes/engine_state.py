@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from shim.engine.interface import (
+from shim.engine.answers import (
     ContainerInspect,
     ContainerSettings,
     ContainerState,
@@ -16,8 +16,8 @@ from shim.engine.interface import (
     ImageInspect,
     ImageSettings,
     ImageSummary,
-    JsonObject,
 )
+from shim.engine.interface import JsonObject
 from tests.fakes.engine_files import FakeFile
 
 NEVER = "0001-01-01T00:00:00Z"

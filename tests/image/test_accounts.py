@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shim import deadline
-from shim.engine.interface import ImageSettings, PathKind
+from shim.engine.answers import ImageSettings, PathKind
 from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.accounts import FILE_LIMIT, accounts_of

@@ -7,7 +7,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config
-from shim.engine.interface import ImageSettings
+from shim.engine.answers import ImageSettings
 from shim.image.list import list_images
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shim.engine.interface import PullProgress
+from shim.engine.answers import PullProgress
 from shim.image.progress import Progress, retry_seconds
 
 

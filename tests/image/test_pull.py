@@ -15,8 +15,9 @@ from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.credentials.keyring import Keyring
 from shim.deadline import Scope
+from shim.engine.answers import ImageSettings, ImageSummary, PullProgress
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.engine.interface import ImageSettings, ImageSummary, PullProgress, RegistryAuth
+from shim.engine.interface import RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.image import pull as pull_module

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shim import deadline, labels, names
-from shim.engine.interface import PathKind
+from shim.engine.answers import PathKind
 from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, file_from_tar, look_into, remove_leftovers

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ImageSettings
+from shim.engine.answers import ImageSettings
 from shim.errors import InvalidArgument, NotFound, Unavailable
 from shim.image.list import list_images
 from shim.image.status import image_status

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import EngineInfo
-from shim.engine.interface import Runtime as OciRuntime
+from shim.engine.answers import EngineInfo
+from shim.engine.answers import Runtime as OciRuntime
 from shim.errors import FailedPrecondition, InvalidArgument, Unavailable
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shim.engine.interface import ContainerInspect, ImageInspect, ImageSummary
+from shim.engine.answers import ContainerInspect, ImageInspect, ImageSummary
 from tests.fakes.engine import FakeEngine
 
 

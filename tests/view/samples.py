@@ -10,7 +10,7 @@ import msgspec
 
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
+from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
 from shim.ids import ContainerId, ImageId, SandboxId
 from shim.names import container_name, sandbox_name
 from shim.view.looks import Moment

@@ -8,7 +8,7 @@ import pytest
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import HostSettings
+from shim.engine.answers import HostSettings
 from shim.errors import DeadlineExceeded
 from shim.logs.interface import ContainerLog
 from shim.view.changes import DELETED, STARTED, STOPPED

@@ -3,7 +3,7 @@
 import pytest
 
 from shim import deadline
-from shim.engine.interface import ImageSettings
+from shim.engine.answers import ImageSettings
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.view.images import ImageDetails, ImageIndex, name_for_people

@@ -8,7 +8,7 @@ import pytest
 
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ContainerInspect, ContainerSummary, ImageSummary
+from shim.engine.answers import ContainerInspect, ContainerSummary, ImageSummary
 from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 from tests.view.samples import ENGINES, Recording, container, life

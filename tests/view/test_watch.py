@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.interface import ContainerSummary, Event
+from shim.engine.answers import ContainerSummary, Event
 from shim.errors import NotFound, Unavailable
 from shim.view import translate
 from shim.view.availability import NOT_BUILT

@@ -1,0 +1,253 @@
+"""The shapes of what a Docker Engine answers.
+
+Answers are read tolerantly: every field has a default, unknown fields are ignored and `null` is accepted where the
+Engine writes it, since fields come and go between API 1.41 and the newest (source: the Engine API version history).
+Times stay in the Engine's RFC 3339 text; `shim.view.translate` turns them into nanoseconds.
+"""
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+
+class Answer(msgspec.Struct, frozen=True, rename="pascal"):
+    """Base of all answers: Docker spells keys in PascalCase."""
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """One OCI runtime the daemon knows; Docker spells its keys small."""
+
+    path: str = ""
+    status: dict[str, str] | None = None
+    """`org.opencontainers.runtime-spec.features` holds the runtime's features as JSON (API 1.44)."""
+
+
+class DiscoveredDevice(Answer, frozen=True):
+    """One device that a device driver of the Engine has found."""
+
+    source: str = ""
+    """The driver: `cdi`."""
+    id: str = msgspec.field(default="", name="ID")
+
+
+class EngineInfo(Answer, frozen=True):
+    """`GET /info`, as far as the shim reads it."""
+
+    id: str = msgspec.field(default="", name="ID")
+    server_version: str = ""
+    cgroup_driver: str = ""
+    """`systemd`, `cgroupfs` or `none`."""
+    cgroup_version: str = "1"
+    docker_root_dir: str = ""
+    driver: str = ""
+    driver_status: list[list[str]] | None = None
+    runtimes: dict[str, Runtime] | None = None
+    default_runtime: str = ""
+    security_options: list[str] | None = None
+    cdi_spec_dirs: list[str] | None = msgspec.field(default=None, name="CDISpecDirs")
+    """None or empty where CDI is off (API 1.44)."""
+    discovered_devices: list[DiscoveredDevice] | None = None
+    """API 1.50."""
+    live_restore_enabled: bool = False
+    warnings: list[str] | None = None
+    """What the daemon itself finds wrong with this machine, one sentence each."""
+
+
+class ContainerState(Answer, frozen=True):
+    """`State` of a container inspect."""
+
+    status: str = ""
+    """created, running, paused, restarting, removing, exited or dead."""
+    running: bool = False
+    oom_killed: bool = msgspec.field(default=False, name="OOMKilled")
+    pid: int = 0
+    exit_code: int = 0
+    error: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+class ContainerSettings(Answer, frozen=True):
+    """`Config` of a container inspect."""
+
+    image: str = ""
+    user: str = ""
+    """Name or uid, perhaps with `:group`; the image's where none was given."""
+    labels: dict[str, str] | None = None
+    stop_signal: str = ""
+
+
+class LogSettings(Answer, frozen=True):
+    """`HostConfig.LogConfig` of a container inspect."""
+
+    type: str = ""
+    """The logging driver."""
+
+
+class HostSettings(Answer, frozen=True):
+    """`HostConfig` of a container inspect."""
+
+    network_mode: str = ""
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    runtime: str = ""
+    cgroup_parent: str = ""
+    cpu_period: int = 0
+    cpu_quota: int = 0
+    cpu_shares: int = 0
+    cpuset_cpus: str = ""
+    cpuset_mems: str = ""
+    memory: int = 0
+    memory_swap: int = 0
+    oom_score_adj: int = 0
+    pids_limit: int | None = None
+    log_config: LogSettings = LogSettings()
+    group_add: list[str] | None = None
+    init: bool | None = None
+    """None where whoever made the container left it to the daemon."""
+
+
+class ContainerInspect(Answer, frozen=True):
+    """`GET /containers/{id}/json`."""
+
+    id: str
+    name: str = ""
+    """With the leading slash Docker puts there."""
+    created: str = ""
+    image: str = ""
+    """The image id."""
+    state: ContainerState = ContainerState()
+    config: ContainerSettings = ContainerSettings()
+    host_config: HostSettings = HostSettings()
+    mount_label: str = ""
+    """SELinux label of the files it may use; empty where SELinux does not confine it."""
+    log_path: str = ""
+    """Empty until the container is started, and for other drivers than `json-file`."""
+    resolv_conf_path: str = ""
+
+
+class ContainerSummary(Answer, frozen=True):
+    """One row of `GET /containers/json`."""
+
+    id: str
+    names: list[str] | None = None
+    """Each with the leading slash Docker puts there."""
+    image_id: str = msgspec.field(default="", name="ImageID")
+    created: int = 0
+    """Seconds since the epoch."""
+    state: str = ""
+    labels: dict[str, str] | None = None
+
+
+class ImageSettings(Answer, frozen=True):
+    """`Config` of an image inspect."""
+
+    user: str = ""
+    labels: dict[str, str] | None = None
+    entrypoint: list[str] | None = None
+    cmd: list[str] | None = None
+    stop_signal: str = ""
+    env: list[str] | None = None
+    exposed_ports: dict[str, Any] | None = None
+    volumes: dict[str, Any] | None = None
+    working_dir: str = ""
+
+
+class RootFs(Answer, frozen=True):
+    """`RootFS` of an image inspect."""
+
+    type: str = ""
+    layers: list[str] | None = None
+    """Digests of the layers, uncompressed."""
+
+
+class ImageInspect(Answer, frozen=True):
+    """`GET /images/{ref}/json`."""
+
+    id: str
+    repo_tags: list[str] | None = None
+    repo_digests: list[str] | None = None
+    size: int = 0
+    config: ImageSettings | None = None
+    created: str | None = None
+    """RFC 3339; none for an image that does not say so."""
+    architecture: str = ""
+    variant: str = ""
+    os: str = ""
+    root_fs: RootFs = msgspec.field(default=RootFs(), name="RootFS")
+
+
+class ImageSummary(Answer, frozen=True):
+    """One row of `GET /images/json`."""
+
+    id: str
+    repo_tags: list[str] | None = None
+    repo_digests: list[str] | None = None
+    size: int = 0
+    labels: dict[str, str] | None = None
+
+
+class ExecInspect(Answer, frozen=True):
+    """`GET /exec/{id}/json`."""
+
+    running: bool = False
+    exit_code: int | None = None
+    pid: int = 0
+    """In the pid namespace of the daemon; 0 until the process runs."""
+
+
+class PathKind(Enum):
+    """What there is at a path."""
+
+    FILE = "a regular file"
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    OTHER = "neither a file nor a directory"
+    """A FIFO, socket or device."""
+
+
+class PathStat(msgspec.Struct, frozen=True, rename="camel"):
+    """What `HEAD /containers/{id}/archive` tells of a path, in the header `X-Docker-Container-Path-Stat`."""
+
+    size: int = 0
+    """Bytes of a regular file."""
+    mode: int = 0
+    """Go's `os.FileMode`."""
+    link_target: str = ""
+    """Of a symbolic link: where it leads in the end, absolute, never out of the container's root file system."""
+
+    @property
+    def kind(self) -> PathKind:
+        """What it is."""
+        return _KINDS.get(self.mode & _MODE_TYPE, PathKind.OTHER)
+
+
+_MODE_TYPE = 0x8F280000
+"""Directory, symlink, device, named pipe, socket, character device, irregular."""
+_KINDS = {0: PathKind.FILE, 1 << 31: PathKind.DIRECTORY, 1 << 27: PathKind.LINK}
+
+
+class Actor(Answer, frozen=True):
+    """Whom an event is about."""
+
+    id: str = msgspec.field(default="", name="ID")
+    attributes: dict[str, str] | None = None
+
+
+class Event(Answer, frozen=True):
+    """One message of `GET /events`. Only `Type`, `Action` and `Actor` are read: API 1.52 dropped the rest."""
+
+    type: str = ""
+    action: str = ""
+    actor: Actor = Actor()
+    time_nano: int = msgspec.field(default=0, name="timeNano")
+
+
+class PullProgress(msgspec.Struct, frozen=True):
+    """One message of a pull's progress stream."""
+
+    id: str = ""
+    """The layer, where the message is about one."""
+    status: str = ""
+    progress_detail: dict[str, Any] | None = msgspec.field(default=None, name="progressDetail")

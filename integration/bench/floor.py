@@ -24,6 +24,7 @@ from shim.cni.capabilities import capability_args, cni_args
 from shim.config.model import Config
 from shim.container import spec as container_spec
 from shim.container.resources import update_fields
+from shim.container.seccomp import seccomp_of_daemon
 from shim.container.users import DockerUser
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
@@ -55,6 +56,7 @@ class Floor:
         self._bed = bed
         self._docker = DirectDocker(bed.engine.socket, version=bed.engine.api.api_version)
         self._oom_score_adj = _oom_score_adj(bed)
+        self._seccomp = seccomp_of_daemon(bed.engine.api.info()["SecurityOptions"])
         self._resolv_conf = bed.home / "floor/resolv.conf"
         self._resolv_conf.write_bytes(Path("/etc/resolv.conf").read_bytes())
 
@@ -106,7 +108,7 @@ class Floor:
             runtime="",
             oom_score_adj=self._oom_score_adj,
             docker_log=docker_log(Config()),
-            daemon_seccomp="builtin",
+            daemon_seccomp=self._seccomp,
             oci_annotations={},
         )
         return sandbox_spec.pause_body(config, around)
@@ -129,7 +131,7 @@ class Floor:
             recursive_read_only=False,
             image_mounts={},
             docker_log=docker_log(Config()),
-            daemon_seccomp="builtin",
+            daemon_seccomp=self._seccomp,
             oci_annotations={},
             target_id="",
         )

@@ -12,6 +12,7 @@ from integration.cri import container_config, pod_config
 from integration.image.conftest import Publish
 from integration.image.proxy import Proxy
 from integration.node.registry import Registry
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 POD = pod_config("local-images")
@@ -19,7 +20,12 @@ POD = pod_config("local-images")
 
 def is_told(served: Served, name: str) -> bool:
     """Whether ImageStatus knows the image; the kubelet pulls it else."""
-    return served.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=name))).HasField("image")
+    return bool(image_id(served, name))
+
+
+def image_id(served: Served, name: str) -> str:
+    """Give the id of the image of this name, empty when there is none."""
+    return served.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=name))).image.id
 
 
 def test_a_tag_is_usable_at_once(served: Served, images: Images) -> None:
@@ -38,10 +44,10 @@ def test_a_tag_is_usable_at_once(served: Served, images: Images) -> None:
 
 def test_a_loaded_image_is_usable_at_once(served: Served, images: Images) -> None:
     sandbox = served.cri.run(POD)
-    image_id = images.load("local/loaded:1", {"Labels": {"loaded": "just now"}})
+    loaded = images.load("local/loaded:1", {"Labels": {"loaded": "just now"}})
     assert is_told(served, "local/loaded:1")
     container = served.cri.create(sandbox, container_config("loaded", image="local/loaded:1"), pod=POD)
-    assert served.cri.container_status(container).image_id == image_id
+    assert served.cri.container_status(container).image_id == loaded
     served.clear()
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image="local/loaded:1")))
 
@@ -72,7 +78,7 @@ def build(served: Served, dockerfile: str, *, tag: str) -> None:
 def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
     lost = images.load("local/lost:1", {"Labels": {"lost": "yes"}})
     served.engine.api.tag(images.busybox, "local/lost", "1")
-    assert is_told(served, "local/lost:1")
+    wait_until(lambda: image_id(served, "local/lost:1") == image_id(served, images.busybox))
     listed = served.cri.images.ListImages(pb.ListImagesRequest()).images
     assert len({image.id for image in listed}) == len(listed)
     assert [image.id for image in listed] == sorted(image.id for image in listed)
@@ -86,15 +92,15 @@ def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
 
 
 def test_an_image_in_use_is_kept_and_by_whom_is_told(served: Served, images: Images) -> None:
-    image_id = images.load("local/used:1", {"Labels": {"used": "yes"}})
+    used = images.load("local/used:1", {"Labels": {"used": "yes"}})
     sandbox = served.cri.run(POD)
     container = served.cri.create(sandbox, container_config("user", image="local/used:1"), pod=POD)
     with pytest.raises(grpc.RpcError, match=rf"in use by container user \({container[:12]}\)") as refused:
-        served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+        served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=used)))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert is_told(served, "local/used:1")
     served.clear()
-    served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=image_id)))
+    served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=used)))
     assert not is_told(served, "local/used:1")
 
 

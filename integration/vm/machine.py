@@ -34,7 +34,7 @@ _QEMU = Bundle(
 _MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p", "overlay"),
-    *("crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4"),
+    *("crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4", "loop"),
 )
 """In the order in which they need each other."""
 

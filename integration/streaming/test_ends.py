@@ -52,10 +52,10 @@ def test_a_server_that_stops_ends_its_sessions(
 
 @pytest.mark.parametrize("command", ["sleep {}", "yes {}"], ids=["silent", "in full flow"])
 def test_docker_that_dies_fails_its_sessions(
-    kubectl: Kubectl, served: Served, new_pod: Callable[[], None], marker: str, command: str
+    kubectl: Kubectl, kubelet: Kubelet, served: Served, new_pod: Callable[[], None], marker: str, command: str
 ) -> None:
     # To look at everything anew, a server may keep more threads and connections than before; what leaks, leaks each
-    # time.
+    # time. So there is as much to be looked at after each death.
     before = Leftovers(threads=0, descriptors=0)
     for _ in range(DEATHS):
         new_pod()
@@ -63,6 +63,7 @@ def test_docker_that_dies_fails_its_sessions(
         wait_until(lambda: processes(marker))
         killed_and_started(served, client)
         wait_until(lambda: not processes(marker))
+        kubelet.remove_all()
         after = Leftovers.of(served)
         if after <= before:
             return

@@ -20,6 +20,10 @@ class Leftovers:
         process = Path(f"/proc/{served.server.daemon.pid}")
         return cls(*(len(list((process / kind).iterdir())) for kind in ("task", "fd")))
 
+    def most(self, other: Self) -> Self:
+        """The higher of each count."""
+        return type(self)(max(self.threads, other.threads), max(self.descriptors, other.descriptors))
+
     def __le__(self, other: Self) -> bool:
         return self.threads <= other.threads and self.descriptors <= other.descriptors
 

@@ -12,7 +12,7 @@ from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers, processes
 from integration.waiting import wait_until
 
-DEATHS = 5
+DEATHS = 8
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_a_server_that_stops_ends_its_sessions(
 def test_docker_that_dies_fails_its_sessions(
     kubectl: Kubectl, kubelet: Kubelet, served: Served, new_pod: Callable[[], None], marker: str, command: str
 ) -> None:
-    # To look at everything anew, a server may keep more threads and connections than before; what leaks, leaks each
-    # time. So there is as much to be looked at after each death.
-    before = Leftovers(threads=0, descriptors=0)
+    # After each death there is as much to be looked at anew, but a server may keep a few more threads and connections
+    # for it than the last time. What leaks, leaks each time, and is more than there ever was.
+    most = Leftovers(threads=0, descriptors=0)
     for _ in range(DEATHS):
         new_pod()
         client = kubectl.begin("exec", "-i", "lone", "--", *command.format(marker).split())
@@ -65,9 +65,9 @@ def test_docker_that_dies_fails_its_sessions(
         wait_until(lambda: not processes(marker))
         kubelet.remove_all()
         after = Leftovers.of(served)
-        if after <= before:
+        if after <= most:
             return
-        before = after
+        most = most.most(after)
     pytest.fail(f"each of {DEATHS} deaths left something behind")
 
 

@@ -209,6 +209,12 @@ def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
         assert pod.dialled(80).recv(1) == b"x"
 
 
+def join_connections() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "port-forward":
+            thread.join(SECONDS)
+
+
 def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "MAX_CONNECTIONS", 1)
     with forwarding() as (client, pod, _):
@@ -221,6 +227,7 @@ def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pyte
         client.send(first[0], fin=True)
         pod.dialled(80).close()
         client.read_until_ended(*first)
+        join_connections()  # it counts until its thread has nothing more to do
         third, _ = pair(client, 82, request=2)
         client.send(third, b"z")
 

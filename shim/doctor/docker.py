@@ -8,9 +8,8 @@ from shim.engine.answers import EngineInfo
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.errors import NotFound, ShimError
+from shim.sandbox.spec import OOM_SCORE_ADJ
 
-_PAUSE_OOM_SCORE = -998
-"""What the pause container of a pod asks for."""
 _USERNS = "name=userns"
 """How a daemon tells that its containers have a user namespace, unless they say otherwise as pods do."""
 
@@ -60,8 +59,8 @@ def _live_restore(info: EngineInfo) -> Finding:
 
 def _oom_scores(engine: Engine, config: Config) -> Finding:
     facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
-    lowest = facts.possible_oom_score_adj(_PAUSE_OOM_SCORE)
-    if lowest <= _PAUSE_OOM_SCORE:
+    lowest = facts.possible_oom_score_adj(OOM_SCORE_ADJ)
+    if lowest <= OOM_SCORE_ADJ:
         return Finding("ok", "oom scores", "as Kubernetes asks for them")
     text = f"Docker cannot go below {lowest} here, so critical pods are not spared when memory runs out"
     return Finding("warn", "oom scores", text, "give dockerd CAP_SYS_RESOURCE; pods run all the same")

@@ -56,18 +56,25 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
                 "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
             )
             _apply(rt, record, wanted=wanted, body=body, writes=writes)
-            _check_kept(rt, record, linux, body=body)
+            updated = _looked_at(rt, record.id)
+            if body:
+                check_kept(updated.host, linux, body=body, field=FIELD)
             rollback.commit()
-    rt.view.refresh_container(record.id)
 
 
 def _current(rt: Runtime, container_id: str) -> ContainerRecord:
     """Look at the container as it is: one whose end is held back for its output has ended."""
+    record = _looked_at(rt, container_id)
+    if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
+        raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
+    return record
+
+
+def _looked_at(rt: Runtime, container_id: str) -> ContainerRecord:
+    """Have the view look at Docker's container, and give what it has found."""
     record = rt.view.refresh_container(container_id)
     if not isinstance(record, ContainerRecord):
         raise NotFound(f"no container has the id {container_id}")
-    if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
-        raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
     return record
 
 
@@ -118,11 +125,6 @@ def _apply(
     # Last, since Docker writes again what it knows of.
     if not write_all(writes):
         raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
-
-
-def _check_kept(rt: Runtime, record: ContainerRecord, linux: pb.LinuxContainerResources, *, body: JsonObject) -> None:
-    if body:
-        check_kept(rt.engine.inspect_container(record.id).host_config, linux, body=body, field=FIELD)
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:

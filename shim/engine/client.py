@@ -53,6 +53,8 @@ class DockerEngine:
         self._timeout = request_timeout or None
         self._pool = Pool(path)
         self._session = Session(self._pool, timeout=self._timeout)
+        self._daemon_pid = 0
+        """The last one found."""
 
     @property
     def api_version(self) -> ApiVersion:
@@ -74,7 +76,8 @@ class DockerEngine:
 
     def daemon_pid(self) -> int:
         """See `Engine`."""
-        return daemon_pid(self._pool.path)
+        self._daemon_pid = daemon_pid(self._pool.path, likely=self._daemon_pid)
+        return self._daemon_pid
 
     def create_container(self, *, name: str, body: JsonObject) -> str:
         """See `Engine`."""

@@ -11,16 +11,19 @@ _ACCEPTS_CONNECTIONS = 0x10000
 _UCRED = struct.Struct("3i")
 
 
-def daemon_pid(path: str, *, proc: Path = PROC) -> int:
+def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
     """Pid of the process behind the unix socket at `path`, 0 where it cannot be seen from this pid namespace.
 
     The kernel names the process that called `listen`. With socket activation (Debian's docker.socket) that is pid 1,
-    so then the daemon is the other process that holds the same listening socket.
+    so then the daemon is the other process that holds the same listening socket. `likely` is the pid found before: if
+    it still is the one, the other processes of the machine are not looked through.
     """
     listener = _listener_pid(path)
     if listener != 1:
         return listener
     held = {f"socket:[{inode}]" for inode in _listening_inodes(path, proc)}
+    if likely > 1 and _holds(proc / str(likely), held):
+        return likely
     others = (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and entry.name != "1")
     return next((pid for pid in others if _holds(proc / str(pid), held)), listener)
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -176,13 +177,13 @@ class Parts(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Walk:
-    container_id: str
-    """Of a part, its name."""
-    upper: Path
+    name: str
+    """Of the container or of the part, for people and to find it again."""
     under_way: Generator[None, None, Sum]
-    is_part: bool = False
+    finish: Callable[["_Walk", Sum | None], None]
+    """Takes what was found; None when the directory could not be read."""
     cost: float = 0.0
     """Seconds of CPU time so far."""
 
@@ -215,6 +216,8 @@ class LayerMeter:
         self._look = look
         self._walks: deque[_Walk] = deque()
         self._due: dict[str, float] = {}
+        self._has_part = False
+        """Whether one of the walks is of a part."""
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
         self._scope = deadline.Scope()
@@ -248,7 +251,7 @@ class LayerMeter:
                 self._begin_due()
         except ShimError as error:
             log.debug("no layer is measured", error=error)
-        if not any(walk.is_part for walk in self._walks):
+        if not self._has_part:
             self._begin_part()
         until = time.monotonic() + self._look
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
@@ -258,7 +261,7 @@ class LayerMeter:
         now = time.monotonic()
         records = {str(record.id): record for record in running_containers(self._rt)}
         self._due = {key: due for key, due in self._due.items() if key in records}
-        under_way = {walk.container_id for walk in self._walks}
+        under_way = {walk.name for walk in self._walks}
         for key in records.keys() - under_way:
             if self._due.get(key, now) > now:
                 continue
@@ -266,16 +269,19 @@ class LayerMeter:
             if upper is not None:
                 # What has no figure at all goes first.
                 begin = self._walks.append if key in self._due else self._walks.appendleft
-                begin(_Walk(key, upper, walk(upper)))
+                begin(_Walk(key, walk(upper), partial(self._finish_layer, upper)))
             # Unless it says otherwise at its end, also when it fails or cannot be found.
             self._due[key] = now + PERIOD
 
     def _begin_part(self) -> None:
+        if self._parts is None:
+            return
         with deadline.entered(self._scope):
-            part = self._parts.next_part() if self._parts is not None else None
+            part = self._parts.next_part()
+        self._has_part = part is not None
         if part is not None:
             name, top = part
-            self._walks.append(_Walk(name, top, walk(top), is_part=True))
+            self._walks.append(_Walk(name, walk(top), partial(self._finish_part, self._parts)))
 
     def _advance(self, turn: _Walk) -> None:
         """Go on with one walk for its turn; one that is not done is put behind the others."""
@@ -294,30 +300,29 @@ class LayerMeter:
         try:
             next(turn.under_way)
         except StopIteration as end:
-            total: Sum = end.value
+            total: Sum | None = end.value
         except OSError as error:
-            log.debug("a layer cannot be measured", of=turn.container_id, error=error)
-            if turn.is_part:
-                self._finish(turn, Sum(0, 0))
-            return False
+            log.debug("a layer cannot be measured", of=turn.name, error=error)
+            total = None
         else:
             return True
         finally:
             turn.cost += time.thread_time() - began
-        self._finish(turn, total)
+        turn.finish(turn, total)
         return False
 
-    def _finish(self, turn: _Walk, total: Sum) -> None:
-        if turn.is_part:
-            if self._parts is not None:
-                self._parts.note(turn.container_id, total)
-            self._begin_part()
+    def _finish_layer(self, upper: Path, turn: _Walk, total: Sum | None) -> None:
+        if total is None:
             return
-        self._rt.samples.layers[turn.container_id] = LayerUsage(
+        self._rt.samples.layers[turn.name] = LayerUsage(
             at=time.time_ns(),
             used_bytes=total.used_bytes,
             inodes=total.inodes,
-            store=os.fsencode(turn.upper.parents[2]).decode(errors="replace"),
-            file_system=file_system_of(turn.upper),
+            store=os.fsencode(upper.parents[2]).decode(errors="replace"),
+            file_system=file_system_of(upper),
         )
-        self._due[turn.container_id] = time.monotonic() + max(PERIOD, _REST * turn.cost)
+        self._due[turn.name] = time.monotonic() + max(PERIOD, _REST * turn.cost)
+
+    def _finish_part(self, parts: Parts, turn: _Walk, total: Sum | None) -> None:
+        parts.note(turn.name, total or Sum(0, 0))
+        self._begin_part()

@@ -63,3 +63,19 @@ def test_a_daemon_that_is_init_itself_is_found(tmp_path: Path) -> None:
 
         assert daemon_pid(str(tmp_path / "d.sock")) == 1
         assert daemon_pid(str(tmp_path / "other.sock")) == os.getpid()
+
+
+@pytest.mark.usefixtures("activated")
+@pytest.mark.parametrize("held_by", ["77", "88"])
+def test_the_daemon_of_before_is_looked_at_first(tmp_path: Path, held_by: str) -> None:
+    """Of two processes that hold the socket, as between fork and exec, the one known is taken while it still does."""
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/unix").write_text("head\n0: 00000002 00000000 00010000 0001 01 4711 /run/docker.sock\n")
+    for pid in ("77", "88"):
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        (tmp_path / pid / "fd/3").symlink_to("socket:[4711]")
+
+    assert daemon_pid("/run/docker.sock", likely=int(held_by), proc=tmp_path) == int(held_by)
+    (tmp_path / held_by / "fd/3").unlink()
+    (other,) = {"77", "88"} - {held_by}
+    assert daemon_pid("/run/docker.sock", likely=int(held_by), proc=tmp_path) == int(other)

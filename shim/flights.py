@@ -17,7 +17,9 @@ T = TypeVar("T")
 class Flights(Generic[T]):
     """One thread for each piece of work under way; what has been done is not remembered. Thread-safe.
 
-    The work does not run in the thread of the caller who came first: that one may leave while others wait on.
+    The caller who came first does the work himself if he has no deadline: to have another thread do it, and to be woken
+    at its end, takes 0.2 ms. When he leaves while others wait on, his thread goes on for them; nobody misses it, since
+    he is gone. One with a deadline may have work of his own to do when it has passed, so another thread does the work.
     """
 
     def __init__(self) -> None:
@@ -32,21 +34,33 @@ class Flights(Generic[T]):
         a scope of its own, without a deadline, which is cancelled when the last caller has left. The key may hold
         secrets: it is never shown.
         """
-        flight = self._board(key, work)
+        flight, is_first = self._board(key, work)
+        if is_first and deadline.current().remaining() is None:
+            return self._fly_here(key, flight, what)
+        if is_first:
+            self._crew.run(partial(contextvars.copy_context().run, self._fly, key, flight))
         try:
             return self._wait_landed(flight, what)
         finally:
             self._leave(key, flight)
 
-    def _board(self, key: Hashable, work: Callable[[], T]) -> "_Flight[T]":
+    def _board(self, key: Hashable, work: Callable[[], T]) -> "tuple[_Flight[T], bool]":
+        """Give the flight, and whether it is a new one, which the caller has to see off."""
         with self._changed:
             flight = self._under_way.get(key)
+            is_first = flight is None
             if flight is None:
                 flight = self._under_way[key] = _Flight(work)
-                context = contextvars.copy_context()
-                self._crew.run(partial(context.run, self._fly, key, flight))
             flight.passengers += 1
-            return flight
+            return flight, is_first
+
+    def _fly_here(self, key: Hashable, flight: "_Flight[T]", what: str) -> T:
+        """Do the work in this thread; a caller who leaves before the end is not counted any more."""
+        scope = deadline.current()
+        with scope.on_cancel(partial(self._leave, key, flight)):
+            self._fly(key, flight)
+        scope.check(what)
+        return flight.outcome()
 
     def _fly(self, key: Hashable, flight: "_Flight[T]") -> None:
         flight.fly()

@@ -42,8 +42,8 @@ class Caller(Scope):
 
     __slots__ = ("waits",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, seconds: float | None = 10 * SECONDS) -> None:
+        super().__init__(seconds=seconds)
         self.waits = threading.Event()
 
     @contextmanager
@@ -134,8 +134,37 @@ def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
     assert not work.cancelled
 
 
-def test_the_last_who_leaves_cancels_the_work(crowd: Crowd) -> None:
-    work, leaving = Work(), [Caller(), Caller()]
+def test_one_without_a_deadline_does_the_work_himself(flights: Flights[int]) -> None:
+    assert flights.join("k", threading.get_ident, what="w") == threading.get_ident()
+    with deadline.bound(SECONDS):
+        assert flights.join("k", threading.get_ident, what="w") != threading.get_ident()
+
+
+def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) -> None:
+    work, leaving = Work(), Caller(seconds=None)
+    first = crowd.join(work, caller=leaving)
+    assert work.started.wait(SECONDS)
+    second = crowd.join(work)
+    leaving.cancel()
+    work.go_on.set()
+    assert second.result(SECONDS) == "done"
+    with pytest.raises(Cancelled, match="the work"):
+        first.result(SECONDS)
+    assert work.runs == 1
+    assert not work.cancelled
+
+
+def test_one_who_is_gone_before_he_has_begun_cancels_the_work(flights: Flights[str]) -> None:
+    work, gone = Work(), Scope()
+    gone.cancel()
+    with deadline.entered(gone), pytest.raises(Cancelled, match="the work"):
+        flights.join("k", work, what="the work")
+    assert work.cancelled
+
+
+@pytest.mark.parametrize("seconds", [None, 10 * SECONDS])
+def test_the_last_who_leaves_cancels_the_work(crowd: Crowd, seconds: float | None) -> None:
+    work, leaving = Work(), [Caller(seconds=seconds), Caller(seconds=seconds)]
     callers = [crowd.join(work, caller=caller) for caller in leaving]
     for scope in leaving:
         scope.cancel()

@@ -67,7 +67,7 @@ def test_all_who_ask_at_the_same_time_share_one_look(rt: Runtime, engine: FakeEn
 
 
 def test_one_who_leaves_does_not_take_the_look_from_the_others(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
-    scope = deadline.Scope()
+    scope = deadline.Scope(seconds=60)
 
     def leaving() -> object:
         with deadline.entered(scope):

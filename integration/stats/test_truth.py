@@ -19,7 +19,7 @@ from integration.stats.asking import (
     wait_file,
     wait_pass,
 )
-from integration.stats.truth import Course, Disk, anonymous_memory, cached, group_of
+from integration.stats.truth import Course, Disk, anonymous_memory, anonymous_of, cached, group_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.samples import METRICS_INTERVAL, SECOND
@@ -83,6 +83,9 @@ def test_the_working_set_is_not_the_page_cache(
     wait_until(lambda: anonymous_memory([first]) >= 100 * MIB, seconds=60)
     assert cached(tmp_path / "data") == pytest.approx(200 * MIB, rel=0.01)
     assert anonymous_memory([first]) == pytest.approx(100 * MIB, rel=0.01)
+    group = group_of(served, container, "memory")
+    for each in (group, group.parent):
+        wait_until(lambda each=each: anonymous_of(each) == pytest.approx(100 * MIB, rel=0.01))  # type: ignore[misc]
 
     for memory in (stats(served, container).memory, pod_stats(served, pod).linux.memory):
         assert memory.rss_bytes.value == pytest.approx(100 * MIB, rel=NEAR)

@@ -22,7 +22,7 @@ define timed
 endef
 
 help: ## show this table
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  ARGS=... is passed on to pytest, the server or the benchmark; PYTHON=... makes .venv"
 
 venv: .venv/.installed ## make or update .venv with pydockershim and its tools

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,7 +54,12 @@ def main() -> int:
     """Serve, and drive the pod or wait for the end."""
     parser = argparse.ArgumentParser(prog="python -m integration.demo", description=__doc__)
     parser.add_argument("--serve", action="store_true", help="stay in the foreground, for crictl and the kubelet")
-    return _serve() if parser.parse_args().serve else _demo()
+    given, flags = parser.parse_known_args()
+    if given.serve:
+        return _serve(flags)
+    if flags:
+        parser.error(f"the demo takes no flags of the server: {' '.join(flags)}")
+    return _demo()
 
 
 def _demo() -> int:
@@ -90,17 +95,17 @@ def _left_behind(pod: str, home: Path) -> list[str]:
     return [f"container {row['Id']}" for row in found] + [str(path) for path in (*leases, *files, *pins)]
 
 
-def _serve() -> int:
+def _serve(flags: Sequence[str]) -> int:
     endpoint = "unix:///run/cri-dockerd.sock"
     print(
         f"\nServing the CRI on {endpoint}. In another terminal:\n"
         f"  crictl --runtime-endpoint {endpoint} info\n"
-        f"  crictl --runtime-endpoint {endpoint} runp pod.json\n"
+        f"  crictl --runtime-endpoint {endpoint} pods\n"
         f"  kubelet --container-runtime-endpoint={endpoint} ...\n"
         "Ctrl-C ends it.\n",
         flush=True,
     )
-    return run_foreground([sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint={endpoint}"])
+    return run_foreground([sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint={endpoint}", *flags])
 
 
 def _drive(cri: Cri, home: Path) -> str:

@@ -23,10 +23,13 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 """Wrong flags or settings; starting again would not help, so the unit does not."""
 
+_VERSION = ("--version", "--buildinfo")
+_WITHOUT_COMMAND = {*_VERSION, "--help"}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; an expected failure is one line on standard error."""
-    given = _parser().parse_args(arguments)
+    given = _parser().parse_args(_with_command(sys.argv[1:] if arguments is None else arguments))
     try:
         command: Callable[[argparse.Namespace], int] = given.command
         code = command(given)
@@ -40,6 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
+
+
+def _with_command(words: Sequence[str]) -> Sequence[str]:
+    """Let flags alone serve: cri-dockerd has no commands, and its unit files name none."""
+    flags_alone = words and words[0].startswith("--") and words[0] not in _WITHOUT_COMMAND
+    return ["serve", *words] if flags_alone else words
 
 
 def _failed(error: ShimError, code: int) -> int:
@@ -116,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,  # keeps the lines of --version
         allow_abbrev=False,
     )
-    parser.add_argument("--version", "--buildinfo", action="version", version=_versions())
+    parser.add_argument(*_VERSION, action="version", version=_versions())
     commands = parser.add_subparsers(required=True, metavar="command")
     serve = commands.add_parser("serve", help="serve the CRI in the foreground", allow_abbrev=False)
     serve.set_defaults(command=_serve)
@@ -140,7 +149,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     settings = parser.add_argument_group("settings")
     for field in fields().values():
         names = [field.flag, *(alias for alias, name in legacy.ALIASES.items() if name == field.name)]
-        words = f"{field.doc} Default: {show.text(field.default) or 'empty'}."
+        words = f"{field.doc} Give {field.accepted}. Default: {show.text(field.default) or 'empty'}."
         settings.add_argument(*names, dest=field.name, metavar="VALUE", help=words.replace("%", "%%"))
     old = parser.add_argument_group("flags of cri-dockerd that are accepted and change nothing")
     for entry in legacy.LEGACY:

@@ -52,6 +52,7 @@ def test_every_setting_is_a_flag_with_its_documentation(capsys: pytest.CaptureFi
     for field in fields().values():
         assert f"{field.flag} VALUE" in shown
         assert field.doc.split(";")[0].split("-")[0] in shown
+        assert f"Give {field.accepted.split('-')[0]}" in shown
     for entry in LEGACY:
         assert entry.flag in shown
 
@@ -87,7 +88,23 @@ def test_wrong_settings_are_one_line_and_exit_code_2(
     assert line.startswith(f"pydockershim: error: {message}")
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--nope"], [], ["fly"], ["config", "--log=info"]])
+@pytest.mark.parametrize("flag", ["--hairpin-mode=hairpin-veth", "--config=/nowhere/x.toml"])
+def test_flags_alone_serve_as_with_cri_dockerd(flag: str, tmp_path: Path) -> None:
+    script = (
+        "import sys, shim.daemon as daemon\n"
+        "daemon.serve = lambda config: not print(config.container_runtime_endpoint)\n"
+        "from shim.cli import main\n"
+        "sys.exit(main())"
+    )
+    (tmp_path / "x.toml").write_text("")
+    flags = ["--container-runtime-endpoint", "fd://", "--network-plugin=cni", flag.replace("/nowhere", str(tmp_path))]
+
+    served = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True, text=True, check=True)
+
+    assert served.stdout.splitlines()[-1] == "fd://"
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--nope"], ["--nope"], [], ["fly"], ["config", "--log=info"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

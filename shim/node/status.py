@@ -61,6 +61,7 @@ def _runtime_handlers(rt: Runtime) -> list[pb.RuntimeHandler]:
 
 def _verbose(rt: Runtime) -> dict[str, Any]:
     return {
+        "sandboxImage": rt.config.pod_infra_container_image,  # kubeadm compares it with the one it would use
         "version": shim.__version__,
         "config": msgspec.to_builtins(rt.config, enc_hook=str),
         "view": rt.view.stats(),

@@ -52,6 +52,7 @@ def test_only_what_works_is_advertised(rt: Runtime) -> None:
 
 def test_verbose_tells_settings_and_view(rt: Runtime) -> None:
     told = json.loads(status(rt, verbose=True).info["config"])
+    assert told["sandboxImage"] == rt.config.pod_infra_container_image
     assert told["config"]["root_directory"] == str(rt.config.root_directory)
     assert told["view"]["containers"] == 0
     assert told["corruptCheckpoints"] == []

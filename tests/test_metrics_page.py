@@ -1,0 +1,36 @@
+"""docs/metrics.md says which metrics there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shim import telemetry
+from shim.stats.descriptors import CONTAINER, NETWORK
+from shim.stats.metric import ContainerMetric, PodMetric
+
+PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+PODS, SERVER = PAGE.split("\n## ")[1:]
+
+
+def rows(part: str) -> list[str]:
+    return re.findall(r"^\| `(\w+)` \|", part, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("metric", [*CONTAINER, *NETWORK], ids=lambda metric: metric.name)
+def test_a_metric_of_pods_has_its_row(metric: ContainerMetric | PodMetric) -> None:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+
+    assert f"| `{metric.name}` | {labels} | {metric.help} |\n" in PODS
+
+
+def test_there_is_no_row_of_what_is_no_metric() -> None:
+    assert rows(PODS) == [metric.name for metric in (*CONTAINER, *NETWORK)]
+
+
+def test_the_metrics_of_the_server_have_their_rows() -> None:
+    named = re.findall(r"(Counter)?(?:MetricFamily)?\(\s*\"(pydockershim_\w+)\"", Path(telemetry.__file__).read_text())
+    durations = {f"{name}_seconds" for name, _ in telemetry._NAMES.values()}
+    families = {f"{name}_total" if kind else name for kind, name in named if f"{name}_seconds" not in durations}
+
+    assert set(rows(SERVER)) == durations | families

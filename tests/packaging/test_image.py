@@ -28,6 +28,13 @@ def test_nothing_is_mounted_into_what_the_node_shares() -> None:
     assert not [path for path in MOUNTS if any(above in real(path).parents for above in shared)]
 
 
+def test_a_stop_has_more_time_than_the_grace_period() -> None:
+    found = re.search(r"--stop-timeout (\d+)", TEXT)
+
+    assert found
+    assert int(found[1]) > Config().shutdown_grace
+
+
 def test_each_place_is_the_same_inside() -> None:
     assert all(mount.split(":")[0] == mount.split(":")[1] for mount in MOUNTS.values())
 

@@ -18,7 +18,7 @@ from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import sample
 from tests.cgroup.trees import group_v2
 from tests.pods import ready_pod, running
-from tests.stats.kernel import pod_with_container, without_docker
+from tests.stats.placed import pod_with_container, without_docker
 from tests.stats.walks import finished, total
 from tests.waits import SECONDS, wait_until
 

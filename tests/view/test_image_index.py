@@ -6,7 +6,7 @@ from shim import deadline
 from shim.engine.answers import ImageSettings
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
-from shim.view.images import ImageDetails, ImageIndex, name_for_people
+from shim.view.image_index import ImageDetails, ImageIndex, name_for_people
 from shim.view.records import ImageRecord
 from tests.fakes.engine import FakeEngine
 

@@ -1,6 +1,7 @@
-"""CNI configurations for the tests."""
+"""CNI configurations for the tests, and what plugins make of the node."""
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,3 +32,8 @@ def bridge(
 def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
     """A configuration list as text."""
     return json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": list(plugins)})
+
+
+def nat_rules() -> str:
+    """All NAT rules of the node."""
+    return subprocess.run(["iptables", "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout

@@ -12,12 +12,11 @@ from pathlib import Path
 import structlog
 
 from shim import __version__, log
+from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
 from shim.config.load import DEFAULT_FILE, Loaded, load
 from shim.errors import InvalidArgument, ShimError
-
-CRI_VERSION = "v1"
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -19,6 +19,7 @@ from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
+from tests.clock import Clock
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 
@@ -54,6 +55,12 @@ def config(tmp_path: Path) -> Config:
         cni_cache_dir=tmp_path / "cni-cache",
         cni_plugin_timeout=10.0,
     )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock of the test's own."""
+    return Clock()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 import threading
 from pathlib import Path
 
@@ -10,11 +9,8 @@ import pytest
 
 from shim import disk
 from shim.errors import ResourceExhausted, ShimError
+from tests.facts import mode_of
 from tests.mounts import small_tmpfs
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,9 @@
 import pytest
 
 from shim.samples import INTERVAL, SECOND, CpuHistory, LayerUsage, Point, Samples, Shelf
+from tests.clock import Clock
 
 BORN = 1000 * SECOND
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def history(*points: tuple[float, float]) -> CpuHistory:
@@ -79,7 +72,7 @@ def test_what_is_gone_is_forgotten() -> None:
 
 
 def test_an_answer_is_given_while_it_is_fresh() -> None:
-    clock = Clock()
+    clock = Clock(0)
     shelf = Shelf[str](freshness=10, clock=clock)
     assert shelf.get("a") is None
 
@@ -91,7 +84,7 @@ def test_an_answer_is_given_while_it_is_fresh() -> None:
 
 
 def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
-    clock = Clock()
+    clock = Clock(0)
     shelf = Shelf[str](freshness=INTERVAL, clock=clock)
     wanted = [shelf.wanted]
     shelf.ask()

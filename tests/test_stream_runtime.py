@@ -25,7 +25,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import created, ready_pod, running
 from tests.streaming.client import SECONDS, SpdyClient, session_of, task
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 V4 = "v4.channel.k8s.io"
 

@@ -144,22 +144,27 @@ def images(laps: tuple[Sequence[Lap], Sequence[Lap]], *, present: int, lists: Se
 def image_bars(images: Images) -> list[Bar]:
     """Compare pulls and the list with what is promised."""
     limits = {pair.name: pair.limit or 0.0 for pair in IMAGE_PAIRS}
-    pulls = [_bar(pull.name, unit="x floor", limit=limits[pull.name], value=pull.of_medians) for pull in images.pulls]
+    pulls = [bar_of(pull.name, unit="x floor", limit=limits[pull.name], value=pull.of_medians) for pull in images.pulls]
     name = f"ListImages, {images.present} images"
-    return [*pulls, _bar(name, unit="ms", limit=LIST_IMAGES_LIMIT_MS, value=images.list_ms)]
+    return [*pulls, bar_of(name, unit="ms", limit=LIST_IMAGES_LIMIT_MS, value=images.list_ms)]
 
 
 def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Bar]:
     """Compare with what is promised: time in every phase, and the most memory that was seen."""
     limits = {pair.name: pair.limit for pair in PAIRS}
     made = [
-        _bar(f"{ratio.name}, {present(each.pods)}", unit="x floor", limit=limit, value=ratio.of_medians)
+        bar_of(f"{ratio.name}, {present(each.pods)}", unit="x floor", limit=limit, value=ratio.of_medians)
         for each in phases
         for ratio in each.ratios
         if (limit := limits[ratio.name]) is not None
     ]
     most = max(footprints, key=lambda taken: taken.rss_mib)
-    return [*made, _bar(f"server RSS, {most.when}", unit="MiB", limit=RSS_LIMIT_MIB, value=most.rss_mib)]
+    return [*made, bar_of(f"server RSS, {most.when}", unit="MiB", limit=RSS_LIMIT_MIB, value=most.rss_mib)]
+
+
+def bar_of(name: str, *, unit: str, limit: float, value: float) -> Bar:
+    """Compare one value with what is promised."""
+    return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
 
 
 def present(pods: int) -> str:
@@ -171,10 +176,6 @@ def ranked(values: Iterable[float], share: float) -> float:
     """The least value that this share of all, 0 to 1, does not exceed (nearest rank): one that was measured."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def _bar(name: str, *, unit: str, limit: float, value: float) -> Bar:
-    return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
 
 
 def _calls(side: str, laps: Sequence[Lap]) -> list[Call]:

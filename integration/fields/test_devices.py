@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import Kubelet, Pod, failure, secured
+from integration.pods.kubelet import Kubelet, Pod, refusal, secured
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -45,12 +45,6 @@ def rights(kubelet: Kubelet, container: str, path: str) -> str:
     said = {"r": kubelet.inside(container, f": <{path}"), "w": kubelet.inside(container, f": >>{path}")}
     assert all(ALLOWED in words or DENIED in words for words in said.values()), said
     return "".join(right for right, words in said.items() if ALLOWED in words)
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as raised:
-        call()
-    return failure(raised)
 
 
 # --- host devices -----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Images as volumes of containers: `config.mounts` with an image."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from integration.conftest import Served
 from integration.node import images as node_images
 from integration.node.images import File, Image
-from integration.pods.kubelet import Kubelet, Pod, failure, wait_image, wait_no_image
+from integration.pods.kubelet import Kubelet, Pod, refusal, wait_image, wait_no_image
 from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
@@ -68,12 +68,6 @@ def told(mount: pb.Mount, model: Model) -> pb.Mount:
     copy.CopyFrom(mount)
     copy.image.image_ref = model.id
     return copy
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as raised:
-        call()
-    return failure(raised)
 
 
 def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, served: Served) -> None:

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from integration.conftest import Images, Served
-from integration.pods.kubelet import Kubelet, Pod, failure, secured, wait_image
+from integration.pods.kubelet import Kubelet, Pod, refusal, secured, wait_image
 from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
@@ -23,12 +23,6 @@ OLD = "20.10"
 
 def bound(path: Path, at: str = "/data", **fields: Any) -> pb.Mount:
     return pb.Mount(host_path=str(path), container_path=at, **fields)
-
-
-def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.RpcError) as raised:
-        call()
-    return failure(raised)
 
 
 # --- host paths -------------------------------------------------------------------------------------------

@@ -8,17 +8,13 @@ import grpc
 import pytest
 
 from integration.conftest import Served
+from integration.networks import nat_rules
 from integration.node.box import NODE_ADDRESSES
 from integration.pods.kubelet import Kubelet, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 NODE_ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
-
-
-def rules() -> str:
-    """All NAT rules of the node."""
-    return subprocess.run(["iptables", "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
 
 
 def asked(port: int) -> bytes:
@@ -71,15 +67,15 @@ def test_a_host_port_is_mapped_for_its_protocol_and_address(
 ) -> None:
     kubelet.pod(port_mappings=[mapping])
 
-    assert rule in rules()
+    assert rule in nat_rules()
 
 
 def test_a_port_without_host_port_maps_nothing(kubelet: Kubelet) -> None:
-    before = rules().count("--dport")
+    before = nat_rules().count("--dport")
 
     kubelet.pod(port_mappings=[pb.PortMapping(container_port=80), pb.PortMapping(container_port=80)])
 
-    assert rules().count("--dport") == before
+    assert nat_rules().count("--dport") == before
 
 
 def test_one_port_may_be_mapped_for_two_protocols(kubelet: Kubelet) -> None:
@@ -88,7 +84,7 @@ def test_one_port_may_be_mapped_for_two_protocols(kubelet: Kubelet) -> None:
     kubelet.pod(port_mappings=ports)
 
     assert {"-p tcp -m tcp --dport 15358", "-p udp -m udp --dport 15358"} == {
-        rule for rule in ("-p tcp -m tcp --dport 15358", "-p udp -m udp --dport 15358") if rule in rules()
+        rule for rule in ("-p tcp -m tcp --dport 15358", "-p udp -m udp --dport 15358") if rule in nat_rules()
     }
 
 

@@ -8,15 +8,10 @@ import grpc
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status
+from integration.pods.kubelet import Kubelet, failure, in_context, pid_of, proc_status
 from shim.api.v1 import api_pb2 as pb
 
 Profile = pb.SecurityProfile
-
-
-def in_context(**fields: Any) -> dict[str, Any]:
-    context = pb.LinuxSandboxSecurityContext(**fields)
-    return {"linux": pb.LinuxPodSandboxConfig(security_context=context)}
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from shim.image.pull import pull_image
 from shim.image.remove import remove_image
 from shim.image.status import image_status
 from shim.runtime import Runtime
-from shim.stats.disk import Sum, walk
 from shim.stats.images import StoreMeter
+from tests.stats.walks import total
 
 SECONDS = 30.0
 MIB = 1024 * 1024
@@ -550,16 +550,6 @@ def measured(rt: Runtime) -> pb.FilesystemUsage:
         meter.note(name, total(top))
     (usage,) = image_fs_info(rt).image_filesystems
     return usage
-
-
-def total(top: Path) -> Sum:
-    walking = walk(top)
-    while True:
-        try:
-            next(walking)
-        except StopIteration as end:
-            found: Sum = end.value
-            return found
 
 
 def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:

@@ -4,6 +4,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+PIECE = 16 << 10
+"""Bytes after which Docker cuts a line."""
+COUNT = "i=0; while [ $i -lt {lines} ]; do echo $i; [ $((i % 100)) = 0 ] && sleep 0.02; i=$((i+1)); done"
+"""A script for the shell that counts up in so many lines; slow enough to be interrupted."""
+LINES = 10_000
+"""An ordinary number of these."""
+
 _LINE = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z) (stdout|stderr) ([PF]) ([^\n]*)\n")
 
 
@@ -52,5 +59,5 @@ def with_rotated(path: Path) -> list[Line]:
 
 
 def numbers(lines: list[Line]) -> list[int]:
-    """The numbers that NUMBERED containers count up."""
+    """The numbers that COUNT has written."""
     return [int(line.content.split()[0]) for line in lines]

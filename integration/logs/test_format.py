@@ -6,11 +6,9 @@ import grpc
 import pytest
 
 from integration.logs.conftest import Logged
-from integration.logs.crilog import output, read
+from integration.logs.crilog import PIECE, output, read
 from integration.pods.kubelet import failure
 from shim.api.v1 import api_pb2 as pb
-
-PIECE = 16 << 10
 
 
 def test_a_line_is_there_as_soon_as_the_container_has_exited(logged: Logged) -> None:

@@ -3,8 +3,7 @@
 import hashlib
 
 from integration.logs.conftest import Logged, on_drivers
-from integration.logs.crilog import output, read
-from integration.logs.test_format import PIECE
+from integration.logs.crilog import PIECE, output, read
 
 DOCKER_COPY = {"docker_log_max_size": "4m", "docker_log_max_file": 2}
 """Room for all that is written at once here."""

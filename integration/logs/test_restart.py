@@ -7,8 +7,7 @@ import threading
 from pathlib import Path
 
 from integration.logs.conftest import EXITED, Logged, on_drivers
-from integration.logs.crilog import numbers, output, read, so_far, with_rotated
-from integration.logs.test_rotation import COUNT, LINES
+from integration.logs.crilog import COUNT, LINES, numbers, output, read, so_far, with_rotated
 from integration.waiting import wait_until
 
 _never = threading.Event()

@@ -7,11 +7,8 @@ from itertools import count
 import grpc
 
 from integration.logs.conftest import EXITED, Logged, on_drivers
-from integration.logs.crilog import numbers, read, so_far, with_rotated
+from integration.logs.crilog import COUNT, LINES, numbers, read, so_far, with_rotated
 from integration.waiting import wait_until
-
-LINES = 10_000
-COUNT = "i=0; while [ $i -lt {lines} ]; do echo $i; [ $((i % 100)) = 0 ] && sleep 0.02; i=$((i+1)); done"
 
 
 def test_a_new_file_is_there_when_reopen_returns(own: Logged) -> None:

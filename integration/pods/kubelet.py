@@ -1,6 +1,7 @@
 """What a kubelet does with pods, as far as the tests need it."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,12 @@ def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
     return {"linux": pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**fields))}
 
 
+def in_context(**fields: Any) -> dict[str, Any]:
+    """The field `linux` of a pod with a security context."""
+    context = pb.LinuxSandboxSecurityContext(**fields)
+    return {"linux": pb.LinuxPodSandboxConfig(security_context=context)}
+
+
 def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
     """Let a container have these namespaces: `pid`, `ipc` and so on."""
     return secured(namespace_options=pb.NamespaceOption(**options))["linux"]
@@ -117,3 +124,10 @@ def failure(raised: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCod
     """Code and message of an RPC that failed."""
     error: Any = raised.value
     return error.code(), error.details()
+
+
+def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    """Code and message with which a call fails."""
+    with pytest.raises(grpc.RpcError) as raised:
+        call()
+    return failure(raised)

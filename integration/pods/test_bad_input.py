@@ -8,7 +8,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import Cri, container_config, pod_config
-from integration.pods.kubelet import Pod, failure, secured
+from integration.pods.kubelet import Pod, failure, in_context, secured
 from shim.api.v1 import api_pb2 as pb
 
 Code = grpc.StatusCode
@@ -43,11 +43,6 @@ def refused(call: Callable[[], object], *, field: str, code: grpc.StatusCode = C
 
 
 # --- pods -------------------------------------------------------------------------------------------------
-
-
-def in_context(**fields: Any) -> dict[str, pb.LinuxPodSandboxConfig]:
-    context = pb.LinuxSandboxSecurityContext(**fields)
-    return {"linux": pb.LinuxPodSandboxConfig(security_context=context)}
 
 
 def port(**fields: Any) -> pb.PortMapping:

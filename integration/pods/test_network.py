@@ -13,7 +13,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK, NAMESPACE
-from integration.networks import BRIDGE, bridge, conflist
+from integration.networks import BRIDGE, bridge, conflist, nat_rules
 from integration.node.box import NODE_ADDRESSES, OUTSIDE, Node
 from integration.node.engine import remove_link
 from integration.pods.kubelet import Kubelet, Pod
@@ -132,11 +132,6 @@ def test_the_second_family_first_when_the_plugin_says_so(kubelet: Kubelet, serve
 # --- capabilities -----------------------------------------------------------------------------------------
 
 
-def rules() -> str:
-    """All NAT rules of the node."""
-    return subprocess.run(["iptables", "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
-
-
 def fetch_from_outside(node: Node, address: str, port: int) -> str:
     """Read the page from another host."""
     argv = ["nsenter", f"--net={OUTSIDE}", str(node.busybox), "wget", "-q", "-O", "-", f"http://{address}:{port}/"]
@@ -150,9 +145,9 @@ def test_a_host_port_is_open_while_the_pod_runs(kubelet: Kubelet, node: Node) ->
 
     assert fetch(NODE_ADDRESS, 18080) == PAGE
     assert fetch_from_outside(node, NODE_ADDRESS, 18080) == PAGE
-    assert "--dport 18080" in rules()
+    assert "--dport 18080" in nat_rules()
     kubelet.cri.stop(pod.id)
-    assert "18080" not in rules()
+    assert "18080" not in nat_rules()
 
 
 def test_a_host_port_of_one_address_is_open_there_only(kubelet: Kubelet) -> None:
@@ -162,15 +157,15 @@ def test_a_host_port_of_one_address_is_open_there_only(kubelet: Kubelet) -> None
 
     assert fetch(NODE_ADDRESS, 18081) == PAGE
     assert fetch("127.0.0.1", 18081) == ""
-    assert "9090" not in rules()
+    assert "9090" not in nat_rules()
 
 
 def test_a_host_network_pod_maps_nothing(kubelet: Kubelet) -> None:
-    before = rules()
+    before = nat_rules()
 
     kubelet.pod(port_mappings=[pb.PortMapping(container_port=8080, host_port=18082)], linux=HOST_NETWORK)
 
-    assert rules() == before
+    assert nat_rules() == before
 
 
 def test_bandwidth_annotations_shape_the_interface(kubelet: Kubelet, served: Served) -> None:
@@ -281,7 +276,7 @@ def test_del_runs_with_the_configuration_of_the_add(kubelet: Kubelet, served: Se
         kubelet.cri.stop(pod.id)
 
     assert reservations(served, "short-lived") == {}
-    assert "18084" not in rules()
+    assert "18084" not in nat_rules()
 
 
 def test_the_result_is_in_the_cache_that_other_tools_read(kubelet: Kubelet, served: Served) -> None:

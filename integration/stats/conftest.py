@@ -5,20 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import Images, Served
 from integration.node.box import Node
+from integration.pods.conftest import kubelet
 from integration.pods.kubelet import Kubelet, Pod, unused_name
 from integration.stats.asking import MIB
 from integration.stats.truth import Disk, mounted_disk
 from shim.api.v1 import api_pb2 as pb
 
-
-@pytest.fixture
-def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
-    """Make pods on the shared server; they are removed at the end of the test."""
-    made = Kubelet(served.cri, images.busybox)
-    yield made
-    made.remove_all()
+__all__ = ("disk", "kubelet", "own_pod")
 
 
 @pytest.fixture

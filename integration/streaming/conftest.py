@@ -10,8 +10,11 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.node.box import Node
+from integration.pods.conftest import kubelet
 from integration.pods.kubelet import Kubelet, Pod
 from integration.streaming.api_server import ApiServer
+
+__all__ = ("SECONDS", "Kubectl", "api_server", "kubectl", "kubelet", "pod")
 
 SECONDS = 60.0
 
@@ -72,14 +75,6 @@ def kubectl(request: pytest.FixtureRequest, node: Node, api_server: ApiServer, t
     if program is None:
         pytest.skip(node.newer_kubectl_missing)
     return Kubectl(program, api_server, tmp_path)
-
-
-@pytest.fixture
-def kubelet(served: Served, images: Images) -> Iterator[Kubelet]:
-    """Make pods on the shared server; they are removed at the end of the test."""
-    made = Kubelet(served.cri, images.busybox)
-    yield made
-    made.remove_all()
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ Such a runtime may do anything for them (sandboxed runtimes take settings from t
 units), so none is passed that no setting names.
 """
 
-import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.connection import ApiVersion
 from shim.engine.versions import require_api
 from shim.runtime import Runtime
+from shim.wildcard import expression_from_wildcard
 
 ANNOTATIONS_API = (1, 43)
 """First Engine API that passes annotations on; older ones drop them without a word."""
@@ -29,13 +28,8 @@ def container_annotations(rt: Runtime, config: pb.ContainerConfig, *, pod: pb.Po
 
 
 def _passed(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:
-    expressions = [_pattern(pattern) for pattern in patterns]
+    expressions = [expression_from_wildcard(pattern) for pattern in patterns]
     passed = {key: text for key, text in annotations.items() if any(one.fullmatch(key) for one in expressions)}
     for key in sorted(passed):
         require_api(have, needs=ANNOTATIONS_API, what=f"config.annotations {key!r} for the OCI runtime")
     return passed
-
-
-@lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")))

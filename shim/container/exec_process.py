@@ -1,4 +1,4 @@
-"""The process of an exec: how it ended, and its end by force. Docker has no call for either of the latter."""
+"""The process of an exec: how it ended, the wait for that, and its end by force. Docker can only tell the first."""
 
 import os
 import select

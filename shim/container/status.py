@@ -11,7 +11,7 @@ from shim.container.signals import cri_signal
 from shim.container.users import container_user
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
-from shim.view.images import name_for_people
+from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord
 
 

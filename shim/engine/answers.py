@@ -141,7 +141,7 @@ class ContainerSummary(Answer, frozen=True):
 
 
 class ImageSettings(Answer, frozen=True):
-    """`Config` of an image inspect."""
+    """`Config` of an image inspect. A verbose ImageStatus shows all of it, by the names of Docker."""
 
     user: str = ""
     labels: dict[str, str] | None = None

@@ -180,6 +180,11 @@ class Connection:
             self._socket.close()
 
 
+def text_from_version(version: ApiVersion) -> str:
+    """Write a version as in Docker's URLs, without the `v`."""
+    return f"{version[0]}.{version[1]}"
+
+
 def connect(path: str, *, scope: Scope) -> Connection:
     """Connect to the unix socket at `path`."""
     left = scope.remaining()

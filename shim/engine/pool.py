@@ -9,7 +9,7 @@ import msgspec
 
 from shim import __version__
 from shim.deadline import Scope
-from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect
+from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect, text_from_version
 from shim.engine.failures import refusal_message
 from shim.errors import FailedPrecondition
 
@@ -147,11 +147,6 @@ def choose_version(newest: str, *, minimum: str) -> ApiVersion:
             f"at most {text_from_version(NEWEST)} is known here"
         )
     return min(theirs, NEWEST)
-
-
-def text_from_version(version: ApiVersion) -> str:
-    """Write a version as in Docker's URLs, without the `v`."""
-    return f"{version[0]}.{version[1]}"
 
 
 def _version_from_text(text: str) -> ApiVersion:

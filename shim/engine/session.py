@@ -12,10 +12,10 @@ import requests
 
 from shim import deadline
 from shim.deadline import Scope
-from shim.engine.connection import Connection, ConnectionLost
+from shim.engine.connection import Connection, ConnectionLost, text_from_version
 from shim.engine.failures import Refused, is_about_version, refusal_message
 from shim.engine.http1 import Head
-from shim.engine.pool import OLDEST, USER_AGENT, Pool, text_from_version
+from shim.engine.pool import OLDEST, USER_AGENT, Pool
 
 Params = Mapping[str, Any]
 

@@ -1,6 +1,6 @@
 """What the Engine is too old for. The one place that words it."""
 
-from shim.engine.connection import ApiVersion
+from shim.engine.connection import ApiVersion, text_from_version
 from shim.errors import Unsupported
 
 FIRST_ENGINE = {
@@ -28,8 +28,5 @@ def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
 
 def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
     """`needs Docker Engine 25.0 (API 1.44), this one speaks 1.41`."""
-    return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {_text(needs)}), this one speaks {_text(have)}"
-
-
-def _text(version: ApiVersion) -> str:
-    return f"{version[0]}.{version[1]}"
+    least, speaks = text_from_version(needs), text_from_version(have)
+    return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {least}), this one speaks {speaks}"

@@ -5,14 +5,13 @@ ContainerStatus.image_id. The kubelet compares these to know which images are in
 (cri-api 1.36); the only other spelling is ContainerStatus.image_ref, shown to people as `imageID` of a pod.
 """
 
-import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
+from shim.wildcard import expression_from_wildcard
 
 _MAX_UID = 2**63 - 1
 """Image.uid is an int64."""
@@ -48,7 +47,7 @@ def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
     name.
     """
     pause = rt.view.images.find(rt.config.pod_infra_container_image)
-    patterns = [_pattern(text) for text in rt.config.pinned_images]
+    patterns = [expression_from_wildcard(text) for text in rt.config.pinned_images]
 
     def is_pinned(record: ImageRecord) -> bool:
         if pause is not None and record.id == pause.id:
@@ -61,12 +60,6 @@ def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
         )
 
     return is_pinned
-
-
-@lru_cache(maxsize=256)
-def _pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern in which `*` alone is special; `fnmatch` would take the brackets of an IPv6 address, too."""
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")))
 
 
 def _spellings(name: str) -> Iterator[str]:

@@ -1,10 +1,8 @@
 """Version."""
 
+from shim.api.v1 import CRI_VERSION
 from shim.api.v1 import api_pb2 as pb
 from shim.runtime import Runtime
-
-CRI_VERSION = "v1"
-"""What the kubelet insists on."""
 
 KUBELET_API_VERSION = "0.1.0"
 """Of the request message, the same for all runtimes."""

@@ -15,7 +15,7 @@ from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
 from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
-from shim.view.images import name_for_people
+from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord, SandboxRecord
 
 POD = "POD"

@@ -9,7 +9,7 @@ from shim.flights import Departures
 from shim.ids import ImageId
 from shim.view import translate
 from shim.view.availability import Availability
-from shim.view.images import ImageDetails, ImageIndex
+from shim.view.image_index import ImageDetails, ImageIndex
 from shim.view.looks import Looks
 from shim.view.records import ImageRecord
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from shim.view.images import ImageIndex
+from shim.view.image_index import ImageIndex
 
 _STEP = 1_000_000
 """Ns by which the two clocks differ when somebody sets one; read one after the other they do by far less."""

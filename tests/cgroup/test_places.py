@@ -15,20 +15,10 @@ from shim.cgroup.places import (
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
 from shim.errors import NotFound
+from tests.cgroup.trees import MOUNTINFO_V1, MOUNTINFO_V2, POD_V1, POD_V2
 
 ID = "c" * 64
-V1 = """\
-24 1 0:21 / /proc rw - proc proc rw
-30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
-31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
-32 30 0:28 / /sys/fs/cgroup/memory rw,nosuid shared:10 - cgroup cgroup rw,memory
-33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:11 - cgroup cgroup rw,cpu,cpuacct
-34 30 0:30 / /sys/fs/cgroup/pids rw,nosuid shared:12 - cgroup cgroup rw,pids
-35 30 0:27 / /elsewhere rw,nosuid - cgroup2 cgroup2 rw
-"""
-V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
-POD = "/kubepods/burstable/pod1"
-SLICE = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
+POD, SLICE = f"/{POD_V1}", f"/{POD_V2}"
 
 
 def proc(path: str, *, unified: str) -> str:
@@ -46,7 +36,7 @@ def proc(path: str, *, unified: str) -> str:
 )
 def test_version_2(text: str, path: str) -> None:
     groups = belonging_to(groups_from_proc(text), ID)
-    mounts = mounts_from_mountinfo(V2)
+    mounts = mounts_from_mountinfo(MOUNTINFO_V2)
 
     assert group_at(groups, mounts) == GroupV2(f"/sys/fs/cgroup{path}")
     assert group_at(above(groups), mounts) == GroupV2(f"/sys/fs/cgroup{Path(path).parent}")
@@ -64,7 +54,7 @@ def test_version_2(text: str, path: str) -> None:
 def test_hybrid(unified: str, expected: str) -> None:
     groups = belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=unified)), ID)
 
-    assert group_at(groups, mounts_from_mountinfo(V1)) == GroupV1(
+    assert group_at(groups, mounts_from_mountinfo(MOUNTINFO_V1)) == GroupV1(
         cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
         cpuacct=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
         memory_directory=f"/sys/fs/cgroup/memory{POD}/{ID}",
@@ -77,7 +67,7 @@ def test_hybrid(unified: str, expected: str) -> None:
 
 def test_the_pod_of_a_hybrid_machine() -> None:
     groups = above(belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=f"{POD}/{ID}")), ID))
-    pod = group_at(groups, mounts_from_mountinfo(V1))
+    pod = group_at(groups, mounts_from_mountinfo(MOUNTINFO_V1))
 
     assert isinstance(pod, GroupV1)
     assert (pod.memory_directory, pod.unified) == (f"/sys/fs/cgroup/memory{POD}", f"/sys/fs/cgroup/unified{POD}")
@@ -105,7 +95,7 @@ def test_a_tree_of_which_a_part_is_mounted(root: str, group: str, expected: str)
 
 def test_where_nothing_counts_memory() -> None:
     with pytest.raises(NotFound, match="no cgroup tree that counts memory"):
-        group_at({"pids": "/"}, mounts_from_mountinfo(V1))
+        group_at({"pids": "/"}, mounts_from_mountinfo(MOUNTINFO_V1))
 
 
 def test_a_process_that_has_ended() -> None:
@@ -122,7 +112,7 @@ def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_ow
 ) -> None:
     of_process(f"9:pids:/\n4:memory:{POD}/{ID}/init.scope\n2:cpu,cpuacct:{POD}/{ID}\n0::/\n", monkeypatch)
 
-    assert own_group(7, name=ID, mounts=mounts_from_mountinfo(V1)) == GroupV1(
+    assert own_group(7, name=ID, mounts=mounts_from_mountinfo(MOUNTINFO_V1)) == GroupV1(
         cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
         cpuacct=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
         memory_directory=f"/sys/fs/cgroup/memory{POD}/{ID}",
@@ -142,4 +132,4 @@ def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.Monk
     of_process(text, monkeypatch)
 
     with pytest.raises(NotFound, match=f"process 7 is in no control group of container {ID}"):
-        own_group(7, name=ID, mounts=mounts_from_mountinfo(V1))
+        own_group(7, name=ID, mounts=mounts_from_mountinfo(MOUNTINFO_V1))

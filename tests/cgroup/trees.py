@@ -1,4 +1,4 @@
-"""Groups over the files in tests/cgroup/data: a pod's, and that of its container."""
+"""Control groups: those in the files in tests/cgroup/data, a pod's and its container's, and others to be written."""
 
 from pathlib import Path
 
@@ -9,6 +9,19 @@ from shim.cgroup.v2 import GroupV2
 DATA = Path(__file__).parent / "data"
 POD_V1 = "kubepods/burstable/pod11111111"
 POD_V2 = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111.slice"
+MOUNTINFO_V1 = """\
+24 1 0:21 / /proc rw - proc proc rw
+30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
+31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
+32 30 0:28 / /sys/fs/cgroup/memory rw,nosuid shared:10 - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:11 - cgroup cgroup rw,cpu,cpuacct
+34 30 0:30 / /sys/fs/cgroup/pids rw,nosuid shared:12 - cgroup cgroup rw,pids
+35 30 0:27 / /elsewhere rw,nosuid - cgroup2 cgroup2 rw
+"""
+MOUNTINFO_V2 = (
+    "30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+)
+"""/proc/self/mountinfo of a machine with version 1, with the hierarchy of version 2 beside it, and with version 2."""
 
 
 def group_v1(path: str = f"{POD_V1}/cccccccccccc", *, root: Path = DATA / "v1") -> GroupV1:
@@ -25,10 +38,6 @@ def group_v1(path: str = f"{POD_V1}/cccccccccccc", *, root: Path = DATA / "v1") 
 
 def group_v2(path: str = f"{POD_V2}/docker-cccccccccccc.scope", *, root: Path = DATA / "v2") -> GroupV2:
     return GroupV2(f"{root}/{path}")
-
-
-def container_groups() -> list[Group]:
-    return [group_v1(), group_v2()]
 
 
 def pod_group(container: Group) -> Group:

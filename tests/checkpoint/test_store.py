@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from shim.checkpoint.store import CheckpointStore, decode, encode
 from shim.errors import InvalidArgument, ResourceExhausted, ShimError
 from shim.gather import gather
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, HOST_NETWORK, ID, RELEASED, numbered
+from tests.facts import mode_of
 from tests.mounts import small_tmpfs
 
 GOOD = encode(CONNECTED)
@@ -35,10 +35,6 @@ SAMPLES = {
     "released": RELEASED,
     "host network": HOST_NETWORK,
 }
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def enveloped(data: object, *, version: object = 1) -> bytes:

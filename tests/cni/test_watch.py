@@ -15,6 +15,7 @@ from structlog.typing import EventDict, WrappedLogger
 from shim.cni.watch import NOT_READY, ConfDirectory, NetworkStatus
 from shim.errors import FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
+from tests.facts import open_descriptors
 
 SOON = 1.0
 """Seconds within which a change must take effect."""
@@ -321,10 +322,6 @@ def test_what_changes_nothing_is_not_logged(ready: ConfDirectory, directory: Pat
     assert lines.wait_next() == f"network new of {directory}/00.conflist"
     ready.stop()
     assert lines.waiting == 0
-
-
-def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_stop_ends_the_thread_and_may_be_repeated(ready: ConfDirectory) -> None:

@@ -12,6 +12,7 @@ from shim.runtime import Runtime
 from shim.samples import Place
 from shim.view.records import ContainerRecord
 from tests.cgroup.trees import new_group_v1, new_group_v2
+from tests.facts import own_score
 from tests.pods import created, ready_pod, running
 
 MIB = 1 << 20
@@ -42,10 +43,6 @@ def v2(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -
     group = new_group_v2(root, record.id, **files)
     rt.samples.places[record.id] = Place(os.getpid(), group, group)
     return actual_resources(rt, record)
-
-
-def own_score() -> int:
-    return int(Path("/proc/self/oom_score_adj").read_text())
 
 
 def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_an_image_is_looked_into_once(rt: Runtime, engine: FakeEngine, model: Im
     volumes = *(volume(sub_path="models", at=f"/{number}") for number in range(5)), volume(at="/all")
     created(rt, sandbox, "mounting", mounts=volumes)
 
-    assert [name[:17] for call, name in engine.calls if call == "create_container"] == [
+    assert [name[:17] for name in engine.calls_of("create_container")] == [
         "pydockershim-look",
         "k8s_mounting_web_",
     ]

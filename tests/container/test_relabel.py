@@ -7,6 +7,7 @@ from shim import deadline
 from shim.container import relabel as module
 from shim.container.relabel import relabel
 from shim.errors import Cancelled, FailedPrecondition
+from tests.facts import open_descriptors
 from tests.mounts import need_root
 
 LABEL = "system_u:object_r:container_file_t:s0:c1,c2"
@@ -29,10 +30,6 @@ def volume(tmp_path: Path) -> Path:
     os.mkfifo(top / "a/fifo")
     (top / b"odd\xff\n".decode(errors="surrogateescape")).touch()
     return top
-
-
-def open_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def labels(top: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 
 @pytest.mark.parametrize("container_id", ["f" * 64, "0f0e8e1c-3c7c-4a6c-8a38-6f5b3f9b7f0b"])

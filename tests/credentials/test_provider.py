@@ -17,6 +17,7 @@ from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings
 from shim.deadline import Scope
 from shim.errors import Cancelled
+from tests.clock import Clock
 from tests.credentials.programs import Programs, response
 
 APP = "r.example/team/app"
@@ -24,19 +25,6 @@ WEB = "r.example/team/web"
 OTHER = "other.example/app"
 LOGIN = {"r.example": ("u", "p")}
 FOUND = (("r.example", Credentials(username="u", password="p")),)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 MakeProvider = Callable[..., Provider]

@@ -16,7 +16,7 @@ from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
 from tests.view.samples import create_container, create_sandbox
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 MANY = 2000
 READS = (

@@ -12,7 +12,7 @@ from tests.cri.conftest import Serve, Served
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import container_config, pod_config
-from tests.stats.kernel import pod_with_container
+from tests.stats.placed import pod_with_container
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 
 from shim.engine.answers import Runtime
 from shim.engine.facts import CAP_SYS_RESOURCE, EngineFacts, has_capability
+from tests.facts import own_score
 from tests.fakes.engine import FakeEngine
 
 
@@ -11,12 +12,8 @@ def facts(engine: FakeEngine, restrict: str = "auto") -> EngineFacts:
     return EngineFacts(engine, restrict_oom_score_adj=restrict)  # type: ignore[arg-type]  # parametrised literals
 
 
-def own_score() -> int:
-    return int(Path("/proc/self/oom_score_adj").read_text())
-
-
 def infos(engine: FakeEngine) -> int:
-    return sum(method == "info" for method, _ in engine.calls)
+    return len(engine.calls_of("info"))
 
 
 def test_info_is_asked_once_unless_it_must_be_fresh(engine: FakeEngine) -> None:

@@ -17,7 +17,7 @@ from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
 from tests.view.samples import create_sandbox
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 Event = tuple[str, pb.ContainerEventType]
 

@@ -43,6 +43,10 @@ class Orders:
         self._connection = 0
         """Number of the connection; those of before are lost."""
 
+    def calls_of(self, method: str) -> list[str]:
+        """What the calls of `method` were about."""
+        return [subject for called, subject in self.calls if called == method]
+
     def fail_next(self, method: str, *errors: Exception) -> None:
         """Let the coming calls of `method` raise these, one each; the calls do nothing."""
         with self._changed:

@@ -28,7 +28,7 @@ def image(rt: Runtime, engine: FakeEngine) -> ImageId:
 
 
 def looks(engine: FakeEngine) -> int:
-    return sum(method == "create_container" for method, _ in engine.calls)
+    return len(engine.calls_of("create_container"))
 
 
 def test_users_groups_and_the_default_user_are_read(rt: Runtime, image: ImageId) -> None:

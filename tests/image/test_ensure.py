@@ -13,22 +13,18 @@ PAUSE = Config().pod_infra_container_image
 OTHER = "r.example/pause:9"
 
 
-def pulls(engine: FakeEngine) -> list[str]:
-    return [subject for method, subject in engine.calls if method == "pull_image"]
-
-
 def test_present(rt: Runtime, engine: FakeEngine) -> None:
     image = rt.view.images.find(PAUSE)
     assert image is not None
     assert ensure_image(rt, reference=PAUSE) == image.id
     assert ensure_image(rt, reference=image.id) == image.id
-    assert pulls(engine) == []
+    assert engine.calls_of("pull_image") == []
 
 
 def test_pulled_when_missing(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.publish_image(OTHER)
     assert ensure_image(rt, reference=OTHER) == image_id
-    assert pulls(engine) == [OTHER]
+    assert engine.calls_of("pull_image") == [OTHER]
 
 
 @pytest.mark.parametrize(

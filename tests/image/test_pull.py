@@ -85,10 +85,6 @@ def pull(rt: Runtime, name: str = APP, **auth: str) -> str:
     return pull_image(rt, image=pb.ImageSpec(image=name), auth=pb.AuthConfig(**auth) if auth else None)
 
 
-def pulls(engine: FakeEngine) -> list[str]:
-    return [subject for method, subject in engine.calls if method == "pull_image"]
-
-
 def patient(rt: Runtime, seconds: float) -> Runtime:
     return replace(rt, config=msgspec.structs.replace(rt.config, image_pull_progress_deadline=seconds))
 
@@ -266,7 +262,7 @@ def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: Talk
 def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEngine, written: str, asked: str) -> None:
     with pytest.raises(NotFound):
         pull(rt, written)
-    assert pulls(engine) == [asked]
+    assert engine.calls_of("pull_image") == [asked]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +278,7 @@ def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEn
 def test_bad_names(rt: Runtime, engine: FakeEngine, name: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         pull(rt, name)
-    assert pulls(engine) == []
+    assert engine.calls_of("pull_image") == []
 
 
 def test_credentials_reach_docker(rt: Runtime, engine: FakeEngine) -> None:
@@ -542,7 +538,7 @@ def test_two_callers_share_one_pull(rt: Runtime, engine: FakeEngine, callers: Ca
         with pytest.raises(TimeoutError):
             futures[2].result(0.1)
     assert {future.result(SECONDS) for future in futures} == {engine.registry[APP].id}
-    assert pulls(engine) == [APP]
+    assert engine.calls_of("pull_image") == [APP]
 
 
 def test_other_credentials_are_another_pull(engine: FakeEngine, callers: Callers) -> None:
@@ -552,7 +548,7 @@ def test_other_credentials_are_another_pull(engine: FakeEngine, callers: Callers
             with pytest.raises(TimeoutError):
                 future.result(0.1)
     assert len({future.result(SECONDS) for future in futures}) == 1
-    assert pulls(engine) == [APP, APP]
+    assert engine.calls_of("pull_image") == [APP, APP]
 
 
 def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
@@ -566,7 +562,7 @@ def test_one_caller_leaves(engine: FakeEngine, callers: Callers) -> None:
     assert second.result(SECONDS) == engine.registry[APP].id
     with pytest.raises(Cancelled, match=f"pull image {APP}"):
         first.result(SECONDS)
-    assert pulls(engine) == [APP]
+    assert engine.calls_of("pull_image") == [APP]
 
 
 def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Callers) -> None:

@@ -82,7 +82,7 @@ def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
         gate.wait_entered()
         engine.release(gate)
         assert [removal.result(10) for removal in removals] == [False] * 5
-    assert [call for call in engine.calls if call[0] == "remove_image"] == [("remove_image", found)]
+    assert engine.calls_of("remove_image") == [found]
 
 
 def test_removed_by_somebody_else_meanwhile(rt: Runtime, engine: FakeEngine) -> None:

@@ -18,11 +18,6 @@ def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pod" / "0.log"
-
-
-@pytest.fixture
 def counts() -> Counts:
     return Counts()
 

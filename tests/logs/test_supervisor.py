@@ -15,7 +15,7 @@ from shim.logs import process as module
 from shim.logs.interface import ContainerLog
 from shim.logs.supervisor import LogSupervisor
 from tests.logs.docker import DockerLog
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 RUN = 7
 
@@ -58,11 +58,6 @@ def docker(tmp_path: Path) -> DockerLog:
     made = DockerLog(tmp_path / "docker", max_size=20_000, max_file=3)
     made.start()
     return made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pod" / "0.log"
 
 
 @pytest.fixture

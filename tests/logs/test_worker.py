@@ -19,7 +19,7 @@ from shim.logs.protocol import MAX_PACKET, Answer, Drain, Envelope, Follow, Forg
 from shim.logs.sink import Sink
 from shim.logs.worker import Worker
 from tests.logs.docker import DockerLog
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 
 class Boss:
@@ -68,11 +68,6 @@ def docker(tmp_path: Path, driver: DockerLogDriver) -> DockerLog:
     made = DockerLog(tmp_path / "docker", driver, max_size=4000, max_file=3)
     made.directory.mkdir()
     return made
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pod" / "0.log"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shim.netns.pin import ensure_pinned
 from tests.mounts import need_root, unmount_below
 
 Pod = subprocess.Popen[bytes]
@@ -51,3 +52,11 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["mount", "--bind", "--make-private", parent, parent], check=True)
     yield parent / "netns"
     unmount_below(parent)
+
+
+@pytest.fixture
+def pinned(directory: Path, pod: Pod) -> Path:
+    """The namespace of that process, pinned."""
+    path = directory / "cri-1"
+    ensure_pinned(path, pid=pod.pid)
+    return path

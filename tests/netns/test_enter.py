@@ -10,17 +10,10 @@ import pytest
 from shim import deadline
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError
 from shim.netns.enter import in_netns, in_netns_of
-from shim.netns.pin import ensure_pinned
+from tests.facts import open_descriptors
 from tests.netns.conftest import Pod
 
 HERE = Path("/proc/thread-self/ns/net")
-
-
-@pytest.fixture
-def pinned(directory: Path, pod: Pod) -> Path:
-    path = directory / "cri-1"
-    ensure_pinned(path, pid=pod.pid)
-    return path
 
 
 @pytest.fixture
@@ -35,10 +28,6 @@ def gate() -> Iterator[threading.Event]:
 
 def netns_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("netns ")]
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_the_call_runs_in_the_namespace_and_the_caller_stays_outside(pinned: Path) -> None:
@@ -77,17 +66,17 @@ def test_the_namespace_of_a_process_is_entered_without_a_pin(pod: Pod) -> None:
 
 def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
     """Whether it is another is looked at when the namespace is open: before that it would tell nothing."""
-    before = descriptors()
+    before = open_descriptors()
     seen: list[int] = []
 
     def confirmed() -> bool:
-        seen.append(descriptors())
+        seen.append(open_descriptors())
         return False
 
     with pytest.raises(FailedPrecondition, match=f"/proc/{pod.pid}/ns/net: the process is another one by now"):
         in_netns_of(pod.pid, lambda: pytest.fail("it was entered"), confirmed=confirmed)
     assert seen == [before + 1]
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_the_namespace_of_a_process_that_has_ended_is_told(pod: Pod) -> None:

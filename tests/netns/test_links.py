@@ -9,15 +9,6 @@ import pytest
 
 from shim.netns.enter import in_netns
 from shim.netns.links import ensure_loopback_up
-from shim.netns.pin import ensure_pinned
-from tests.netns.conftest import Pod
-
-
-@pytest.fixture
-def pinned(directory: Path, pod: Pod) -> Path:
-    path = directory / "cri-1"
-    ensure_pinned(path, pid=pod.pid)
-    return path
 
 
 def echo(family: socket.AddressFamily, address: str) -> bytes:

@@ -16,7 +16,7 @@ from shim.stats.sandboxes import pod_sandbox_stats
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
-from tests.stats.kernel import VERSIONS, pod_with_container, without_docker
+from tests.stats.placed import VERSIONS, pod_with_container, without_docker
 
 
 def listed(rt: Runtime, **wanted: Any) -> list[pb.ContainerStats]:

@@ -1,7 +1,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,9 @@ from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import sample
 from tests.cgroup.trees import group_v2
 from tests.pods import ready_pod, running
-from tests.stats.kernel import pod_with_container, without_docker
-
-SECONDS = 20
-
-
-def total(top: Path) -> Sum:
-    return finished(walk(top))
-
-
-def finished(walking: Generator[None, None, Sum]) -> Sum:
-    while True:
-        try:
-            next(walking)
-        except StopIteration as end:
-            found: Sum = end.value
-            return found
+from tests.stats.placed import pod_with_container, without_docker
+from tests.stats.walks import finished, total
+from tests.waits import SECONDS, wait_until
 
 
 def blocks(*paths: Path) -> int:
@@ -166,13 +153,6 @@ def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> Contain
     container = running(rt, ready_pod(rt, name), name)
     rt.samples.uppers[container] = upper
     return container
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.01)
 
 
 def wait_measured(rt: Runtime, container: str) -> LayerUsage:

@@ -11,22 +11,10 @@ from structlog.testing import capture_logs
 
 from shim.errors import Unavailable
 from shim.runtime import Runtime
-from shim.stats.disk import Sum, walk
 from shim.stats.images import PERIOD, StoreMeter
+from tests.clock import Clock
 from tests.fakes.engine import FakeEngine
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.stats.walks import total
 
 
 @pytest.fixture
@@ -58,16 +46,6 @@ def add_layer(root: Path, chain: str, *, size: int = 5000) -> Path:
 def remove_layer(root: Path, chain: str) -> None:
     shutil.rmtree(root / "overlay2" / f"of-{chain}")
     shutil.rmtree(root / "image/overlay2/layerdb/sha256" / chain)
-
-
-def total(top: Path) -> Sum:
-    walking = walk(top)
-    while True:
-        try:
-            next(walking)
-        except StopIteration as end:
-            found: Sum = end.value
-            return found
 
 
 def measure(meter: StoreMeter) -> list[str]:

@@ -19,8 +19,8 @@ from tests.cgroup.trees import group_v1, group_v2
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
-from tests.stats.kernel import VERSIONS, Pod, place, pod_with_container, without_docker
-from tests.stats.test_network import NET_DEV
+from tests.stats.kernel import NET_DEV
+from tests.stats.placed import VERSIONS, Pod, place, pod_with_container, without_docker
 
 NAMES = {
     "container_blkio_device_usage_total",

@@ -3,17 +3,7 @@ from pathlib import Path
 
 from shim.stats.network import Interface, interfaces_from_net_dev, interfaces_of
 from tests.cgroup.pieces import in_pieces
-
-NET_DEV = b"\n".join(
-    [
-        b"Inter-|   Receive                            |  Transmit",
-        b" face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier",
-        b"    lo: 2408959692 68282 0 0 0 0 0 0 2408959692 68282 0 0 0 0 0 0",
-        b"  net1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0",
-        b"  eth0:4294967296001   111    2    3    0     0          0         0      222     444    5    6    0 0 0 0",
-        b"",
-    ]
-)
+from tests.stats.kernel import NET_DEV
 
 
 def test_counters_by_interface() -> None:

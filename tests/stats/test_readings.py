@@ -10,16 +10,15 @@ from shim.runtime import Runtime
 from shim.samples import SECOND, Point, Samples
 from shim.stats.readings import container_reading, place_of, pod_processor
 from shim.view.records import ContainerRecord
-from tests.cgroup.test_places import POD, V1
-from tests.cgroup.trees import group_v2
+from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, group_v2
 from tests.pods import ready_pod, running
-from tests.stats.kernel import pod_with_container
+from tests.stats.placed import pod_with_container
 
 
 @pytest.fixture
 def container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> ContainerRecord:
     """One that runs, on a machine with version 1."""
-    monkeypatch.setattr(Samples, "mounts", mounts_from_mountinfo(V1))
+    monkeypatch.setattr(Samples, "mounts", mounts_from_mountinfo(MOUNTINFO_V1))
     return rt.view.container(running(rt, ready_pod(rt)))
 
 
@@ -51,7 +50,7 @@ def in_proc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = f"{POD}/{container.id}"
+    path = f"/{POD_V1}/{container.id}"
     in_proc(f"9:pids:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n", monkeypatch)
 
     place = place_of(rt, container)
@@ -60,7 +59,7 @@ def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monk
     assert isinstance(place.group, GroupV1)
     assert isinstance(place.pod, GroupV1)
     assert place.group.memory_directory == f"/sys/fs/cgroup/memory{path}"
-    assert place.pod.memory_directory == f"/sys/fs/cgroup/memory{POD}"
+    assert place.pod.memory_directory == f"/sys/fs/cgroup/memory/{POD_V1}"
     assert (place.group.pids_directory, place.pod.pids_directory) == ("", "")
 
 

@@ -13,7 +13,7 @@ from shim.stats import sampler as module
 from shim.stats.sampler import Sampler, sample
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
-from tests.stats.kernel import pod_with_container, without_docker
+from tests.stats.placed import pod_with_container, without_docker
 
 SECONDS = 20
 

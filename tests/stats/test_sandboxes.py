@@ -15,8 +15,8 @@ from shim.stats.network import interfaces_from_net_dev
 from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
 from tests.fakes.engine import FakeEngine
-from tests.stats.kernel import VERSIONS, pod_with_container, without_docker
-from tests.stats.test_network import NET_DEV
+from tests.stats.kernel import NET_DEV
+from tests.stats.placed import VERSIONS, pod_with_container, without_docker
 
 
 def listed(rt: Runtime, **wanted: Any) -> list[pb.PodSandboxStats]:

@@ -1,5 +1,4 @@
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,22 +6,6 @@ import pytest
 from shim.config.model import Config
 from shim.errors import FailedPrecondition, InvalidArgument
 from shim.streaming.listener import listen
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    home = tmp_path_factory.mktemp("tls")
-    cert, key = home / "cert.pem", home / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
 
 
 def test_by_default_it_is_a_free_port_of_loopback() -> None:

@@ -18,9 +18,6 @@ from shim.streaming.server import StreamServer
 from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
 from shim.streaming.transport import Session
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, task
-from tests.streaming.test_listener import certificate
-
-__all__ = ["certificate"]
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 V4 = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n"

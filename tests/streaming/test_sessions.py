@@ -3,22 +3,10 @@ import pytest
 from shim.errors import ResourceExhausted
 from shim.ids import SandboxId
 from shim.streaming.sessions import LIFETIME, MAX_OUTSTANDING, PortForwardTask, Sessions
+from tests.clock import Clock
 from tests.streaming.client import task
 
 FORWARD = PortForwardTask(sandbox_id=SandboxId("s"), ports=(80,))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -113,6 +113,11 @@ def create_container(engine: FakeEngine, sandbox_id: str, *, name: str = "app", 
     return ContainerId(_create(engine, container_name(metadata, pod=POD), tags, start))
 
 
+def inspects(engine: FakeEngine) -> int:
+    """How often a container was inspected."""
+    return len(engine.calls_of("inspect_container"))
+
+
 def create_stranger(engine: FakeEngine, *, name: str = "database") -> str:
     """Make a container that belongs to no pod."""
     return _create(engine, name, {}, start=True)

@@ -18,14 +18,9 @@ from shim.view.records import ContainerRecord
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.view.samples import container, create_container, create_sandbox, life
-from tests.view.waits import wait_change
+from tests.waits import wait_change
 
 EXITED = replace(life(pb.CONTAINER_EXITED, started=5, finished=9, reason="Error"), exit_code=3, message="m")
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest.fixture

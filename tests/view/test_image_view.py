@@ -3,24 +3,10 @@
 import threading
 import time
 
-import pytest
-
 from shim.ids import ImageId
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.view.late import LateEngine
-
-
-@pytest.fixture
-def engine() -> LateEngine:
-    return LateEngine()
-
-
-@pytest.fixture
-def view(engine: LateEngine) -> NodeView:
-    view = NodeView(engine, patience=0)
-    view.complete_rebuild(view.begin_rebuild())
-    return view
 
 
 def test_images(engine: LateEngine, view: NodeView) -> None:

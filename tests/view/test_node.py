@@ -13,25 +13,8 @@ from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
 from shim.view.records import Change, Record
-from tests.fakes.engine import FakeEngine
 from tests.view.late import LateEngine
-from tests.view.samples import create_container, create_sandbox, create_stranger
-
-
-@pytest.fixture
-def engine() -> LateEngine:
-    return LateEngine()
-
-
-@pytest.fixture
-def view(engine: LateEngine) -> NodeView:
-    view = NodeView(engine, patience=0)
-    view.complete_rebuild(view.begin_rebuild())
-    return view
-
-
-def inspects(engine: FakeEngine) -> int:
-    return sum(method == "inspect_container" for method, _ in engine.calls)
+from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
 
 
 def told(subscription: Subscription[Change], number: int) -> list[tuple[pb.ContainerEventType, str]]:

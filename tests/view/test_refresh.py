@@ -12,13 +12,8 @@ from shim.errors import ShimError, Unavailable
 from shim.view.node import NodeView
 from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
-from tests.view.samples import create_container, create_sandbox, unset_clock
-from tests.view.waits import wait_change, wait_until
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
+from tests.view.samples import create_container, create_sandbox, inspects, unset_clock
+from tests.waits import wait_change, wait_until
 
 
 @pytest.fixture
@@ -42,10 +37,6 @@ def refreshing(view: NodeView, *, inspect_seconds: float) -> Iterator[Refresher]
 def refresher(view: NodeView) -> Iterator[Refresher]:
     with refreshing(view, inspect_seconds=30) as refresher:
         yield refresher
-
-
-def inspects(engine: FakeEngine) -> int:
-    return sum(method == "inspect_container" for method, _ in engine.calls)
 
 
 def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:

@@ -21,7 +21,7 @@ from shim.view.records import Change, Record
 from shim.view.watch import Ended, Pace, Watcher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, unset_clock
-from tests.view.waits import SECONDS, wait_change, wait_until
+from tests.waits import SECONDS, wait_change, wait_until
 
 EAGER = Pace(
     compare=1000,
@@ -65,15 +65,6 @@ def watching(
         watcher.stop()
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-def calls(engine: FakeEngine, method: str) -> list[str]:
-    return [subject for called, subject in engine.calls if called == method]
-
-
 def is_out_of_reach(view: NodeView) -> bool:
     return bool(view.stats().outage)
 
@@ -93,7 +84,7 @@ def test_what_is_there_at_the_start_is_known_to_the_first_question(engine: FakeE
         assert [record.id for record in view.sandboxes()] == [sandbox_id]
         assert [record.id for record in view.containers()] == [container_id]
         assert len(view.images.all()) == 1
-    assert stranger not in calls(engine, "inspect_container")
+    assert stranger not in engine.calls_of("inspect_container")
 
 
 def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
@@ -472,8 +463,8 @@ def test_what_an_rpc_has_looked_at_is_not_looked_at_again(engine: FakeEngine) ->
         sandbox_id = create_sandbox(engine, attempt=1)
         view.refresh_container(sandbox_id)
         engine.emit("container", "update", other)
-        wait_until(lambda: calls(engine, "inspect_container").count(other) == 2)
-    assert calls(engine, "inspect_container").count(sandbox_id) == 1
+        wait_until(lambda: engine.calls_of("inspect_container").count(other) == 2)
+    assert engine.calls_of("inspect_container").count(sandbox_id) == 1
 
 
 def test_what_others_do_after_an_rpc_has_looked_is_looked_at(engine: FakeEngine) -> None:

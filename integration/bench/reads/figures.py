@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from integration.bench.figures import Bar, Footprint, ranked
+from integration.bench.figures import Bar, Footprint, bar_of, ranked
 from integration.bench.report import Docker, Machine
 
 LIST_MS = 4.0
@@ -93,20 +93,28 @@ def bars(
     full = {read.name: read for read in measured if read.containers == most}
     before, after = relist.before, relist.after
     return [
-        *(_bar(f"{name}, {most} containers", "ms", LIST_MS, full[name].median_ms) for name in LISTS),
-        *(_bar(f"{name}, {most} containers", "ms", STATUS_MS, full[name].median_ms) for name in STATUSES),
-        *(_bar(f"{name}, each further container", "us", GROWTH_US, growth_us(measured, name)) for name in LISTS),
-        _bar("relists, of a core", "%", CORE_PERCENT, relist.core_percent),
-        _bar("relists, growth of RSS", "MiB", RSS_GROWTH_MIB, after.rss_mib - before.rss_mib),
-        _bar("relists, growth of threads", "", 0, after.threads - before.threads),
-        _bar("relists, growth of descriptors", "", 0, after.descriptors - before.descriptors),
-        *(_bar(f"{read.name}, after Docker's event", "ms", EXIT_MS, read.median_ms) for read in exits),
-        *(_bar(f"{read.name}, {stops} stops under way", "ms", BUSY_MS, read.median_ms) for read in busy),
+        *(bar_of(f"{name}, {most} containers", unit="ms", limit=LIST_MS, value=full[name].median_ms) for name in LISTS),
+        *(
+            bar_of(f"{name}, {most} containers", unit="ms", limit=STATUS_MS, value=full[name].median_ms)
+            for name in STATUSES
+        ),
+        *(
+            bar_of(f"{name}, each further container", unit="us", limit=GROWTH_US, value=growth_us(measured, name))
+            for name in LISTS
+        ),
+        bar_of("relists, of a core", unit="%", limit=CORE_PERCENT, value=relist.core_percent),
+        bar_of("relists, growth of RSS", unit="MiB", limit=RSS_GROWTH_MIB, value=after.rss_mib - before.rss_mib),
+        bar_of("relists, growth of threads", unit="", limit=0, value=after.threads - before.threads),
+        bar_of("relists, growth of descriptors", unit="", limit=0, value=after.descriptors - before.descriptors),
+        *(
+            bar_of(f"{read.name}, after Docker's event", unit="ms", limit=EXIT_MS, value=read.median_ms)
+            for read in exits
+        ),
+        *(
+            bar_of(f"{read.name}, {stops} stops under way", unit="ms", limit=BUSY_MS, value=read.median_ms)
+            for read in busy
+        ),
     ]
-
-
-def _bar(name: str, unit: str, limit: float, value: float) -> Bar:
-    return Bar(name=name, unit=unit, limit=limit, value=value, met=value <= limit)
 
 
 def as_json(report: Report) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.mounts import MAX_DEVICES, MAX_MOUNTS
 from shim.errors import InvalidArgument
-from tests.cri.validate.test_container import Change, check
+from tests.cri.validate.containers import Change, check
 
 GOOD: dict[str, Change] = {
     "container-path-relative": lambda r: r.config.mounts.add(container_path="etc/x", host_path="/x"),

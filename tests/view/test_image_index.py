@@ -6,7 +6,7 @@ from shim import deadline
 from shim.engine.answers import ImageSettings
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
-from shim.view.images import ImageDetails, ImageIndex, name_for_people
+from shim.view.image_index import ImageDetails, ImageIndex, name_for_people
 from shim.view.records import ImageRecord
 from tests.fakes.engine import FakeEngine
 
@@ -76,23 +76,19 @@ def test_no_reference(reference: str) -> None:
         INDEX.find(reference)
 
 
-def inspects(engine: FakeEngine) -> list[str]:
-    return [subject for method, subject in engine.calls if method == "inspect_image"]
-
-
 def test_each_image_is_inspected_once_and_again_when_its_names_change() -> None:
     engine, details = FakeEngine(), ImageDetails()
     first = engine.add_image("busybox", ImageSettings(user="1000"))
     second = engine.add_image("registry.example/app")
     for _ in range(3):
         found = details.of_listed(engine, engine.list_images())
-    assert sorted(inspects(engine)) == sorted([first, second])
+    assert sorted(engine.calls_of("inspect_image")) == sorted([first, second])
     settings = found[first].config
     assert settings is not None
     assert settings.user == "1000"
     engine.images[0].tags.append("busybox:1.36")
     assert details.of_listed(engine, engine.list_images())[first].repo_tags == ["busybox:latest", "busybox:1.36"]
-    assert inspects(engine)[2:] == [first]
+    assert engine.calls_of("inspect_image")[2:] == [first]
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), ShimError("blob is missing")], ids=["gone", "broken"])

@@ -1,0 +1,54 @@
+"""Running containers and pods whose control groups are the recorded ones: the fake Engine starts no process."""
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
+from shim.engine.facts import EngineFacts
+from shim.engine.interface import Engine
+from shim.ids import ContainerId, SandboxId
+from shim.runtime import Runtime
+from shim.samples import Place
+from tests.cgroup.trees import group_v1, group_v2, pod_group
+from tests.pods import ready_pod, running
+
+VERSIONS = pytest.mark.parametrize("group", [group_v1(), group_v2()], ids=["v1", "v2"])
+
+
+@dataclass(frozen=True)
+class Pod:
+    sandbox: SandboxId
+    container: ContainerId
+
+
+def place(rt: Runtime, key: str, group: Group, *, pod: Group | None = None) -> None:
+    """Say that a container or pause container is in this group."""
+    pids = {str(record.id): record.life.pid for record in rt.view.containers()}
+    pids.update({str(record.id): record.life.pid for record in rt.view.sandboxes()})
+    rt.samples.places[key] = Place(pids[key], group, pod or pod_group(group))
+
+
+def pod_with_container(rt: Runtime, group: Group, *, name: str = "web", cgroup_parent: str = "/kubepods/p") -> Pod:
+    context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))
+    linux = pb.LinuxPodSandboxConfig(cgroup_parent=cgroup_parent, security_context=context)
+    sandbox = ready_pod(rt, name, linux=linux)
+    container = running(rt, sandbox, labels={"tier": name})
+    place(rt, sandbox, group)
+    place(rt, container, group)
+    return Pod(sandbox, container)
+
+
+class NoEngine:
+    """An Engine whose every use is an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"docker was asked: {name}")
+
+
+def without_docker(rt: Runtime) -> Runtime:
+    """The same node, for code that must not ask Docker. The view goes on being fed by its own threads."""
+    engine = cast("Engine", NoEngine())
+    return replace(rt, engine=engine, facts=EngineFacts(engine, restrict_oom_score_adj="false"))

@@ -33,6 +33,7 @@ from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, ShimError, Unavailable
 from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
+from shim.lookout import Lookout
 from shim.recover import (
     end_orphaned_plugins,
     recover_checkpoints,
@@ -187,6 +188,8 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         watcher = Watcher(engine, view)
         watcher.start()
         ending.callback(watcher.stop)
+        lookout = Lookout()
+        ending.callback(lookout.stop)
         yield Runtime(
             config=config,
             engine=engine,
@@ -205,6 +208,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             locks=KeyedLocks(),
             sessions=sessions,
             keyring=keyring,
+            lookout=lookout,
         )
 
 

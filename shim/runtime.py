@@ -16,6 +16,7 @@ from shim.flights import Flights
 from shim.ids import ImageId
 from shim.locks import KeyedLocks
 from shim.logs.interface import ContainerLogs
+from shim.lookout import Lookout
 from shim.passwd import ImageAccounts
 from shim.recent import Recent
 from shim.samples import Samples
@@ -54,6 +55,8 @@ class Runtime:
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
     account_looks: Flights[ImageAccounts] = field(default_factory=Flights)
     """Images whose users are being read."""
+    lookout: Lookout = field(default_factory=Lookout)
+    """Watches what may still happen after a call has ended."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
     samples: Samples = field(default_factory=Samples)

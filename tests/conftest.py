@@ -15,6 +15,7 @@ from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.locks import KeyedLocks
+from shim.lookout import Lookout
 from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -79,6 +80,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
     watcher.start()
+    lookout = Lookout()
     yield Runtime(
         config=config,
         engine=engine,
@@ -92,6 +94,8 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
         plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),
         locks=KeyedLocks(),
         sessions=Sessions(base_url="http://127.0.0.1:1"),
+        lookout=lookout,
     )
+    lookout.stop()
     watcher.stop()
     networks.stop()

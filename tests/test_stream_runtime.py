@@ -141,6 +141,23 @@ def test_a_client_that_goes_away_takes_the_process_along(
             assert sleeper.wait(SECONDS) == -9
 
 
+def test_what_begins_after_its_client_has_gone_is_killed(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+        with (
+            engine.held("start_exec") as gate,
+            client_of(rt, task(container_id=container, cmd=("x",)), "error", "stdout", "stderr") as (client, _),
+        ):
+            gate.wait_entered()
+            client.socket.close()
+        assert sleeper.poll() is None
+        (exec_id,) = engine.execs
+        with engine.start_exec(exec_id):  # Docker takes up the order that nobody waits for any more
+            assert sleeper.wait(SECONDS) == -9
+
+
 def test_exec_ends_with_its_container(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     engine.script_exec(ExecScript(frames=[(1, b"up")], endless=True))
     asked = task(container_id=container, cmd=("x",))

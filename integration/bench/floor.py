@@ -117,7 +117,7 @@ class Floor:
         major, minor = self._bed.engine.api.api_version.split(".")
         around = container_spec.Surroundings(
             sandbox_id=SandboxId(sandbox_id),
-            sandbox_privileged=False,
+            privileged_pod=False,
             host_network=False,
             image_id=self._bed.busybox,
             user=DockerUser(user="0:0"),

@@ -41,6 +41,19 @@ def test_a_directory_of_the_node_is_mounted(kubelet: Kubelet, pod: Pod, tmp_path
     assert list(kubelet.cri.container_status(container).mounts) == [mount]
 
 
+def test_a_host_path_is_mounted_whatever_sub_path_is_given_for_an_image(
+    kubelet: Kubelet, pod: Pod, tmp_path: Path
+) -> None:
+    """In a pod with an image volume a kubelet sends each mount's subPath so, beside the host path it leads to."""
+    (tmp_path / "app.conf").write_text("hello")
+    mount = bound(tmp_path / "app.conf", "/etc/app.conf", image_sub_path="app.conf", readonly=True)
+
+    container = kubelet.started(pod, mounts=[mount])
+
+    assert kubelet.inside(container, "cat /etc/app.conf") == "hello"
+    assert list(kubelet.cri.container_status(container).mounts) == [mount]
+
+
 def test_a_missing_host_path_becomes_a_directory(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
     container = kubelet.started(pod, mounts=[bound(tmp_path / "not/there")])
 
@@ -159,10 +172,6 @@ BAD: dict[str, tuple[list[pb.Mount], str]] = {
     "relative host path": ([bound(Path("tmp"))], "config.mounts[0].host_path 'tmp' is not an absolute path"),
     "NUL in host path": ([bound(Path("/tmp\0/etc"))], "config.mounts[0].host_path holds a NUL"),
     "NUL in container path": ([bound(Path("/tmp"), "/x\0y")], "config.mounts[0].container_path holds a NUL"),
-    "sub-path of a host path": (
-        [bound(Path("/tmp"), image_sub_path="x")],
-        "config.mounts[0].image_sub_path is given, but image is not",
-    ),
     "propagation": (
         [bound(Path("/tmp"), propagation=pb.MountPropagation.ValueType(9))],
         "config.mounts[0].propagation has the unknown value 9",

@@ -319,6 +319,20 @@ def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: S
     assert kubelet.inside(container, "mkdir /tmp/x; ls /dev/full") == "/dev/full\n"
 
 
+def test_a_pod_that_gets_a_privileged_container_is_told_so_when_it_is_created(
+    kubelet: Kubelet, pod: Pod, served: Served
+) -> None:
+    """As with `kubectl debug --profile=sysadmin`: the sandbox was made before anybody spoke of it."""
+    skip_where_all_capabilities_are_too_many(served)
+    now = pb.PodSandboxConfig()
+    now.CopyFrom(pod.config)
+    now.linux.security_context.privileged = True
+
+    container = kubelet.started(Pod(pod.id, now), **secured(privileged=True))
+
+    assert capabilities(served, container) >> NET_ADMIN & 1
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_new_privileges_can_be_forbidden(kubelet: Kubelet, pod: Pod, served: Served, wanted: bool) -> None:
     container = kubelet.started(pod, **secured(no_new_privs=wanted))

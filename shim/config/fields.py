@@ -80,7 +80,7 @@ def fields() -> Mapping[str, Field]:
 def seconds_from(raw: object) -> float:
     """Read a duration: a number of seconds, or Go's form (`1m30s`, `250ms`) that cri-dockerd's flags have."""
     if isinstance(raw, int | float) and not isinstance(raw, bool):
-        seconds = float(raw)
+        seconds = _float(raw)
     elif isinstance(raw, str) and _is_go_form(raw):
         seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(raw))
     else:
@@ -88,6 +88,13 @@ def seconds_from(raw: object) -> float:
     if not math.isfinite(seconds) or seconds < 0:
         raise ValueError(raw)
     return seconds
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError as error:  # an integer of more than 308 digits, which TOML allows
+        raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

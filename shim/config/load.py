@@ -16,6 +16,9 @@ DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 
 DEFAULT = "default"
 
+_LONGEST_SHOWN = 200
+"""Characters of a refused value that a message has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -54,8 +57,17 @@ def _value(field: Field, given: _Given) -> Any:
         return field.parse(given.raw)
     except ValueError:
         raise InvalidArgument(
-            f"{given.origin}: {field.name} {given.raw!r} is not accepted, give {field.accepted}"
+            f"{given.origin}: {field.name} {_shown(given.raw)} is not accepted, give {field.accepted}"
         ) from None
+
+
+def _shown(raw: object) -> str:
+    """A value for a message, cut where it is long."""
+    try:
+        text = repr(raw)
+    except (ValueError, RecursionError):  # Python writes neither numbers of thousands of digits nor deep nests
+        return f"(too long to be shown, {type(raw).__name__})"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
@@ -84,6 +96,10 @@ def _read(path: Path) -> dict[str, object]:
         raise InvalidArgument(f"file {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"file {path}: cannot be read: a number in it is too long") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"file {path}: cannot be read: it is nested too deep") from error
 
 
 def _hint(name: str) -> str:

@@ -35,14 +35,20 @@ def create_container(
 ) -> ContainerId:
     """Create a container in a ready sandbox; the view knows it before this returns.
 
-    `sandbox_config` is the client's copy of what the sandbox was made with; the sandbox itself is the authority, but
-    for the log directory of a pod that another shim made.
+    `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
+    fields: the log directory of a pod that another shim made, and whether containers of the pod may be privileged.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox.config.log_directory or sandbox_config.log_directory
-    around = _surroundings(rt, sandbox=sandbox, config=config, log_directory=log_directory)
+    around = _surroundings(
+        rt,
+        sandbox=sandbox,
+        config=config,
+        log_directory=log_directory,
+        privileged_pod=_privileged(sandbox.config) or _privileged(sandbox_config),
+    )
     body = container_body(config, around)
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
@@ -55,6 +61,16 @@ def create_container(
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
         rollback.commit()
     return ContainerId(made[0])
+
+
+def _privileged(pod_config: pb.PodSandboxConfig) -> bool:
+    """Whether a pod's containers may be privileged.
+
+    A kubelet works this out anew for each create, from all containers that the pod has by then: one with an ephemeral
+    container for debugging may become privileged after its sandbox was made. Of a pod that another shim made, what the
+    sandbox was made with does not tell.
+    """
+    return pod_config.linux.security_context.privileged
 
 
 def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
@@ -78,7 +94,7 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
 
 
 def _surroundings(
-    rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str
+    rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str, privileged_pod: bool
 ) -> Surroundings:
     resources = config.linux.resources
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
@@ -89,7 +105,7 @@ def _surroundings(
     volumes = image_volumes(rt, config.mounts)
     return Surroundings(
         sandbox_id=sandbox.id,
-        sandbox_privileged=sandbox.config.linux.security_context.privileged,
+        privileged_pod=privileged_pod,
         host_network=pod.host_network(sandbox.config),
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),

@@ -38,6 +38,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     """Run the command between the client's streams and give its exit code.
 
     When the client goes away, or the session fails, the process is killed, and it is gone before the error is raised.
+    One that Docker has not begun by then is killed when it begins.
     """
     exec_id = rt.engine.create_exec(task.container_id, body=_body(task))
     try:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import structlog
 
@@ -19,6 +20,13 @@ log = structlog.get_logger(__name__)
 
 KILL_SECONDS = 20.0
 """Bound on ending a process that outlived its deadline or its client."""
+
+LATE_SECONDS = 120.0
+"""How long an exec is watched that had not begun when it was to end. A daemon that was stuck for longer is mostly
+restarted, and has then forgotten the exec."""
+
+LATE_LOOK_SECONDS = 2.0
+"""Bound on one question about such an exec."""
 
 LOOK_SECONDS = 2.0
 """Between two looks whether the container still runs: on Engine 20.10 the output of a command that was killed together
@@ -72,8 +80,48 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
     """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope says.
 
     None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
-    its output open: then the command has finished in time.
+    its output open: then the command has finished in time. None also if it has not begun: Docker may have the order to
+    start it and begin it later, so it is watched for LATE_SECONDS, and killed then.
     """
+    try:
+        ended = _killed(rt, exec_id, container_id=container_id)
+    except ShimError:
+        _watch_late(rt, exec_id, container_id=container_id)
+        raise
+    if ended is not None and ended.exit_code is None:
+        _watch_late(rt, exec_id, container_id=container_id)
+        return None
+    return ended
+
+
+def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
+    """Kill an exec'd process that begins after nobody wants it any more.
+
+    By looking: Docker's event of it comes before the process has a pid, and to have these events sent would cost more
+    for every probe of the node than the few looks here.
+    """
+    look = partial(_late_is_over, rt, exec_id, container_id=container_id)
+    rt.lookout.watch(look, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
+
+
+def _late_is_over(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
+    """Whether an exec that was to end has ended or never can begin; its process is killed if it has one now."""
+    try:
+        with deadline.bound(LATE_LOOK_SECONDS):
+            found = inspected(rt, exec_id, container_id=container_id)
+    except NotFound:  # the Engine has been restarted
+        return True
+    if not found.running:
+        return found.exit_code is not None or not runs(rt, container_id)
+    if not found.pid:
+        return False
+    _killed(rt, exec_id, container_id=container_id)
+    log.warning("exec'd process that began too late is ended", exec_id=exec_id)
+    return True
+
+
+def _killed(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
+    """Kill the process of an exec and wait until it is gone; its state if there is no process, or none any more."""
     with deadline.shielded(KILL_SECONDS), _opened(rt, exec_id, container_id=container_id) as (found, handle):
         if handle is None:
             # Docker may be seconds late to note an end; what it has not told in time has not ended in time.

@@ -21,7 +21,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     """Run a command in a running container and return its output and exit code.
 
     `timeout` is in seconds, 0 for none. When it is over, or the client goes away, the process is killed, and it is
-    gone before DeadlineExceeded or Cancelled is raised.
+    gone before DeadlineExceeded or Cancelled is raised. One that Docker has not begun by then is killed when it begins.
     """
     record = rt.view.container(container_id)
     if not record.life.running:

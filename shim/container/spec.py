@@ -26,7 +26,8 @@ class Surroundings:
     """What a container's configuration is combined with."""
 
     sandbox_id: SandboxId
-    sandbox_privileged: bool
+    privileged_pod: bool
+    """Whether containers of the pod may be privileged."""
     host_network: bool
     image_id: ImageId
     user: DockerUser
@@ -89,7 +90,7 @@ def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
 
 def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
     context = config.linux.security_context
-    _refuse_what_docker_cannot(context, privileged_pod=around.sandbox_privileged)
+    _refuse_what_docker_cannot(context, privileged_pod=around.privileged_pod)
     add, drop = docker_capabilities(
         context.capabilities,
         api_version=around.api_version,

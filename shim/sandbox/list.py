@@ -2,9 +2,9 @@
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.ids import only_id
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
+from shim.view.lists import fitting_sandboxes
 from shim.view.records import SandboxRecord
 
 
@@ -13,12 +13,7 @@ def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.Pod
 
     InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
     """
-    records = sandboxes(rt)
-    if filter.id:
-        only = only_id(filter.id, [record.id for record in records], field="filter.id")
-        records = [record for record in records if record.id == only]
-    if wanted := filter.label_selector.items():
-        records = [record for record in records if wanted <= record.config.labels.items()]
+    records = fitting_sandboxes(sandboxes(rt), sandbox_id=filter.id, selector=filter.label_selector)
     listed = [_listed(rt, record) for record in records]
     if filter.HasField("state"):
         return [sandbox for sandbox in listed if sandbox.state == filter.state.state]

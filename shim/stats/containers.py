@@ -6,7 +6,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu
 from shim.runtime import Runtime
 from shim.stats import messages
-from shim.stats.readings import Reading, container_reading, running_containers
+from shim.stats.readings import Reading, container_reading
+from shim.view.lists import fitting_containers
 from shim.view.records import ContainerRecord
 
 
@@ -20,14 +21,21 @@ def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
 
 
 def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
-    """Tell what all running containers use that fit every part of the filter; ids in it may be prefixes.
+    """Tell what all running containers use that fit every part of the filter; ids in it may be unique prefixes.
 
-    One that ends meanwhile is left out, and so is one whose control group cannot be read.
+    InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
+    ends meanwhile is left out, and so is one whose control group cannot be read.
     """
     shelf = rt.samples.container_stats
     shelf.ask()
-    fitting = (record for record in running_containers(rt) if _fits(record, filter))
-    return [stats for record in fitting if (stats := shelf.get(record.id) or running_stats(rt, record)) is not None]
+    fitting = fitting_containers(
+        rt.view.containers(),
+        container_id=filter.id,
+        sandbox_id=filter.pod_sandbox_id,
+        selector=filter.label_selector,
+    )
+    run = (record for record in fitting if record.life.running)
+    return [stats for record in run if (stats := shelf.get(record.id) or running_stats(rt, record)) is not None]
 
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
@@ -64,14 +72,6 @@ def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
         cpu=messages.cpu_usage(Cpu(last.usage if last else 0), at=now, rate=0),
         memory=pb.MemoryUsage(timestamp=now, working_set_bytes=nothing, usage_bytes=nothing, rss_bytes=nothing),
         writable_layer=writable_layer(rt, record),
-    )
-
-
-def _fits(record: ContainerRecord, wanted: pb.ContainerStatsFilter) -> bool:
-    return (
-        record.id.startswith(wanted.id)
-        and record.sandbox_id.startswith(wanted.pod_sandbox_id)
-        and wanted.label_selector.items() <= record.config.labels.items()
     )
 
 

@@ -16,9 +16,9 @@ from shim.stats.readings import (
     pod_processor,
     pod_tasks,
     running_containers,
-    running_sandboxes,
     runs_exactly,
 )
+from shim.view.lists import fitting_sandboxes
 from shim.view.records import ContainerRecord, SandboxRecord
 
 
@@ -29,13 +29,15 @@ def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
-    """Tell what all ready pods use that fit every part of the filter; the id in it may be a prefix.
+    """Tell what all ready pods use that fit every part of the filter; the id in it may be a unique prefix.
 
-    A pod that ends meanwhile is left out.
+    InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
+    meanwhile is left out.
     """
     rt.samples.sandbox_stats.ask()
-    fitting = (record for record in running_sandboxes(rt) if _fits(record, filter))
-    found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in fitting)
+    fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
+    ready = (record for record in fitting if pod.is_ready(rt, record))
+    found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in ready)
     return [stats for stats in found if stats is not None]
 
 
@@ -98,10 +100,6 @@ def _stopped_stats(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats:
             process=pb.ProcessUsage(timestamp=now, process_count=nothing),
         ),
     )
-
-
-def _fits(record: SandboxRecord, wanted: pb.PodSandboxStatsFilter) -> bool:
-    return record.id.startswith(wanted.id) and wanted.label_selector.items() <= record.config.labels.items()
 
 
 def _attributes(record: SandboxRecord) -> pb.PodSandboxAttributes:

@@ -8,12 +8,7 @@ from dataclasses import replace
 
 from shim.api.v1 import api_pb2 as pb
 from shim.view.records import Life, Record
-from shim.view.translate import ERROR, START_ERROR
-
-EXIT_UNSEEN = 255
-"""Exit code of a container that ended unseen by Docker, or vanished before Docker told its own."""
-UNSEEN = "Unknown"
-"""Reason of an exit that Docker has missed, as in containerd."""
+from shim.view.translate import ERROR, EXIT_UNSEEN, START_ERROR, UNSEEN
 
 CREATED = pb.CONTAINER_CREATED_EVENT
 STARTED = pb.CONTAINER_STARTED_EVENT

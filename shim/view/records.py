@@ -23,7 +23,7 @@ class Life:
     """Of the first process, 0 unless running, and while the end of a container is held back for its output."""
     exit_code: int
     reason: str
-    """`Completed`, `Error`, `OOMKilled` or `StartError` once EXITED, else empty."""
+    """`Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown` once EXITED, else empty."""
     message: str
     created_at: int
     started_at: int

@@ -29,6 +29,10 @@ COMPLETED, ERROR, OOM_KILLED, START_ERROR = "Completed", "Error", "OOMKilled", "
 EXIT_START_ERROR = 128
 """What the other runtimes of the CRI report for a container that never ran."""
 EXIT_SIGKILL = 137
+EXIT_UNSEEN = 255
+"""Exit code of a container that ended unseen by Docker, or vanished before Docker told its own."""
+UNSEEN = "Unknown"
+"""Reason of an exit that nobody has seen, as in containerd."""
 
 _STATES = {
     "created": pb.CONTAINER_CREATED,
@@ -157,7 +161,7 @@ def life_from_inspect(seen: ContainerInspect) -> Life:
     if state == pb.CONTAINER_RUNNING:
         return replace(born, pid=seen.state.pid, started_at=ns_from_rfc3339(seen.state.started_at))
     if state == pb.CONTAINER_EXITED:
-        return _exited(born, seen)
+        return _exited(born, seen) if ns_from_rfc3339(seen.state.started_at) else _removed_unstarted(born, seen)
     if state == pb.CONTAINER_CREATED and (seen.state.exit_code or seen.state.error):
         return _never_ran(born, seen)
     if state == pb.CONTAINER_UNKNOWN:
@@ -178,9 +182,8 @@ def _exited(born: Life, seen: ContainerInspect) -> Life:
         reason=reason,
         message=state.error,
         started_at=started_at,
-        # Docker notes the start after the process runs, so one that ends at once has ended before (seen on 20.10);
-        # one that is removed before it ever ran has no end, yet the CRI wants one of what has exited.
-        finished_at=max(ns_from_rfc3339(state.finished_at), started_at) or born.created_at,
+        # Docker notes the start after the process runs, so one that ends at once has ended before (seen on 20.10).
+        finished_at=max(ns_from_rfc3339(state.finished_at), started_at),
     )
 
 
@@ -193,6 +196,23 @@ def _never_ran(born: Life, seen: ContainerInspect) -> Life:
         reason=START_ERROR,
         message=plain_start_error(seen.state.error),
         started_at=born.created_at,
+        finished_at=born.created_at,
+    )
+
+
+def _removed_unstarted(born: Life, seen: ContainerInspect) -> Life:
+    """One that is being removed, or could not be, and has never run.
+
+    Docker's exit code is 0 unless a start has failed, which would end a Job as a success. It has no end either, yet the
+    CRI wants one of what has exited.
+    """
+    if seen.state.exit_code:
+        return _never_ran(born, seen)
+    return replace(
+        born,
+        exit_code=EXIT_UNSEEN,
+        reason=UNSEEN,
+        message=seen.state.error or "it is being removed, and was never started",
         finished_at=born.created_at,
     )
 

@@ -71,6 +71,13 @@ def test_variables_that_are_no_setting_are_left_alone() -> None:
         pytest.param('log_level = "loud"', "log_level 'loud' is not accepted", id="value"),
         pytest.param("root_directory = 5", "root_directory 5 is not accepted", id="type"),
         pytest.param("= 1", "is not TOML", id="syntax"),
+        pytest.param(f"shutdown_grace = {'9' * 400}", f"shutdown_grace {'9' * 200}... is not accepted", id="number"),
+        pytest.param(
+            f"shutdown_grace = 0x{'f' * 9000}", "shutdown_grace (too long to be shown, int)", id="hexadecimal"
+        ),
+        pytest.param(f"shutdown_grace = {'9' * 5000}", "a number in it is too long", id="longer-number"),
+        pytest.param(f"cni_bin_dir = {'[' * 5000}{']' * 5000}", "it is nested too deep", id="deep-arrays"),
+        pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "cni_bin_dir (too long to be shown, dict)", id="deep-tables"),
     ],
 )
 def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str) -> None:
@@ -81,6 +88,7 @@ def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str)
 
     assert str(caught.value).startswith(f"file {file}: ")
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_no_text_is_named(file: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts
 from shim.container.create import create_container
@@ -16,7 +17,7 @@ from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
-from tests.pods import container_config, created, ready_pod, running
+from tests.pods import container_config, created, pod_config, ready_pod, running
 
 
 def test_a_container_is_known_when_create_returns(rt: Runtime) -> None:
@@ -144,6 +145,46 @@ def test_the_pid_namespace_of_a_container_of_the_same_pod_can_be_joined(rt: Runt
         debug(foreign)
     with pytest.raises(NotFound):
         debug("e" * 64)
+
+
+def create_privileged(rt: Runtime, sandbox: str, *, pod: pb.PodSandboxConfig) -> str:
+    linux = pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(privileged=True))
+    return create_container(rt, sandbox_id=sandbox, config=container_config("debug", linux=linux), sandbox_config=pod)
+
+
+def privileged_pod() -> pb.PodSandboxConfig:
+    """A pod as a kubelet sends it once any of its containers is privileged."""
+    pod = pod_config()
+    pod.linux.security_context.privileged = True
+    return pod
+
+
+def test_a_pod_may_become_privileged_after_its_sandbox_was_made(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    with pytest.raises(InvalidArgument, match="the pod sandbox is not privileged"):
+        create_privileged(rt, sandbox, pod=pod_config())
+
+    made = create_privileged(rt, sandbox, pod=privileged_pod())
+
+    assert engine.containers[made].body["HostConfig"]["Privileged"] is True
+
+
+def test_a_sandbox_made_privileged_stays_so(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt, linux=privileged_pod().linux)
+    made = create_privileged(rt, sandbox, pod=pod_config())
+    assert engine.containers[made].body["HostConfig"]["Privileged"] is True
+
+
+def test_a_pod_of_another_shim_may_be_privileged(rt: Runtime, engine: FakeEngine) -> None:
+    tags = {labels.TYPE: labels.TYPE_SANDBOX, labels.CONTAINER_NAME: "POD"}
+    sandbox = engine.create_container(name="k8s_POD_web_default_uid-web_0", body={"Image": BUSYBOX, "Labels": tags})
+    engine.start_container(sandbox)
+    rt.view.refresh_container(sandbox)
+    assert rt.view.sandbox(sandbox).foreign
+
+    made = create_privileged(rt, sandbox, pod=privileged_pod())
+
+    assert engine.containers[made].body["HostConfig"]["Privileged"] is True
 
 
 def test_unified_keys_on_cgroup_v1_fail_at_create(rt: Runtime) -> None:

@@ -2,17 +2,20 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from shim import deadline
 from shim.container.exec_process import end_process, wait_ended
-from shim.errors import Cancelled
+from shim.errors import Cancelled, Unavailable
 from shim.ids import ContainerId
+from shim.lookout import Lookout
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import ready_pod, running
+from tests.view.waits import wait_until
 
 SECONDS = 20.0
 
@@ -94,3 +97,49 @@ def test_the_wait_ends_with_its_client(
         wait_ended(rt, exec_id, container_id=container)
     leaving.join()
     os.killpg(leader.pid, 9)
+
+
+def prepared(engine: FakeEngine, container: ContainerId, *, pid: int = 0) -> str:
+    """An exec that has not begun."""
+    engine.script_exec(ExecScript(endless=True, pid=pid))
+    return engine.create_exec(container, body={"Cmd": ["x"]})
+
+
+def test_what_cannot_be_ended_now_is_ended_later(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+    engine.fail_next("inspect_exec", Unavailable("docker cannot be reached"))
+
+    with pytest.raises(Unavailable):
+        end_process(rt, exec_id, container_id=container)
+
+    assert leader.wait(SECONDS) == -9
+
+
+def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    exec_id = prepared(engine, container)
+
+    assert end_process(rt, exec_id, container_id=container) is None
+
+    looks = engine.calls.count(("inspect_exec", exec_id))
+    wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > looks + 1)
+    assert rt.lookout.busy
+    engine.exit_container(container)
+    wait_until(lambda: not rt.lookout.busy)
+
+
+def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    exec_id = prepared(engine, container)
+    assert end_process(rt, exec_id, container_id=container) is None
+
+    with engine.start_exec(exec_id):
+        engine.exit_exec(exec_id, exit_code=0)
+
+    wait_until(lambda: not rt.lookout.busy)

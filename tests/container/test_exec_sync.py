@@ -12,6 +12,8 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import created, ready_pod, running
 
+SECONDS = 20.0
+
 
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
@@ -64,3 +66,19 @@ def test_a_client_that_goes_away_takes_the_process_along(
     with deadline.entered(scope), pytest.raises(Cancelled):
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
     assert sleeper.poll() == -9
+
+
+def test_a_command_that_begins_after_the_deadline_is_killed(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+    engine.fail_next("start_exec", DeadlineExceeded("exec: the deadline of the request has passed"))
+
+    with pytest.raises(DeadlineExceeded, match="the deadline of the request has passed"):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=20)
+
+    assert sleeper.poll() is None
+    (exec_id,) = engine.execs
+    with engine.start_exec(exec_id):  # Docker takes up the order that nobody waits for any more
+        assert sleeper.wait(SECONDS) == -9

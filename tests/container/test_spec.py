@@ -14,7 +14,7 @@ PAUSE = "container:" + "a" * 64
 def around(**changes: Any) -> Surroundings:
     values: dict[str, Any] = {
         "sandbox_id": SandboxId("a" * 64),
-        "sandbox_privileged": False,
+        "privileged_pod": False,
         "host_network": False,
         "image_id": ImageId("sha256:" + "b" * 64),
         "user": DockerUser(user="0:7", group_add=("8", "9")),
@@ -122,7 +122,7 @@ def test_new_privileges_are_said_both_ways() -> None:
 def test_a_privileged_container_needs_a_privileged_pod() -> None:
     with pytest.raises(InvalidArgument, match=r"security_context\.privileged"):
         container_body(config(privileged=True), around())
-    host = host_config(config(privileged=True), sandbox_privileged=True)
+    host = host_config(config(privileged=True), privileged_pod=True)
     assert host["Privileged"] is True
     assert host["CgroupnsMode"] == "host"
     assert host_config(config())["CgroupnsMode"] == "private"

@@ -109,6 +109,17 @@ def test_filters(rt: Runtime) -> None:
     assert found(id="f" * 64) == []
 
 
+def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
+    for number in range(17):  # two begin with the same digit
+        created(rt, ready_pod(rt, str(number)))
+    containers, sandboxes = rt.view.containers(), rt.view.sandboxes()
+    begins = {"id": [each.id[0] for each in containers], "pod_sandbox_id": [each.id[0] for each in sandboxes]}
+    for part, firsts in begins.items():
+        first = next(digit for digit in firsts if firsts.count(digit) > 1)
+        with pytest.raises(InvalidArgument, match=rf"^filter\.{part}: '{first}' is the beginning of"):
+            listed(rt, **{part: first})
+
+
 def test_only_what_runs_is_listed(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
     created(rt, pod.sandbox, "created")

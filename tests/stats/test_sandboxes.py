@@ -6,7 +6,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
-from shim.errors import NotFound
+from shim.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.samples import Point
 from shim.sandbox.stop import stop_pod_sandbox
@@ -15,6 +15,7 @@ from shim.stats.network import interfaces_from_net_dev
 from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
 from tests.fakes.engine import FakeEngine
+from tests.pods import ready_pod
 from tests.stats.kernel import NET_DEV
 from tests.stats.placed import VERSIONS, pod_with_container, without_docker
 
@@ -92,6 +93,13 @@ def test_filters(rt: Runtime) -> None:
     assert found(id=second.sandbox[:16]) == [second.sandbox]
     assert found(label_selector={"app": "a"}) == [first.sandbox]
     assert found(label_selector={"app": "a"}, id=second.sandbox) == []
+
+
+def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
+    firsts = [ready_pod(rt, str(number))[0] for number in range(17)]  # two begin with the same digit
+    first = next(digit for digit in firsts if firsts.count(digit) > 1)
+    with pytest.raises(InvalidArgument, match=rf"^filter\.id: '{first}' is the beginning of"):
+        listed(rt, id=first)
 
 
 def test_a_pod_that_is_not_ready(rt: Runtime) -> None:

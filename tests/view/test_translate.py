@@ -108,9 +108,18 @@ def test_rare_states(recording: Recording, changes: dict[str, Any], state: pb.Co
     assert state != pb.CONTAINER_UNKNOWN or repr(changes["status"]) in found.message
 
 
-def test_removed_before_it_ran_has_an_end(recording: Recording) -> None:
-    found = container_of(altered(recording.inspect("created"), status="removing")).life
+@pytest.mark.parametrize("status", ["removing", "dead"])
+def test_removed_before_it_ran_has_an_end_and_no_success(recording: Recording, status: str) -> None:
+    found = container_of(altered(recording.inspect("created"), status=status)).life
     assert (found.state, found.started_at, found.finished_at) == (pb.CONTAINER_EXITED, 0, found.created_at)
+    assert (found.exit_code, found.reason) == (255, "Unknown")
+    assert "never started" in found.message
+
+
+@pytest.mark.parametrize("status", ["removing", "dead"])
+def test_a_failed_start_stays_one_while_it_is_removed(recording: Recording, status: str) -> None:
+    seen = recording.inspect("start-error")
+    assert container_of(altered(seen, status=status)).life == container_of(seen).life
 
 
 def test_start_and_end_of_an_earlier_run_do_not_show_while_it_runs(recording: Recording) -> None:

@@ -63,11 +63,11 @@ def cdi_devices(config: pb.ContainerConfig, *, field: str) -> None:
 
 
 def _host_path(mount: pb.Mount, *, field: str) -> None:
+    # image_sub_path means nothing here, but a kubelet sends it: in a pod with any image volume it writes the subPath of
+    # every mount there too (makeMounts in its kubelet_pods.go). The host_path is already that of the sub-path.
     rules.absolute(mount.host_path, field=f"{field}.host_path")
     if mount.HasField("image"):
         raise InvalidArgument(f"{field}.image.image is empty: leave out image to mount the host_path")
-    if mount.image_sub_path:
-        raise InvalidArgument(f"{field}.image_sub_path is given, but image is not")
 
 
 def _image_volume(mount: pb.Mount, *, field: str) -> None:

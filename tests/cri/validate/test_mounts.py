@@ -10,6 +10,13 @@ from tests.cri.validate.containers import Change, check
 GOOD: dict[str, Change] = {
     "container-path-relative": lambda r: r.config.mounts.add(container_path="etc/x", host_path="/x"),
     "device-under-its-own-name": lambda r: r.config.devices.add(host_path="/dev/fuse"),
+    # The kubelet's form of a subPath, in a pod that also has an image volume.
+    "sub-path-of-a-host-path": lambda r: r.config.mounts.add(
+        container_path="/etc/app.conf",
+        host_path="/var/lib/kubelet/pods/6e5bd4a2-1/volume-subpaths/conf/app/0",
+        image_sub_path="app.conf",
+        readonly=True,
+    ),
     "image-volume-labelled": lambda r: setattr(r.config.mounts[2], "selinux_relabel", True),
     "mounts-many": lambda r: r.config.mounts.extend(
         pb.Mount(container_path=f"/m/{number}", host_path="/x") for number in range(MAX_MOUNTS - 3)
@@ -68,10 +75,6 @@ BAD: dict[str, tuple[Change, str]] = {
     "mount-container-path-nul": (
         lambda r: setattr(r.config.mounts[1], "container_path", "/\0"),
         "config.mounts[1].container_path holds a NUL",
-    ),
-    "mount-sub-path-of-nothing": (
-        lambda r: setattr(r.config.mounts[0], "image_sub_path", "a"),
-        "config.mounts[0].image_sub_path is given, but image is not",
     ),
     "mount-with-an-empty-image": (
         lambda r: r.config.mounts.add(container_path="/x", host_path="/x", image=pb.ImageSpec()),

@@ -1,0 +1,84 @@
+"""What may still happen when the call it belongs to is over, looked at until it has happened or its time is up."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from shim.errors import ShimError
+
+PAUSE_SECONDS = 1.0
+"""Between two looks."""
+
+log = structlog.get_logger(__name__)
+
+Look = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Watched:
+    look: Look
+    what: str
+    until: float
+
+    def is_over(self) -> bool:
+        """Look once; whether that was the last time."""
+        try:
+            if self.look():
+                return True
+        except ShimError as error:
+            log.debug("cannot look", at=self.what, error=str(error))
+        except Exception:
+            log.exception("looking failed", at=self.what)
+            return True
+        if time.monotonic() < self.until:
+            return False
+        log.warning("not looked at any longer", what=self.what)
+        return True
+
+
+class Lookout:
+    """One daemon thread for all that is watched, there as long as there is any. Thread-safe.
+
+    One thread, for when Docker is stuck there may be hundreds to look at, and no look is in a hurry.
+    """
+
+    def __init__(self, *, pause_seconds: float = PAUSE_SECONDS) -> None:
+        self._pause_seconds = pause_seconds
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._watched: list[_Watched] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is watched."""
+        return bool(self._watched)
+
+    def watch(self, look: Look, *, what: str, seconds: float) -> None:
+        """Call `look` now and then until it gives True; at least once, and no more when `seconds` have passed.
+
+        A ShimError in it counts as False. It bounds its own waits: what it takes, the others wait.
+        """
+        with self._lock:
+            if not self._watched:
+                threading.Thread(target=self._run, name="lookout", daemon=True).start()
+            self._watched.append(_Watched(look=look, what=what, until=time.monotonic() + seconds))
+
+    def stop(self) -> None:
+        """Look at nothing any more, but for a look under way."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pause_seconds) and self._look_at_all():
+            pass
+
+    def _look_at_all(self) -> bool:
+        """Look at each once; whether any is left."""
+        with self._lock:
+            watched = list(self._watched)
+        over = {each for each in watched if each.is_over()}
+        with self._lock:
+            self._watched = [each for each in self._watched if each not in over]
+            return bool(self._watched)

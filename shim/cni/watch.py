@@ -113,8 +113,14 @@ class ConfDirectory:
                 log.error("cni directory is watched in part", directory=str(self._directory), error=str(error))
                 changed = True
             if changed:
-                self._reread()
+                self._reread_again()
         watch.close()
+
+    def _reread_again(self) -> None:
+        try:
+            self._reread()
+        except Exception:  # without this thread the node would keep its network of today for good
+            log.exception("cni directory is not read again until it changes", directory=str(self._directory))
 
 
 class _Watch:

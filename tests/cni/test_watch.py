@@ -12,6 +12,8 @@ import pytest
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from shim.cni import watch
+from shim.cni.conf import Listing
 from shim.cni.watch import NOT_READY, ConfDirectory, NetworkStatus
 from shim.errors import FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
@@ -31,7 +33,10 @@ class Lines:
         raise structlog.DropEvent
 
     def wait_next(self, *, seconds: float = SOON) -> str:
-        return str(self._queue.get(timeout=seconds)["detail"])
+        return str(self.wait_line(seconds=seconds)["detail"])
+
+    def wait_line(self, *, seconds: float = SOON) -> EventDict:
+        return self._queue.get(timeout=seconds)
 
     def wait_for(self, text: str) -> None:
         """Pass over what a change in several steps may write on its way to `text`."""
@@ -321,6 +326,31 @@ def test_what_changes_nothing_is_not_logged(ready: ConfDirectory, directory: Pat
     assert lines.wait_next() == f"network new of {directory}/00.conflist"
     ready.stop()
     assert lines.waiting == 0
+
+
+def test_a_fault_of_one_reading_does_not_end_the_next(
+    ready: ConfDirectory, directory: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_directory: Path) -> Listing:
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "read_directory", fail)
+        (directory / "05.conflist").write_text(text("second"))
+        assert lines.wait_line()["event"] == "cni directory is not read again until it changes"
+    assert ready.chosen().name == "first"
+
+    (directory / "05.conflist").write_text(text("third"))
+    lines.wait_for(f"network third of {directory}/05.conflist")
+
+
+def test_a_type_no_file_can_have_is_passed_over(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    (directory / "05.conflist").write_text(text("long", "a" * 300))
+
+    assert "not used: 05.conflist: plugins[0] has a type longer than 255 bytes" in lines.wait_next()
+    assert ready.status().ready
+    (directory / "04.conflist").write_text(text("next"))
+    lines.wait_for(f"network next of {directory}/04.conflist")
 
 
 def open_descriptors() -> int:

@@ -222,6 +222,35 @@ def test_the_directory_may_go_and_come_back_at_any_level(
     assert ready.chosen().name == "again"
 
 
+def write_version(directory: Path, version: str) -> None:
+    """Write as the kubelet does into the volume of a ConfigMap: a directory, and a link to it renamed over the last."""
+    (directory / f"..{version}").mkdir(parents=True)
+    (directory / f"..{version}/10.conflist").write_text(text(version))
+    (directory / "..data_tmp").symlink_to(f"..{version}")
+    (directory / "..data_tmp").rename(directory / "..data")
+
+
+def test_a_link_that_files_lead_through_is_turned(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
+    write_version(directory, "one")
+    (directory / "10.conflist").symlink_to("..data/10.conflist")
+    unstarted.start()
+    assert lines.wait_next() == f"network one of {directory}/10.conflist"
+
+    write_version(directory, "two")
+
+    assert lines.wait_next() == f"network two of {directory}/10.conflist"
+
+
+def test_a_file_that_a_link_beside_it_leads_to_is_written(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    (directory / "template").write_text(text("one"))
+    (directory / "05.conflist").symlink_to("template")
+    assert lines.wait_next() == f"network one of {directory}/05.conflist"
+
+    (directory / "template").write_text(text("two"))
+
+    lines.wait_for(f"network two of {directory}/05.conflist")
+
+
 @pytest.mark.parametrize("level", ["etc", "etc/cni", "etc/cni/net.d"])
 def test_the_directory_may_be_replaced_at_any_level(
     ready: ConfDirectory, directory: Path, tmp_path: Path, lines: Lines, level: str

@@ -17,7 +17,7 @@ from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
-from shim.cni.result import pod_ips, result_from_json
+from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.errors import FailedPrecondition
 from shim.labels import sandbox_config_from_dict
 from shim.netns.links import ensure_loopback_up
@@ -110,11 +110,18 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
-    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL."""
+    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
+
+    Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
+    and the pod must have a status all the same.
+    """
     network = checkpoint.network if checkpoint else None
     if network is None or network.result is None or network.released:
         return []
-    return pod_ips(result_from_json(network.result), ifname=network.ifname)
+    try:
+        return pod_ips(result_from_json(network.result), ifname=network.ifname)
+    except ResultError:
+        return []
 
 
 def _netns(checkpoint: SandboxCheckpoint) -> Path:

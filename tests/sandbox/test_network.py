@@ -1,6 +1,26 @@
-import pytest
+from typing import Any
 
-from shim.sandbox.network import forbids_loopback_ipv6
+import pytest
+from msgspec.structs import replace
+
+from shim.sandbox.network import addresses, forbids_loopback_ipv6
+from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, INTENT, RELEASED
+
+
+def test_the_addresses_are_those_of_the_result() -> None:
+    assert addresses(None) == addresses(BEFORE_ADD) == addresses(RELEASED) == []
+    assert addresses(replace(CONNECTED, network=replace(INTENT, result={"ips": [{"address": "10.1.0.7/24"}]}))) == [
+        "10.1.0.7"
+    ]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"ips": [{"address": "10.1.0.7/24", "interface": 2}]}, {"ips": [{"address": "10.1.0.7"}], "routes": [{}]}],
+    ids=["an interface that is not there", "a route to nowhere"],
+)
+def test_a_result_that_cannot_be_read_has_none(result: dict[str, Any]) -> None:
+    assert addresses(replace(CONNECTED, network=replace(INTENT, result=result))) == []
 
 
 @pytest.mark.parametrize(

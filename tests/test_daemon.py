@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -107,6 +108,27 @@ def test_a_hangup_changes_nothing(server: Server) -> None:
 
     server.line("SIGHUP ignored: settings are read at the start")
     assert server.process.poll() is None
+
+
+def log_process(server: Server) -> int:
+    """Give the pid of the log process once it answers."""
+    with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+        while True:
+            status = api.RuntimeServiceStub(channel).Status(pb.StatusRequest(verbose=True))
+            told = json.loads(status.info["config"])["logs"]
+            if told["figures"] is not None:
+                return int(told["pid"])
+
+
+def test_the_log_process_does_not_outlive_a_server_that_is_killed(server: Server) -> None:
+    ended = select.poll()
+    handle = os.pidfd_open(log_process(server))
+    ended.register(handle, select.POLLIN)
+
+    server.process.kill()
+
+    assert ended.poll(SECONDS * 1000)
+    os.close(handle)
 
 
 def test_two_servers_do_not_share_a_state_directory(server: Server, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import threading
 
 from shim.errors import Unavailable
 from shim.lookout import Lookout
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 SECONDS = 20.0
 

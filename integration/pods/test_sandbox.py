@@ -140,6 +140,15 @@ def test_sysctls_hold_in_every_container(kubelet: Kubelet, name: str, value: str
     assert seen.split() == value.split()
 
 
+@pytest.mark.parametrize("which", ["all", "lo"])
+def test_a_pod_may_switch_ipv6_off_on_its_loopback(kubelet: Kubelet, which: str) -> None:
+    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(sysctls={f"net.ipv6.conf.{which}.disable_ipv6": "1"}))
+    container = kubelet.started(pod)
+
+    seen = kubelet.cri.exec(container, "cat", "/proc/sys/net/ipv6/conf/lo/disable_ipv6").stdout.decode()
+    assert seen == "1\n"
+
+
 def test_a_sysctl_of_the_node_is_refused_and_leaves_nothing(kubelet: Kubelet, served: Served) -> None:
     before = served.traces()
 

@@ -20,6 +20,8 @@ SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1
 SUFFIXES = (".conflist", ".conf", ".json")
 FILE_LIMIT = 1 << 20
 """Most bytes of one file."""
+TYPE_LIMIT = 255
+"""Most bytes of a plugin's type, which is a file name (NAME_MAX)."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
 
@@ -184,6 +186,8 @@ def _check_plugin(plugin: Any, *, where: str) -> None:
     # The type is a file name that is looked up in the binary directories, and must not lead out of them.
     if "/" in plugin_type or "\0" in plugin_type or plugin_type in (".", ".."):
         raise ConfError(f"{where} has a bad type {plugin_type!r:.80}")
+    if len(plugin_type.encode()) > TYPE_LIMIT:
+        raise ConfError(f"{where} has a type longer than {TYPE_LIMIT} bytes: {plugin_type!r:.80}")
     if not isinstance(plugin.get("capabilities") or {}, dict):
         raise ConfError(f"{where}: capabilities is not an object")
 

@@ -1,7 +1,7 @@
 """Plugins that a server has left running when it crashed.
 
-What such an ADD still does comes after the DEL that is to undo it, and nothing would ever undo it again. Where systemd
-runs the server it ends them too; a crash elsewhere ends the server alone.
+What such an ADD still does comes after the DEL that is to undo it, and nothing would ever undo it again. A crash ends
+the server alone, also where systemd runs it: what a plugin has left running on purpose has to go on.
 """
 
 import os

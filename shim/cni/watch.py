@@ -44,7 +44,8 @@ class ConfDirectory:
 
     Files are read when inotify tells of a change. Plugin binaries are looked up at every question instead: a few `stat`
     calls, right to the moment, where watches on directories that may not exist yet could only come close. A link is
-    followed when it is read; a change behind it counts from the next change in the directory itself.
+    followed when it is read. A change behind it counts at once where it is in the directory itself, as in a mounted
+    ConfigMap, which swaps the link `..data` that its files lead through; elsewhere, from the next change here.
     """
 
     def __init__(self, directory: Path, *, bin_dirs: Sequence[Path]) -> None:
@@ -113,8 +114,14 @@ class ConfDirectory:
                 log.error("cni directory is watched in part", directory=str(self._directory), error=str(error))
                 changed = True
             if changed:
-                self._reread()
+                self._reread_again()
         watch.close()
+
+    def _reread_again(self) -> None:
+        try:
+            self._reread()
+        except Exception:  # without this thread the node would keep its network of today for good
+            log.exception("cni directory is not read again until it changes", directory=str(self._directory))
 
 
 class _Watch:
@@ -172,9 +179,21 @@ class _Watch:
         return ways is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in ways)
 
     def _changes_files(self, event: Any) -> bool:
-        if event.wd != self._leaf or not event.name.endswith(SUFFIXES):
+        if event.wd != self._leaf or (event.mask & flags.CREATE and not _is_complete(self._directory / event.name)):
             return False
-        return not event.mask & flags.CREATE or _is_complete(self._directory / event.name)
+        return event.name.endswith(SUFFIXES) or _has_links(self._directory)
+
+
+def _has_links(directory: Path) -> bool:
+    """Whether a configuration file is a link, which may lead to or through any other name.
+
+    Only then do other names count: a reading more may meet a file that is just being written.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.name.endswith(SUFFIXES) and entry.is_symlink() for entry in entries)
+    except OSError:  # it has gone, and has said so
+        return False
 
 
 def _is_complete(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""SELinux labels of the host paths that a container mounts.
+"""SELinux labels of the host paths that a container mounts, and of the files that are made for it.
 
 The label is Docker's: it chooses one for each pod, or derives it from the container's `selinux_options`, and tells it
 in an inspect. Where SELinux is off, or the container is not confined, there is none and nothing has to be done. Docker
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shim import deadline
 from shim.container.host_paths import opened_directory
+from shim.disk import failing_as
 from shim.errors import FailedPrecondition
 
 SELINUX_XATTR = "security.selinux"
@@ -49,6 +50,12 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
                 _ensure_label(path, label.encode(), xattr=xattr)
     except OSError as error:
         raise FailedPrecondition(f"{field}.selinux_relabel: label {source} as {label}: {error.strerror}") from error
+
+
+def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
+    """Give one file of ours, in a directory nobody else may write to, a label. A file system may know no labels."""
+    with failing_as(f"label {path} as {label}"):
+        _ensure_label(str(path), label.encode(), xattr=xattr)
 
 
 def _with_all_below(name: str, *, parent: int) -> Iterator[str]:

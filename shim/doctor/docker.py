@@ -63,7 +63,8 @@ def _oom_scores(engine: Engine, config: Config) -> Finding:
     if lowest <= OOM_SCORE_ADJ:
         return Finding("ok", "oom scores", "as Kubernetes asks for them")
     text = f"Docker cannot go below {lowest} here, so critical pods are not spared when memory runs out"
-    return Finding("warn", "oom scores", text, "give dockerd CAP_SYS_RESOURCE; pods run all the same")
+    advice = "dockerd needs CAP_SYS_RESOURCE, and no user namespace around it; pods run all the same"
+    return Finding("warn", "oom scores", text, advice)
 
 
 def _pause_image(engine: Engine, reference: str) -> Finding:

@@ -16,6 +16,9 @@ T = TypeVar("T")
 PIECE = 64 * 1024
 """Most bytes of one read."""
 
+_ROOM_SECONDS = 0.01
+"""Between two tries to connect to a listener whose queue is full."""
+
 
 class ConnectionLost(Exception):
     """There is no connection, or none any more. The text is the cause."""
@@ -186,21 +189,37 @@ def text_from_version(version: ApiVersion) -> str:
 
 
 def connect(path: str, *, scope: Scope) -> Connection:
-    """Connect to the unix socket at `path`."""
-    left = scope.remaining()
-    if left is not None and left <= 0:
-        raise TimedOut
+    """Connect to the unix socket at `path`. A cancelled scope ends the wait as well: ConnectionLost."""
+    return Connection(connected_socket(path, scope=scope))
+
+
+def connected_socket(path: str, *, scope: Scope) -> socket.socket:
+    """Give the socket of `connect` as it is."""
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connecting.settimeout(left)
-        connecting.connect(path)
-    except TimeoutError as cause:
-        connecting.close()
-        raise TimedOut from cause
+        _wait_connected(connecting, path, scope=scope)
     except OSError as cause:
         connecting.close()
         raise ConnectionLost(f"connect to {path}: {_reason(cause)}") from cause
-    return Connection(connecting)
+    except (ConnectionLost, TimedOut):
+        connecting.close()
+        raise
+    return connecting
+
+
+def _wait_connected(connecting: socket.socket, path: str, *, scope: Scope) -> None:
+    # The kernel connects at once, or not at all where too many others wait to be accepted. It tells nobody when there
+    # is room again, unless in a system call that no cancellation would end.
+    connecting.setblocking(False)
+    cancelled = threading.Event()
+    with scope.on_cancel(cancelled.set):
+        while not scope.expired:
+            try:
+                return connecting.connect(path)
+            except BlockingIOError as cause:
+                if cancelled.wait(_ROOM_SECONDS):
+                    raise ConnectionLost(f"connect to {path}: the request was cancelled") from cause
+    raise TimedOut
 
 
 def _shut(connected: socket.socket) -> None:

@@ -4,11 +4,16 @@ import socket
 import struct
 from pathlib import Path
 
+from shim.deadline import Scope
+from shim.engine.connection import ConnectionLost, TimedOut, connected_socket
+
 PROC = Path("/proc")
 
 _ACCEPTS_CONNECTIONS = 0x10000
 """`__SO_ACCEPTCON` among the flags of /proc/net/unix."""
 _UCRED = struct.Struct("3i")
+_CONNECT_SECONDS = 1.0
+"""The kernel connects to a daemon that listens at once, unless too many others wait to be accepted."""
 
 
 def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
@@ -29,13 +34,11 @@ def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
 
 
 def _listener_pid(path: str) -> int:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.settimeout(1.0)  # a daemon that listens is connected to by the kernel at once
-            probe.connect(path)
+    try:
+        with connected_socket(path, scope=Scope(seconds=_CONNECT_SECONDS)) as probe:
             credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        except OSError:
-            return 0
+    except (ConnectionLost, TimedOut):
+        return 0
     pid, _uid, _gid = _UCRED.unpack(credentials)
     return int(pid)
 

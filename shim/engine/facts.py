@@ -23,8 +23,11 @@ class EngineFacts:
     the kubelet calls every few seconds, keeps it fresh.
     """
 
-    def __init__(self, engine: Engine, *, restrict_oom_score_adj: RestrictOomScoreAdj) -> None:
+    def __init__(
+        self, engine: Engine, *, restrict_oom_score_adj: RestrictOomScoreAdj, proc: Path = Path("/proc")
+    ) -> None:
         self._engine = engine
+        self._proc = proc
         self._restrict = restrict_oom_score_adj
         self._lock = threading.Lock()
         self._info: EngineInfo | None = None
@@ -55,8 +58,8 @@ class EngineFacts:
     def possible_oom_score_adj(self, wanted: int) -> int:
         """`wanted`, or the lowest score Docker can set where that is higher (setting restrict_oom_score_adj).
 
-        Without CAP_SYS_RESOURCE nobody can go below the score of the process that starts containers, and runc fails
-        with an error that does not name the cause.
+        Without CAP_SYS_RESOURCE on the machine nobody can go below the score of the process that starts containers, and
+        runc fails with an error that does not name the cause.
         """
         with self._lock:
             if self._oom_floor is None:
@@ -68,19 +71,36 @@ class EngineFacts:
             return -1000
         # The daemon's limits count, not ours. Behind systemd's socket activation the peer is init, whose bounding
         # set is what the daemon got.
-        proc = Path("/proc") / str(self._engine.daemon_pid() or "self")
-        if not proc.exists():
-            proc = Path("/proc/self")  # a daemon of another pid namespace: what holds for us is the best guess
-        if self._restrict == "auto" and has_capability(proc / "status", CAP_SYS_RESOURCE):
+        daemon = self._proc / str(self._engine.daemon_pid() or "self")
+        if not daemon.exists():
+            daemon = self._proc / "self"  # a daemon of another pid namespace: what holds for us is the best guess
+        if self._restrict == "auto" and may_lower_oom_scores(daemon):
             return -1000
-        floor = int((proc / "oom_score_adj").read_text())
+        floor = int((daemon / "oom_score_adj").read_text())
         log.warning("OOM scores are limited: Docker may not lower them on this machine", lowest=floor)
         return floor
 
 
-def has_capability(status: Path, bit: int) -> bool:
+def may_lower_oom_scores(process: Path) -> bool:
+    """Whether the process of a /proc/<pid>, or what it starts, may lower an OOM score.
+
+    The kernel asks for the capability in the initial user namespace. In another one, such as a rootless node's, the
+    bounding set is full all the same.
+    """
+    return _has_capability(process / "status", CAP_SYS_RESOURCE) and _maps_every_user(process / "uid_map")
+
+
+def _has_capability(status: Path, bit: int) -> bool:
     """Whether a /proc/<pid>/status names the capability in its bounding set."""
     for line in status.read_text().splitlines():
         if line.startswith("CapBnd:"):
             return bool(int(line.split()[1], 16) >> bit & 1)
     return False
+
+
+def _maps_every_user(uid_map: Path) -> bool:
+    """Whether a /proc/<pid>/uid_map is the initial user namespace's; a kernel without namespaces has no such file."""
+    try:
+        return uid_map.read_text().split() == ["0", "0", "4294967295"]
+    except FileNotFoundError:
+        return True

@@ -63,7 +63,8 @@ class Pool:
         return self._idle_one() or self._opened(scope=scope, outer=outer)
 
     def _opened(self, *, scope: Scope, outer: Scope) -> Connection:
-        connection = connect(self.path, scope=scope)
+        with outer.on_cancel(scope.cancel):
+            connection = connect(self.path, scope=scope)
         with self._lock:
             self._open += 1
             # Without another open connection nothing tells that the daemon is the one of before.

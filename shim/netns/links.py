@@ -18,18 +18,21 @@ _IFREQ = struct.Struct("16sH22x")
 """struct ifreq with the flags of an interface (netdevice(7))."""
 
 
-def ensure_loopback_up(path: Path) -> None:
+def ensure_loopback_up(path: Path, *, with_ipv6: bool = True) -> None:
     """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would; idempotent.
 
-    With ::1, which Engine 20.10 switches off in containers without a network of its own.
+    `with_ipv6` switches ::1 on, which Engine 20.10 switches off in containers without a network of its own; without it,
+    it stays as it is.
     """
-    in_netns(path, lambda: _ensure_up_here(path))
+    in_netns(path, lambda: _ensure_up_here(path, with_ipv6=with_ipv6))
 
 
-def _ensure_up_here(path: Path) -> None:
+def _ensure_up_here(path: Path, *, with_ipv6: bool) -> None:
     with failing_as(f"look at interface {_LOOPBACK} in {path}"):
         if not _is_up(_LOOPBACK):
             _bring_up(_LOOPBACK, path=path)
+        if not with_ipv6:
+            return
         # Missing where the kernel was started without IPv6. Unlike /sys, /proc/sys shows the namespace of who opens it.
         with suppress(FileNotFoundError):
             _NO_IPV6.write_text("0")

@@ -12,15 +12,19 @@ from shim.disk import failing_as
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
 
 
-def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> str:
-    """Text of the file; without any DNS setting the host's own, as the CRI wants."""
+def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> bytes:
+    """What is in the file; without any DNS setting the host's own, as the CRI wants. ShimError where that fails.
+
+    Bytes, since a comment of the host's may be in any encoding.
+    """
     lines = [] if dns is None else _lines(dns)
     if lines:
-        return "".join(line + "\n" for line in lines)
-    try:
-        return host.read_text()
-    except FileNotFoundError:
-        return ""  # a host without a resolver is no reason to run no pods
+        return "".join(line + "\n" for line in lines).encode()
+    with failing_as(f"read {host} for a pod without DNS settings"):
+        try:
+            return host.read_bytes()
+        except FileNotFoundError:
+            return b""  # a host without a resolver is no reason to run no pods
 
 
 def _lines(dns: pb.DNSConfig) -> list[str]:
@@ -32,14 +36,14 @@ def _lines(dns: pb.DNSConfig) -> list[str]:
     return lines
 
 
-def write_resolv_conf(path: Path, text: str) -> None:
+def write_resolv_conf(path: Path, content: bytes) -> None:
     """Make or rewrite the file in place: running containers have mounted this very inode."""
     with failing_as(f"write {path}"):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if path.exists() and path.read_text() == text:
+        if path.exists() and path.read_bytes() == content:
             return
         # Not atomic on purpose: a rename would leave the containers with the old file.
-        path.write_text(text)
+        path.write_bytes(content)
         path.chmod(0o644)
 
 

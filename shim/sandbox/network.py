@@ -5,7 +5,7 @@ namespace. ADD adds its result there; DEL runs with what is written there, whate
 then, until it has succeeded once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.capabilities import capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
-from shim.cni.result import pod_ips, result_from_json
+from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.errors import FailedPrecondition
+from shim.labels import sandbox_config_from_dict
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 
 INTERFACE = "eth0"
+
+_LOOPBACK_IPV6 = frozenset(f"net.ipv6.conf.{which}.disable_ipv6" for which in ("all", "default", "lo"))
+"""Sysctls by which a pod can ask to have no ::1."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +60,13 @@ def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[]
     """
     path = _netns(checkpoint)
     ensure_pinned(path, pid=pid, confirmed=confirmed)
-    ensure_loopback_up(path)
+    sysctls = sandbox_config_from_dict(checkpoint.config).linux.sysctls
+    ensure_loopback_up(path, with_ipv6=not forbids_loopback_ipv6(sysctls))
+
+
+def forbids_loopback_ipv6(sysctls: Mapping[str, str]) -> bool:
+    """Whether the sysctls of a pod switch IPv6 off on its loopback interface. Names may have slashes, as with runc."""
+    return any(name.replace("/", ".") in _LOOPBACK_IPV6 and value.strip() != "0" for name, value in sysctls.items())
 
 
 def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
@@ -100,11 +110,18 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
-    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL."""
+    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
+
+    Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
+    and the pod must have a status all the same.
+    """
     network = checkpoint.network if checkpoint else None
     if network is None or network.result is None or network.released:
         return []
-    return pod_ips(result_from_json(network.result), ifname=network.ifname)
+    try:
+        return pod_ips(result_from_json(network.result), ifname=network.ifname)
+    except ResultError:
+        return []
 
 
 def _netns(checkpoint: SandboxCheckpoint) -> Path:

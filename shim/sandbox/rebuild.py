@@ -5,16 +5,19 @@ result of the ADD, which is all that DEL needs.
 """
 
 import msgspec
+import structlog
 
 from shim import labels, pod
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.cache import Attachment, cached_attachments
 from shim.runtime import Runtime
-from shim.sandbox.network import INTERFACE, netns_path
+from shim.sandbox.network import INTERFACE, addresses, netns_path
 from shim.view.records import SandboxRecord
 
 LOOPBACK = "cni-loopback"
 """Network of that name: runtimes that bring `lo` up by a plugin cache that as well."""
+
+log = structlog.get_logger(__name__)
 
 
 def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
@@ -30,7 +33,7 @@ def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | Non
 def _rebuilt(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
     # Another shim's path may be /proc/<pid>/ns/net, and that pid may be anybody's by now: ours is the only safe one.
     known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt, record.id))}
-    return SandboxCheckpoint(
+    checkpoint = SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
@@ -38,3 +41,6 @@ def _rebuilt(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         ready=True,
         network=msgspec.convert(known, NetworkIntent),
     )
+    if not addresses(checkpoint):
+        log.warning("the CNI cache tells no address of a pod sandbox", sandbox=record.id, result=attachment.result)
+    return checkpoint

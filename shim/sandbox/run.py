@@ -10,6 +10,7 @@ from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.annotations import sandbox_annotations
+from shim.container.relabel import label_file
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
@@ -64,6 +65,7 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
     rt.view.refresh_container(sandbox_id)
     # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
     _write_resolv_conf(rt, config)
+    _label_resolv_conf(rt, config=config, sandbox_id=sandbox_id)
     if checkpoint.network is not None:
         checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
     started_at = rt.view.sandbox(sandbox_id).life.started_at
@@ -107,6 +109,13 @@ def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> Doc
 def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
     wanted = dns.resolv_conf(config.dns_config if config.HasField("dns_config") else None)
     dns.write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
+
+
+def _label_resolv_conf(rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: SandboxId) -> None:
+    """Let a pod that SELinux confines read the file: Docker labels only what it makes itself."""
+    label = rt.view.sandbox(sandbox_id).mount_label
+    if label:
+        label_file(pod.resolv_conf_path(rt, metadata=config.metadata), label=label)
 
 
 def _connect(rt: Runtime, *, checkpoint: SandboxCheckpoint, rollback: Rollback) -> SandboxCheckpoint:

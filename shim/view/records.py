@@ -58,6 +58,8 @@ class SandboxRecord:
     """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
     image_id: ImageId = _NO_IMAGE
     """What pause was made from."""
+    mount_label: str = ""
+    """SELinux label of the files its pod may use; empty where SELinux does not confine it."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
     """As ListPodSandbox tells it, but for its state, which the checkpoint decides too."""
 

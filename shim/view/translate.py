@@ -74,7 +74,7 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     if previous is not None and previous.life.unnoticed and _same_run(previous.life, life):
         life = previous.life
     if isinstance(known, SandboxRecord):
-        return replace(known, name=name, image_id=ImageId(seen.image), life=life)
+        return replace(known, name=name, image_id=ImageId(seen.image), mount_label=seen.mount_label, life=life)
     return replace(
         known,
         name=name,

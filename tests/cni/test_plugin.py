@@ -158,6 +158,10 @@ def test_a_plugin_is_the_first_executable_of_its_name(tmp_path: Path) -> None:
     assert find_plugin("bridge", dirs[:3]) is None
 
 
+def test_a_plugin_that_cannot_be_looked_up_is_not_there(tmp_path: Path) -> None:
+    assert find_plugin("a" * 300, [tmp_path]) is None
+
+
 def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> None:
     binary = fakes.write("bridge")
     config = {"name": "nët", "mtu": 1450, "ratio": 0.5, "nested": {"deep": [None, True, {}]}}

@@ -12,6 +12,8 @@ import pytest
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from shim.cni import watch
+from shim.cni.conf import Listing
 from shim.cni.watch import NOT_READY, ConfDirectory, NetworkStatus
 from shim.errors import FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
@@ -32,7 +34,10 @@ class Lines:
         raise structlog.DropEvent
 
     def wait_next(self, *, seconds: float = SOON) -> str:
-        return str(self._queue.get(timeout=seconds)["detail"])
+        return str(self.wait_line(seconds=seconds)["detail"])
+
+    def wait_line(self, *, seconds: float = SOON) -> EventDict:
+        return self._queue.get(timeout=seconds)
 
     def wait_for(self, text: str) -> None:
         """Pass over what a change in several steps may write on its way to `text`."""
@@ -218,6 +223,35 @@ def test_the_directory_may_go_and_come_back_at_any_level(
     assert ready.chosen().name == "again"
 
 
+def write_version(directory: Path, version: str) -> None:
+    """Write as the kubelet does into the volume of a ConfigMap: a directory, and a link to it renamed over the last."""
+    (directory / f"..{version}").mkdir(parents=True)
+    (directory / f"..{version}/10.conflist").write_text(text(version))
+    (directory / "..data_tmp").symlink_to(f"..{version}")
+    (directory / "..data_tmp").rename(directory / "..data")
+
+
+def test_a_link_that_files_lead_through_is_turned(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
+    write_version(directory, "one")
+    (directory / "10.conflist").symlink_to("..data/10.conflist")
+    unstarted.start()
+    assert lines.wait_next() == f"network one of {directory}/10.conflist"
+
+    write_version(directory, "two")
+
+    assert lines.wait_next() == f"network two of {directory}/10.conflist"
+
+
+def test_a_file_that_a_link_beside_it_leads_to_is_written(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    (directory / "template").write_text(text("one"))
+    (directory / "05.conflist").symlink_to("template")
+    assert lines.wait_next() == f"network one of {directory}/05.conflist"
+
+    (directory / "template").write_text(text("two"))
+
+    lines.wait_for(f"network two of {directory}/05.conflist")
+
+
 @pytest.mark.parametrize("level", ["etc", "etc/cni", "etc/cni/net.d"])
 def test_the_directory_may_be_replaced_at_any_level(
     ready: ConfDirectory, directory: Path, tmp_path: Path, lines: Lines, level: str
@@ -322,6 +356,31 @@ def test_what_changes_nothing_is_not_logged(ready: ConfDirectory, directory: Pat
     assert lines.wait_next() == f"network new of {directory}/00.conflist"
     ready.stop()
     assert lines.waiting == 0
+
+
+def test_a_fault_of_one_reading_does_not_end_the_next(
+    ready: ConfDirectory, directory: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_directory: Path) -> Listing:
+        raise RuntimeError("nobody foresaw this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "read_directory", fail)
+        (directory / "05.conflist").write_text(text("second"))
+        assert lines.wait_line()["event"] == "cni directory is not read again until it changes"
+    assert ready.chosen().name == "first"
+
+    (directory / "05.conflist").write_text(text("third"))
+    lines.wait_for(f"network third of {directory}/05.conflist")
+
+
+def test_a_type_no_file_can_have_is_passed_over(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    (directory / "05.conflist").write_text(text("long", "a" * 300))
+
+    assert "not used: 05.conflist: plugins[0] has a type longer than 255 bytes" in lines.wait_next()
+    assert ready.status().ready
+    (directory / "04.conflist").write_text(text("next"))
+    lines.wait_for(f"network next of {directory}/04.conflist")
 
 
 def test_stop_ends_the_thread_and_may_be_repeated(ready: ConfDirectory) -> None:

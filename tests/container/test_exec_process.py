@@ -15,7 +15,7 @@ from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import ready_pod, running
-from tests.view.waits import wait_until
+from tests.waits import wait_until
 
 SECONDS = 20.0
 

@@ -5,8 +5,8 @@ import pytest
 
 from shim import deadline
 from shim.container import relabel as module
-from shim.container.relabel import relabel
-from shim.errors import Cancelled, FailedPrecondition
+from shim.container.relabel import label_file, relabel
+from shim.errors import Cancelled, FailedPrecondition, ShimError
 from tests.facts import open_descriptors
 from tests.mounts import need_root
 
@@ -64,6 +64,14 @@ def test_another_label_is_replaced_and_the_same_is_not_written(volume: Path) -> 
 
     assert set(labels(volume).values()) == {LABEL, LABEL + "\0"}
     assert (volume / "a/b/file").stat().st_ctime_ns == before
+
+
+def test_one_file_of_ours_gets_the_label(volume: Path) -> None:
+    label_file(volume / "a/b/file", label=LABEL, xattr=XATTR)
+    assert labels(volume) == {"a/b/file": LABEL}
+
+    with pytest.raises(ShimError, match=rf"^label {volume}/a/fifo as {LABEL}: operation not permitted"):
+        label_file(volume / "a/fifo", label=LABEL, xattr="user.label")
 
 
 def test_a_file_system_without_labels_is_left_alone(tmp_path: Path) -> None:

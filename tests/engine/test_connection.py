@@ -2,12 +2,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from shim.deadline import Scope
 from shim.engine.connection import Connection, ConnectionLost, TimedOut, connect
+from shim.engine.pool import Pool
 
 UNBOUND = Scope()
 
@@ -164,11 +166,58 @@ def test_a_scope_that_has_ended_connects_nowhere(tmp_path: Path) -> None:
         connect(str(tmp_path / "x.sock"), scope=Scope(seconds=0))
 
 
-def test_a_listener_that_accepts_nobody_is_not_waited_for(tmp_path: Path) -> None:
-    path = str(tmp_path / "full.sock")
+@contextmanager
+def full_listener(directory: Path) -> Iterator[socket.socket]:
+    """A listener whose queue holds one connection, which is there."""
+    path = str(directory / "full.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
         listener.bind(path)
         listener.listen(0)
         first.connect(path)
-        with pytest.raises((ConnectionLost, TimedOut)):
-            connect(path, scope=Scope(seconds=0.02))
+        yield listener
+
+
+class Waiting(Scope):
+    """Tells when it is asked a second time whether it has expired: after a try that was in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(seconds=60)
+        self.asked = 0
+        self.again = threading.Event()
+
+    @property
+    def expired(self) -> bool:
+        self.asked += 1
+        if self.asked > 1:
+            self.again.set()
+        return super().expired
+
+
+def test_a_listener_that_accepts_nobody_is_waited_for_within_the_scope(tmp_path: Path) -> None:
+    with full_listener(tmp_path) as listener, pytest.raises(TimedOut):
+        connect(listener.getsockname(), scope=Scope(seconds=0.02))
+
+
+def test_a_listener_with_a_full_queue_is_connected_to_when_there_is_room(tmp_path: Path) -> None:
+    scope = Waiting()
+    with full_listener(tmp_path) as listener, ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect, listener.getsockname(), scope=scope)
+        assert scope.again.wait(10)
+        listener.accept()[0].close()
+        connection = connecting.result(10)
+        theirs = listener.accept()[0]
+
+    theirs.sendall(b"hello")
+    assert connection.read_raw(UNBOUND) == b"hello"
+    connection.close()
+    theirs.close()
+
+
+def test_a_cancelled_request_does_not_wait_for_room(tmp_path: Path) -> None:
+    scope, outer = Waiting(), Scope()
+    with full_listener(tmp_path) as listener, ThreadPoolExecutor(1) as threads:
+        taking = threads.submit(Pool(listener.getsockname()).take, scope=scope, outer=outer)
+        assert scope.again.wait(10)
+        outer.cancel()
+        with pytest.raises(ConnectionLost, match="cancelled"):
+            taking.result(10)

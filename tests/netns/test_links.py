@@ -42,6 +42,16 @@ def test_ipv6_that_was_switched_off_works_afterwards(pinned: Path) -> None:
     assert in_netns(pinned, lambda: echo(socket.AF_INET6, "::1")) == b"hello"
 
 
+def test_ipv6_that_the_pod_has_switched_off_stays_so(pinned: Path) -> None:
+    setting = Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
+    in_netns(pinned, lambda: setting.write_text("1"))
+
+    ensure_loopback_up(pinned, with_ipv6=False)
+
+    assert in_netns(pinned, lambda: echo(socket.AF_INET, "127.0.0.1")) == b"hello"
+    assert in_netns(pinned, setting.read_text) == "1\n"
+
+
 BRING_UP = """
 import sys
 from pathlib import Path

@@ -26,6 +26,10 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
     assert float(unit("pydockershim.service")["Service"]["TimeoutStopSec"]) > Config().shutdown_grace
 
 
+def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
+    assert unit("pydockershim.service")["Service"]["KillMode"] == "process"
+
+
 def test_wrong_settings_are_not_tried_again() -> None:
     assert unit("pydockershim.service")["Service"]["RestartPreventExitStatus"] == str(EXIT_USAGE)
 

@@ -1,12 +1,18 @@
+import os
+from functools import partial
+
 import pytest
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.container.relabel import label_file
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 from shim.labels import TYPE, TYPE_SANDBOX
 from shim.runtime import Runtime
+from shim.sandbox import run as module
 from shim.sandbox.run import run_pod_sandbox
 from tests.fakes.engine import FakeEngine
+from tests.mounts import need_root
 from tests.pods import pod_config, ready_pod
 
 
@@ -121,3 +127,18 @@ def test_pause_runs_as_whom_the_pod_asks_for(rt: Runtime, engine: FakeEngine) ->
     body = engine.containers[sandbox].body
     assert (body["User"], body["HostConfig"]["GroupAdd"]) == ("1000:0", ["7"])
     assert list(engine.containers) == [sandbox]
+
+
+def test_a_pod_that_selinux_confines_may_read_its_resolv_conf(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_root()
+    xattr = "trusted.label"  # stands for SELinux's, which needs a kernel that has it
+    monkeypatch.setattr(module, "label_file", partial(label_file, xattr=xattr))
+    ready_pod(rt, "free")
+    engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
+    ready_pod(rt, "confined")
+
+    free, confined = (pod.resolv_conf_path(rt, metadata=pod_config(name).metadata) for name in ("free", "confined"))
+    assert xattr not in os.listxattr(free)
+    assert os.getxattr(confined, xattr).decode() == engine.mount_label

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
@@ -10,6 +11,7 @@ from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
 from shim.sandbox.update import update_pod_sandbox_resources
+from tests.checkpoint.samples import CONNECTED
 from tests.pods import ready_pod, running
 
 
@@ -31,6 +33,17 @@ def test_verbose_tells_the_pid(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])
     assert info["pid"] == rt.view.sandbox(sandbox).life.pid
+
+
+def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: Runtime) -> None:
+    sandbox = ready_pod(rt)
+    checkpoint = rt.checkpoints.get(sandbox)
+    assert checkpoint is not None
+    rt.checkpoints.put(msgspec.structs.replace(checkpoint, network=CONNECTED.network))
+
+    status = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False).status
+    assert status.state == pb.SANDBOX_READY
+    assert status.network.ip == ""
 
 
 def test_an_unknown_sandbox(rt: Runtime) -> None:

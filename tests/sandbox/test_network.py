@@ -1,0 +1,39 @@
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from shim.sandbox.network import addresses, forbids_loopback_ipv6
+from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, INTENT, RELEASED
+
+
+def test_the_addresses_are_those_of_the_result() -> None:
+    assert addresses(None) == addresses(BEFORE_ADD) == addresses(RELEASED) == []
+    assert addresses(replace(CONNECTED, network=replace(INTENT, result={"ips": [{"address": "10.1.0.7/24"}]}))) == [
+        "10.1.0.7"
+    ]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"ips": [{"address": "10.1.0.7/24", "interface": 2}]}, {"ips": [{"address": "10.1.0.7"}], "routes": [{}]}],
+    ids=["an interface that is not there", "a route to nowhere"],
+)
+def test_a_result_that_cannot_be_read_has_none(result: dict[str, Any]) -> None:
+    assert addresses(replace(CONNECTED, network=replace(INTENT, result=result))) == []
+
+
+@pytest.mark.parametrize(
+    ("sysctls", "forbidden"),
+    [
+        ({}, False),
+        ({"net.ipv6.conf.all.disable_ipv6": "1"}, True),
+        ({"net.ipv6.conf.default.disable_ipv6": "1"}, True),
+        ({"net.ipv4.ip_forward": "1", "net.ipv6.conf.lo.disable_ipv6": "1"}, True),
+        ({"net/ipv6/conf/lo/disable_ipv6": "1"}, True),
+        ({"net.ipv6.conf.all.disable_ipv6": "0"}, False),
+        ({"net.ipv6.conf.eth0.disable_ipv6": "1", "net.ipv6.conf.lo.forwarding": "1"}, False),
+    ],
+)
+def test_a_pod_may_ask_for_no_ipv6_on_its_loopback(sysctls: dict[str, str], forbidden: bool) -> None:
+    assert forbids_loopback_ipv6(sysctls) is forbidden

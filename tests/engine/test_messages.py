@@ -191,6 +191,21 @@ def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
     engine.close()
 
 
+class Prolonged(Scope):
+    """A scope whose time is never over, but that looks so to every wait that began before."""
+
+    def expiry(self) -> float:
+        return time.monotonic() + 0.02
+
+
+def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerEngine, server: ScriptedServer) -> None:
+    late = threading.Event()
+    server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
+    threading.Timer(0.2, late.set).start()
+    with deadline.entered(Prolonged()):
+        assert [message.status for message in pull(adapter)] == ["Done"]
+
+
 def test_a_pull_ends_with_its_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), HANG)
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="pull image a/b:1"):

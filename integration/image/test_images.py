@@ -596,6 +596,26 @@ def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, pub
     remove(rt, "local/child:1")
 
 
+def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
+    rt: Runtime, engine: Engine, publish: Publish
+) -> None:
+    reference = publish("parent-in-use:1")
+    parent = pull(rt, reference)
+    container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
+    engine.api.start(container)
+    engine.api.commit(container, "local/child-in-use", "1")
+    rt.view.images.refresh()
+    before = status(rt, parent).image
+    with pytest.raises(FailedPrecondition, match=container[:12]):
+        remove(rt, reference)
+    rt.view.images.refresh()
+    assert status(rt, parent).image == before
+    engine.api.remove_container(container, force=True)
+    remove(rt, reference)
+    assert not present(rt, parent)
+    remove(rt, "local/child-in-use:1")
+
+
 # --- the rest ---------------------------------------------------------------------------------------------
 
 

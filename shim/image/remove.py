@@ -1,5 +1,6 @@
 """RemoveImage."""
 
+from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSummary
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -21,7 +22,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     """
     if not image.image:
         raise InvalidArgument("image.image is empty")
-    record = find_image(rt, image.image)
+    record = _meant(rt, image.image)
     if record is None:
         return
     # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
@@ -29,6 +30,15 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
         current = rt.view.images.find(record.id)
         if current is not None:
             _remove(rt, current)
+
+
+def _meant(rt: Runtime, name: str) -> ImageRecord | None:
+    """Give what is to be removed. What a name stands for is looked up: it may just have gone to another image."""
+    if references.image_id(name) is not None:
+        return find_image(rt, name)
+    references.parse(name)
+    rt.view.images.ensure_looked_at()
+    return rt.view.images.find(name)
 
 
 def _remove(rt: Runtime, record: ImageRecord) -> None:

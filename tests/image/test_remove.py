@@ -72,6 +72,26 @@ def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> No
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
 
 
+def test_a_name_that_has_gone_to_another_image_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+    before = image_id(rt)
+    engine.add_image("r.example/new:1")
+    rt.view.images.refresh()
+    old, new = engine.images[-2:]
+    old.tags, new.tags = ["r.example/precious:1"], [*new.tags, *old.tags]  # the view has not heard of it
+    remove(rt, BUSYBOX)
+    assert present(rt, "r.example/precious:1")
+    assert image_id(rt, "r.example/precious:1") == before
+    assert new not in engine.images
+
+
+def test_an_id_is_not_looked_up(rt: Runtime, engine: FakeEngine) -> None:
+    found = image_id(rt)
+    engine.calls.clear()
+    remove(rt, found)
+    methods = [method for method, _ in engine.calls]
+    assert methods[0] == "remove_image"
+
+
 def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
 

@@ -400,9 +400,9 @@ def downloads(said: list[str]) -> int:
 def test_a_pull_that_waits_for_the_slots_of_another_one(
     rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, told: dict[str, list[str]]
 ) -> None:
-    three = push_noise(registry, name="three:1", size=4 * MIB, directory=tmp_path, layers=3)
+    three = push_noise(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
     one = push_noise(registry, name="one:1", size=KIB, directory=tmp_path)
-    proxy.throttle(12 * MIB / (4 * PROGRESS_DEADLINE))
+    proxy.throttle(24 * MIB / (4 * PROGRESS_DEADLINE))
     three, one = (each.replace(registry.address, proxy.address) for each in (three, one))
     first = pull_in_background(rt, three, scope=Scope())
     wait_until(lambda: downloads(told[three]) == 3)
@@ -456,10 +456,10 @@ def test_a_caller_who_leaves_does_not_end_the_pull_of_another(
     with pytest.raises(DeadlineExceeded):
         third.result(SECONDS)
     leaving.cancel()
-    with pytest.raises(Cancelled):
-        first.result(SECONDS)
     proxy.allow(None)
     remove(rt, second.result(SECONDS))
+    with pytest.raises(Cancelled):  # his thread has done the work of both
+        first.result(SECONDS)
 
 
 def test_a_deadline_of_a_millisecond(rt: Runtime, publish: Publish) -> None:

@@ -31,12 +31,17 @@ class Patience(Scope):
     has passed. By then, others may have moved on that this pull has to wait for.
     """
 
-    __slots__ = ("_motion", "_moved", "_seconds", "progress")
+    __slots__ = ("_has_queue", "_motion", "_moved", "_seconds", "progress")
 
-    def __init__(self, seconds: float, *, motion: Motion) -> None:
-        """`seconds` of silence end the pull, 0 is never; `motion` is that of all pulls of this server."""
+    def __init__(self, seconds: float, *, motion: Motion, has_queue: bool) -> None:
+        """`seconds` of silence end the pull, 0 is never; `motion` is that of all pulls of this server.
+
+        `has_queue` tells whether Docker lets pulls wait for each other. The containerd store does not, and has no word
+        but that for a layer that has not begun until its first MiB is there.
+        """
         self.progress = Progress()
         self._seconds = seconds or None
+        self._has_queue = has_queue
         self._motion = motion
         self._moved = time.monotonic()
         super().__init__(seconds=self._seconds)
@@ -44,7 +49,7 @@ class Patience(Scope):
     def expiry(self) -> float | None:
         """See Scope. Later than the silence of this pull alone would have it while its turn may be to come."""
         own = super().expiry()
-        if own is None or self._seconds is None or not self.progress.may_be_waiting:
+        if own is None or self._seconds is None or not self._has_queue or not self.progress.may_be_waiting:
             return own
         seen = min(self._motion.at + self._seconds, self._moved + _SEEN * self._seconds)
         unseen = self._moved + min(_UNSEEN * self._seconds, LONGEST) if self.progress.is_waiting else own
@@ -60,6 +65,12 @@ class Patience(Scope):
         """Let this many seconds pass before silence counts."""
         if self._seconds is not None:
             self.restart(wait + self._seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pull was silent for longer than it may be of itself, whatever others have done since."""
+        own = super().expiry()
+        return own is not None and time.monotonic() >= own
 
     @property
     def verdict(self) -> str:

@@ -180,12 +180,18 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
     The pull is ended when it shows no progress for the configured time, from its first moment on.
     """
     # A scope of its own: silence ends the pull, not what its callers do next.
-    patience = Patience(rt.config.image_pull_progress_deadline, motion=rt.pull_motion)
+    patience = Patience(
+        rt.config.image_pull_progress_deadline,
+        motion=rt.pull_motion,
+        has_queue=not is_containerd_store(rt.facts.info()),
+    )
     with deadline.current().on_cancel(patience.cancel), deadline.entered(patience):
         try:
             rt.engine.pull_image(reference, auth=auth, progress=Observer(reference, patience))
         except DeadlineExceeded as failure:
-            raise RegistryUnavailable(patience.verdict) from failure
+            if patience.is_over:
+                raise RegistryUnavailable(patience.verdict) from failure
+            raise
     return patience.progress.digest
 
 

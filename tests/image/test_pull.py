@@ -479,6 +479,14 @@ def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
         pull(replace(patient(rt, 0.05), pull_motion=motion))
 
 
+@pytest.mark.parametrize("says", [[FS_LAYER], [FS_LAYER, WAITING]])
+def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[SNAPSHOTTER])
+    engine.says = [BEGUN, *says]
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match="no progress for"):
+        pull(replace(patient(rt, 0.05), pull_motion=Moving()))
+
+
 @pytest.mark.parametrize("motion", [Motion(), Moving()], ids=["pulls we do not see", "pulls that move on"])
 def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: Motion) -> None:
     engine.says = [BEGUN, FS_LAYER, WAITING]

@@ -13,7 +13,7 @@ import structlog
 
 from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
 from shim.engine.interface import RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
@@ -141,9 +141,10 @@ def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> I
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
-    """Pull with the first login the registry takes; the last refusal is raised.
+    """Pull with the first login the registry takes; else the last refusal is raised.
 
-    A registry that is down ends the search: it would let every login wait.
+    One that had too many requests goes before: that pull may succeed later. A registry that is down ends the search: it
+    would let every login wait.
     """
     refusals: list[ShimError] = []
     for login in logins:
@@ -153,7 +154,7 @@ def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> 
         if isinstance(outcome, _Pulled):
             return outcome
         refusals.append(outcome)
-    raise refusals[-1]
+    raise next((refusal for refusal in refusals if isinstance(refusal, TooManyRequests)), refusals[-1])
 
 
 def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
@@ -161,9 +162,11 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
     try:
         digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
-        text, cause = _shown(failure, reference, login=login)
-        raise RegistryUnavailable(f"{_UNAVAILABLE}: {_what(reference)}: {text}") from cause
-    except (RegistryDenied, NotFound) as failure:
+        explained = _explained(failure, reference, login=login)
+        if isinstance(failure, TooManyRequests):  # of this account, perhaps
+            return explained
+        raise explained from explained.__cause__
+    except (RegistryDenied, RegistryUnclear, NotFound) as failure:
         # Some registries deny that a repository exists to those who may not see it.
         return _explained(failure, reference, login=login)
     except ShimError as failure:
@@ -202,6 +205,10 @@ def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimErro
     explained: ShimError
     if isinstance(failure, RegistryDenied):
         explained = RegistryDenied(f"{what}: unauthorized: {domain} {_verdict(login)}: {text}")
+    elif isinstance(failure, RegistryUnavailable):
+        explained = type(failure)(f"{_UNAVAILABLE}: {what}: {text}")
+    elif isinstance(failure, RegistryUnclear):
+        explained = RegistryUnclear(f"{what}: {text}")
     else:
         explained = NotFound(f"{what}: {domain} has no such image: {text}")
     explained.__cause__ = cause

@@ -16,7 +16,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.credentials.keyring import Keyring
 from shim.deadline import Motion, Scope
 from shim.engine.answers import ImageSettings, ImageSummary, PullProgress
-from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
 from shim.engine.interface import RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
@@ -583,7 +583,11 @@ class TestNode:
             pull(node(team="right"), username="u", password="wrong", server_address=server)
         assert "right" not in {auth.password for auth in engine.auths if auth is not None}
 
-    @pytest.mark.parametrize("kind", [RegistryDenied, NotFound], ids=["denied", "hidden"])
+    @pytest.mark.parametrize(
+        "kind",
+        [RegistryDenied, NotFound, RegistryUnclear, TooManyRequests],
+        ids=["denied", "hidden", "unclear", "too many requests"],
+    )
     def test_several_are_tried_in_turn(
         self, node: Callable[..., Runtime], engine: AskingEngine, kind: type[ShimError]
     ) -> None:
@@ -603,6 +607,23 @@ class TestNode:
         assert "wr1ng" not in str(caught.value)
         assert caught.value.__cause__ is None
         assert len(engine.auths) == 2
+
+    @pytest.mark.parametrize("busy", ["wr0ng", "wr1ng"])
+    def test_all_in_vain_one_for_too_many_requests(
+        self, node: Callable[..., Runtime], engine: AskingEngine, busy: str
+    ) -> None:
+        engine.refusals = {busy: TooManyRequests("toomanyrequests: slow down")}
+        with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: toomanyrequests: slow"):
+            pull(node(team_app="wr0ng", team="wr1ng"))
+        assert len(engine.auths) == 2
+
+    def test_all_in_vain_for_a_reason_docker_does_not_tell(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
+        unclear = RegistryUnclear(f"pull image {APP}: sent an HTTP request, wr0ng")
+        engine.refusals = {"wr0ng": unclear}
+        with pytest.raises(RegistryUnclear, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):
+            pull(node(team="wr0ng"))
 
     def test_a_registry_that_is_down_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         engine.refusals = {"wr0ng": RegistryUnavailable("connection refused")}

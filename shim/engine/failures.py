@@ -183,7 +183,7 @@ _DENIED = re.compile(
     r"|incorrect username or password",
     re.IGNORECASE,
 )
-_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist", re.IGNORECASE)
+_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist|no matching manifest for", re.IGNORECASE)
 
 _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] = (
     (_TOO_MANY, 429, TooManyRequests),

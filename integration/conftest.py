@@ -28,6 +28,8 @@ from integration.waiting import wait_until
 
 ENGINES = ("20.10", "28", "28-containerd")
 _DEFAULT_ENGINES = ("20.10", "28")
+_IMAGE_TESTS = Path(__file__).parent / "image"
+"""What depends on the image store, and so runs on both stores."""
 _UNMOUNT_SECONDS = 20
 _serial = count()
 
@@ -41,14 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         action="append",
         choices=ENGINES,
-        help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store)",
+        help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store, by default "
+        "for the tests of images alone)",
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses an engine, however indirectly, once for each."""
     if "engine_name" in metafunc.fixturenames:
-        names = metafunc.config.getoption("--engine") or _DEFAULT_ENGINES
+        default = ENGINES if metafunc.definition.path.is_relative_to(_IMAGE_TESTS) else _DEFAULT_ENGINES
+        names = metafunc.config.getoption("--engine") or default
         metafunc.parametrize("engine_name", names, scope="session")
 
 

@@ -33,9 +33,14 @@ class Scope:
     def restart(self, seconds: float | None) -> None:
         """Let the time begin anew, without end for None: for work that may take long but must move on.
 
-        A wait under way keeps the bound it began with, so this is for the thread that waits.
+        A wait under way keeps the bound it began with until that has passed: who cuts a bound short has to be the
+        thread that waits.
         """
         self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
+
+    def expiry(self) -> float | None:
+        """When the time is over, by the monotonic clock; None for never. Who waits asks again when it has come."""
+        return self._expires
 
     @property
     def cancelled(self) -> bool:
@@ -45,11 +50,13 @@ class Scope:
     @property
     def expired(self) -> bool:
         """Whether the time is over."""
-        return self._expires is not None and time.monotonic() >= self._expires
+        expiry = self.expiry()
+        return expiry is not None and time.monotonic() >= expiry
 
     def remaining(self, limit: float | None = None) -> float | None:
         """Seconds left, at most `limit`; None when neither bounds the wait. Never negative."""
-        left = None if self._expires is None else max(0.0, self._expires - time.monotonic())
+        expiry = self.expiry()
+        left = None if expiry is None else max(0.0, expiry - time.monotonic())
         if left is None or limit is None:
             return limit if left is None else left
         return min(left, limit)
@@ -87,6 +94,20 @@ class Scope:
         finally:
             with self._lock:
                 self._wakers.pop(ticket, None)
+
+
+class Motion:
+    """When any of several pieces of work has moved on last, for one that has to wait for the others. Thread-safe."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        """By the monotonic clock."""
+
+    def note(self) -> None:
+        """Say that one moves on now."""
+        self.at = time.monotonic()
 
 
 _current: ContextVar[Scope] = ContextVar("scope", default=Scope())  # noqa: B039 - the unbounded scope never changes

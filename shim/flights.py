@@ -37,9 +37,9 @@ class Flights(Generic[T]):
         flight, is_first = self._board(key, work)
         if is_first and deadline.current().remaining() is None:
             return self._fly_here(key, flight, what)
-        if is_first:
-            self._crew.run(partial(contextvars.copy_context().run, self._fly, key, flight))
         try:
+            if is_first:
+                self._send_off(key, flight)
             return self._wait_landed(flight, what)
         finally:
             self._leave(key, flight)
@@ -62,15 +62,27 @@ class Flights(Generic[T]):
         scope.check(what)
         return flight.outcome()
 
+    def _send_off(self, key: Hashable, flight: "_Flight[T]") -> None:
+        """Have another thread do the work. If none can be had, those who wait are told; who comes later begins anew."""
+        try:
+            self._crew.run(partial(contextvars.copy_context().run, self._fly, key, flight))
+        except BaseException as failure:  # noqa: BLE001 - raised again in every caller
+            flight.fail(failure)
+            self._land(key, flight)
+
     def _fly(self, key: Hashable, flight: "_Flight[T]") -> None:
         flight.fly()
+        abandoned = not self._land(key, flight)
+        if abandoned and flight.is_fault:
+            flight.outcome()  # no caller is left to hear of it; the thread's last words reach the log
+
+    def _land(self, key: Hashable, flight: "_Flight[T]") -> int:
+        """Tell those who wait that the flight is over; gives how many there are."""
         with self._changed:
             flight.landed = True
             self._forget(key, flight)
             self._changed.notify_all()
-            abandoned = not flight.passengers
-        if abandoned and flight.is_fault:
-            flight.outcome()  # no caller is left to hear of it; the thread's last words reach the log
+            return flight.passengers
 
     def _wait_landed(self, flight: "_Flight[T]", what: str) -> T:
         scope = deadline.current()
@@ -141,7 +153,10 @@ class _Flight(Generic[T]):
             with deadline.entered(self.scope):
                 self._result.append(self._work())
         except BaseException as failure:  # noqa: BLE001 - raised again in every caller
-            self._failure = failure
+            self.fail(failure)
+
+    def fail(self, failure: BaseException) -> None:
+        self._failure = failure
 
     @property
     def is_fault(self) -> bool:

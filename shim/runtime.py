@@ -10,6 +10,7 @@ from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
+from shim.deadline import Motion
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.flights import Flights
@@ -49,6 +50,8 @@ class Runtime:
     """Credentials of the node, for pulls that bring none."""
     pulls: Flights[ImageId] = field(default_factory=Flights)
     """Pulls under way, so that two of one image are one."""
+    pull_motion: Motion = field(default_factory=Motion)
+    """When any of them has shown progress last: Docker lets one wait for the layers of another."""
     manifests: Recent[str, ImageId] = field(default_factory=lambda: Recent(capacity=1000))
     """What pulls have brought, by the digest of the manifest: it stands for the same image for ever."""
     accounts: Recent[ImageId, ImageAccounts] = field(default_factory=lambda: Recent(capacity=16 << 20))

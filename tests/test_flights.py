@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -60,15 +61,20 @@ class Crowd:
         self._flights = flights
         self._pool = ThreadPoolExecutor(8)
 
+    def submit(self, work: Callable[[], str], *, key: object = "k", caller: Scope | None = None) -> "Future[str]":
+        """Start a caller."""
+        scope = caller or Caller()
+
+        def call() -> str:
+            with deadline.entered(scope):
+                return self._flights.join(key, work, what="the work")
+
+        return self._pool.submit(call)
+
     def join(self, work: Callable[[], str], *, key: object = "k", caller: Caller | None = None) -> "Future[str]":
         """Start a caller, and return once it waits."""
         caller = caller or Caller()
-
-        def call() -> str:
-            with deadline.entered(caller):
-                return self._flights.join(key, work, what="the work")
-
-        future = self._pool.submit(call)
+        future = self.submit(work, key=key, caller=caller)
         assert caller.waits.wait(SECONDS)
         return future
 
@@ -226,6 +232,59 @@ def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.
     go_on.set()
     assert told.wait(SECONDS)
     assert isinstance(said[0], ZeroDivisionError)
+
+
+class Shortage:
+    """A time in which no thread can be started that would do the work. Waits for `go_on` before it says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        real = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name != "flight":
+                return real(thread)
+            self.asked.set()
+            assert self.go_on.wait(SECONDS)
+            raise RuntimeError("can't start new thread")
+
+        with self._patch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            yield
+
+
+@pytest.fixture
+def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
+    return Shortage(monkeypatch)
+
+
+def test_without_a_thread_the_work_fails_once(flights: Flights[str], shortage: Shortage) -> None:
+    departures = Departures(lambda: "left", what="the work")
+    shortage.go_on.set()
+    with deadline.bound(SECONDS):
+        with shortage():
+            for join in (partial(flights.join, "k", lambda: "done", what="the work"), departures.join):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    join()
+        assert flights.join("k", lambda: "done", what="the work") == "done"
+        assert departures.join() == "left"
+
+
+def test_without_a_thread_all_who_wait_are_told(crowd: Crowd, shortage: Shortage) -> None:
+    with shortage():
+        first = crowd.submit(lambda: "done")
+        assert shortage.asked.wait(SECONDS)
+        second = crowd.join(lambda: "done")
+        shortage.go_on.set()
+        for caller in (first, second):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                caller.result(SECONDS)
+    assert crowd.join(lambda: "done").result(SECONDS) == "done"
 
 
 # --- departures -------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""An image that is only large, put into a registry without an engine: a `docker push` would compress it for long."""
+"""Images that are only large, put into a registry without an engine: a `docker push` would compress it for long."""
 
 import gzip
 import hashlib
 import http.client
 import os
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -43,32 +44,45 @@ class _Hashed:
         return f"sha256:{self._hash.hexdigest()}"
 
 
-def push_noise(registry: Registry, *, name: str, size: int, directory: Path) -> str:
-    """Put an image of one layer with `size` random bytes into the registry, and give its reference.
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    path: Path
+    diff_id: str
+    digest: str
 
-    `name` is a repository with a tag; `directory` has room for the layer.
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+
+def push_noise(registry: Registry, *, name: str, size: int, directory: Path, layers: int = 1) -> str:
+    """Put an image of so many layers, each with `size` random bytes, into the registry, and give its reference.
+
+    `name` is a repository with a tag; `directory` has room for the layers.
     """
     repository, _, tag = name.partition(":")
-    layer = directory / "layer"
-    diff_id, digest = _write_layer(layer, size=size)
+    made = [_write_layer(directory / f"layer-{number}", size=size) for number in range(layers)]
+    diff_ids = [layer.diff_id for layer in made]
     config = msgspec.json.encode(
-        {"architecture": architecture(), "os": "linux", "rootfs": {"type": "layers", "diff_ids": [diff_id]}}
+        {"architecture": architecture(), "os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}
     )
     config_digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
     manifest = {
         "schemaVersion": 2,
         "mediaType": f"{_DOCKER}.distribution.manifest.v2+json",
         "config": _part("container.image.v1+json", config_digest, size=len(config)),
-        "layers": [_part("image.rootfs.diff.tar.gzip", digest, size=layer.stat().st_size)],
+        "layers": [_part("image.rootfs.diff.tar.gzip", layer.digest, size=layer.size) for layer in made],
     }
     connection = http.client.HTTPConnection(registry.address, timeout=60, blocksize=_MIB)
-    with layer.open("rb") as content:
-        _push_blob(connection, repository, digest, content, size=layer.stat().st_size)
+    for layer in made:
+        with layer.path.open("rb") as content:
+            _push_blob(connection, repository, layer.digest, content, size=layer.size)
     _push_blob(connection, repository, config_digest, config, size=len(config))
     headers = {"Content-Type": str(manifest["mediaType"])}
     _ask(connection, "PUT", f"/v2/{repository}/manifests/{tag}", msgspec.json.encode(manifest), headers)
     connection.close()
-    layer.unlink()
+    for layer in made:
+        layer.path.unlink()
     return f"{registry.address}/{name}"
 
 
@@ -76,8 +90,8 @@ def _part(kind: str, digest: str, *, size: int) -> dict[str, object]:
     return {"mediaType": f"{_DOCKER}.{kind}", "size": size, "digest": digest}
 
 
-def _write_layer(path: Path, *, size: int) -> tuple[str, str]:
-    """Write the layer, and give the digests of what is in it and of the file itself."""
+def _write_layer(path: Path, *, size: int) -> _Layer:
+    """Write a layer, with the digests of what is in it and of the file itself."""
     with path.open("wb") as file:
         outer = _Hashed(file)
         # Stored, not compressed: noise has nothing to compress.
@@ -88,7 +102,7 @@ def _write_layer(path: Path, *, size: int) -> tuple[str, str]:
                 entry.size = size
                 archive.copybufsize = _MIB
                 archive.addfile(entry, _Noise())
-    return inner.digest, outer.digest
+    return _Layer(path, inner.digest, outer.digest)
 
 
 def _push_blob(

@@ -184,6 +184,17 @@ def test_a_registry_with_tls(
     engine.api.remove_image(reference)
 
 
+def test_several_are_tried_in_turn_with_tls(
+    rt: Runtime, engine: Engine, images: Images, tls_registry: Registry, tmp_path: Path
+) -> None:
+    reference = tls_registry.push(engine.api, images.busybox, name="team/secured:1")
+    wrong = {"username": USER, "password": WRONG}
+    entries = {f"{tls_registry.address}/team": wrong, tls_registry.address: {"auth": AUTH}}
+    keyring = Keyring(paths=[file_with(tmp_path / "config.json", **entries)])
+    pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    engine.api.remove_image(reference)
+
+
 def test_a_registry_with_tls_without_credentials(
     rt: Runtime, engine: Engine, images: Images, tls_registry: Registry
 ) -> None:

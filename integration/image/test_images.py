@@ -3,9 +3,10 @@
 import base64
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +25,9 @@ from integration.waiting import wait_until
 from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
+from shim.engine.answers import PullProgress
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.interface import RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from shim.image.ensure import ensure_image
 from shim.image.fs_info import image_fs_info
@@ -37,7 +40,8 @@ from shim.stats.images import StoreMeter
 from tests.stats.walks import total
 
 SECONDS = 30.0
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
 LARGE = 300 * MIB
 LINK = 34 * MIB
 """Bytes per second; the image above needs nine of them."""
@@ -371,6 +375,59 @@ def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy
     remove(rt, image_id)
 
 
+@pytest.fixture
+def told(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Give what Docker says of each pull, by its reference."""
+    said: dict[str, list[str]] = defaultdict(list)
+    pull_image = rt.engine.pull_image
+
+    def listening(reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]) -> None:
+        def listen(message: PullProgress) -> None:
+            said[reference].append(f"{message.status} {message.id}")
+            progress(message)
+
+        pull_image(reference, auth=auth, progress=listen)
+
+    monkeypatch.setattr(rt.engine, "pull_image", listening)
+    return said
+
+
+def downloads(said: list[str]) -> int:
+    """How many layers have begun."""
+    return len({each for each in said if each.startswith("Downloading ")})
+
+
+def test_a_pull_that_waits_for_the_slots_of_another_one(
+    rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, told: dict[str, list[str]]
+) -> None:
+    three = push_noise(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
+    one = push_noise(registry, name="one:1", size=KIB, directory=tmp_path)
+    proxy.throttle(24 * MIB / (4 * PROGRESS_DEADLINE))
+    three, one = (each.replace(registry.address, proxy.address) for each in (three, one))
+    first = pull_in_background(rt, three, scope=Scope())
+    wait_until(lambda: downloads(told[three]) == 3)
+    second = pull(rt, one)
+    # The containerd store has no such queue.
+    assert any(each.startswith("Waiting ") for each in told[one]) is (engine.name != "28-containerd")
+    remove(rt, second)
+    remove(rt, first.result(SECONDS))
+
+
+def test_a_silent_layer_is_given_up_while_another_pull_moves_on(
+    rt: Runtime, publish: Publish, registry: Registry, proxy: Proxy, tmp_path: Path
+) -> None:
+    moving = push_noise(registry, name="moving:1", size=20 * MIB, directory=tmp_path)
+    silent = publish("silent-beside:1", size=4 * MIB)
+    proxy.throttle(20 * MIB / (8 * PROGRESS_DEADLINE))
+    first = pull_in_background(rt, moving.replace(registry.address, proxy.address), scope=Scope())
+    blocked = Proxy(registry.address)
+    blocked.allow(300_000)
+    with closing(blocked), pytest.raises(RegistryUnavailable, match=r"no progress for 2 s$"):
+        pull(rt, silent.replace(registry.address, blocked.address))
+    assert not first.done()
+    remove(rt, first.result(SECONDS))
+
+
 def test_cancellation_ends_the_pull_of_docker(rt: Runtime, publish: Publish, proxy: Proxy, registry: Registry) -> None:
     reference = publish("cancelled:1", size=4 * MIB).replace(registry.address, proxy.address)
     proxy.allow(300_000)
@@ -399,10 +456,10 @@ def test_a_caller_who_leaves_does_not_end_the_pull_of_another(
     with pytest.raises(DeadlineExceeded):
         third.result(SECONDS)
     leaving.cancel()
-    with pytest.raises(Cancelled):
-        first.result(SECONDS)
     proxy.allow(None)
     remove(rt, second.result(SECONDS))
+    with pytest.raises(Cancelled):  # his thread has done the work of both
+        first.result(SECONDS)
 
 
 def test_a_deadline_of_a_millisecond(rt: Runtime, publish: Publish) -> None:
@@ -537,6 +594,26 @@ def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, pub
     assert not present(rt, reference)
     assert present(rt, "local/child:1")
     remove(rt, "local/child:1")
+
+
+def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
+    rt: Runtime, engine: Engine, publish: Publish
+) -> None:
+    reference = publish("parent-in-use:1")
+    parent = pull(rt, reference)
+    container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
+    engine.api.start(container)
+    engine.api.commit(container, "local/child-in-use", "1")
+    rt.view.images.refresh()
+    before = status(rt, parent).image
+    with pytest.raises(FailedPrecondition, match=container[:12]):
+        remove(rt, reference)
+    rt.view.images.refresh()
+    assert status(rt, parent).image == before
+    engine.api.remove_container(container, force=True)
+    remove(rt, reference)
+    assert not present(rt, parent)
+    remove(rt, "local/child-in-use:1")
 
 
 # --- the rest ---------------------------------------------------------------------------------------------

@@ -47,7 +47,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory of the credential provider plugins that the file names."""
 
     image_pull_progress_deadline: float = 60.0
-    """Seconds a pull may show no progress (download or extraction) before it is given up; 0 waits for ever."""
+    """Seconds a pull may show no progress (download or extraction) before it is given up; ten times as long while
+    Docker lets it wait for other pulls; 0 waits for ever."""
 
     runtime_request_timeout: float = 120.0
     """Seconds one call to Docker may take, on top of a grace period that is part of the call."""

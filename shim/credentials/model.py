@@ -37,10 +37,10 @@ class Found:
 def pair_from_base64(text: str) -> tuple[str, str]:
     """Read user and password from base64 of `user:password`, as `auth` has them everywhere.
 
-    Padding may be missing, and some writers fill the password up with NUL bytes. ValueError, which shows nothing of
-    the text.
+    Padding may be missing, lines may be broken as by base64(1), and some writers fill the password up with NUL bytes.
+    ValueError, which shows nothing of the text.
     """
-    stripped = text.strip()
+    stripped = text.strip().replace("\r", "").replace("\n", "")
     try:
         pair = base64.b64decode(stripped + "=" * (-len(stripped) % 4), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

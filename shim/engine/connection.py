@@ -149,7 +149,12 @@ class Connection:
         return bool(data)
 
     def _received(self, scope: Scope, *, most: int = PIECE) -> bytes:
-        return self._with_socket(lambda connected: connected.recv(most), scope=scope)
+        while True:
+            try:
+                return self._with_socket(lambda connected: connected.recv(most), scope=scope)
+            except TimedOut:
+                if scope.expired:  # else it was prolonged during the wait
+                    raise
 
     def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
         """Do something that waits on the socket.

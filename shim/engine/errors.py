@@ -23,5 +23,13 @@ class RegistryUnavailable(ShimError):
     """The registry refused the connection, could not be reached, timed out or answered 5xx."""
 
 
+class TooManyRequests(RegistryUnavailable):
+    """The registry has had too many requests: of this account, or from this address."""
+
+
 class RegistryDenied(ShimError):
     """The registry did not accept the credentials, or wants some."""
+
+
+class RegistryUnclear(ShimError):
+    """The registry did not give the image, and the Engine does not tell why: it may want other credentials."""

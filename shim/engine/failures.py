@@ -13,7 +13,15 @@ from docker.errors import NullResource
 
 from shim import deadline, references
 from shim.engine.connection import ConnectionLost, TimedOut
-from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.errors import (
+    NameConflict,
+    NoCommand,
+    RegistryDenied,
+    RegistryUnavailable,
+    RegistryUnclear,
+    RemovalInProgress,
+    TooManyRequests,
+)
 from shim.engine.runc import plain_start_error
 from shim.errors import (
     DeadlineExceeded,
@@ -156,24 +164,34 @@ _UNREACHABLE = re.compile(
     | Client\.Timeout | context\ deadline\ exceeded | network\ is\ unreachable | no\ route\ to\ host | \bEOF\b
     | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
     | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
-    | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ (429|5\d\d)\b
-    | too\ ?many\ ?requests | HTTP\ 429\b
+    | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
     # The containerd store leaves the code out where a registry gives a text of its own.
-    | \brate\ (limit|exceeded) | service\ unavailable | error\ from\ registry:\ unavailable
+    | service\ unavailable | error\ from\ registry:\ unavailable
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_TOO_MANY_REQUESTS = 429
+_TOO_MANY = re.compile(
+    r"status( code)?:? 429\b|too ?many ?requests|HTTP 429\b|\brate (limit|exceeded)",
+    re.IGNORECASE,
+)
 _FELL_BACK = re.compile(r"sent an HTTP request to an HTTPS server", re.IGNORECASE)
 """Engine 20.10 asks a registry on loopback by plain HTTP when HTTPS has failed in whatever way, and tells the second
 failure alone."""
-_LIKELY = "credentials may be missing"
+_LIKELY = "credentials may be missing or wrong"
 _DENIED = re.compile(
     r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
     r"|incorrect username or password",
     re.IGNORECASE,
 )
-_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist", re.IGNORECASE)
+_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist|no matching manifest for", re.IGNORECASE)
+
+_PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] = (
+    (_TOO_MANY, 429, TooManyRequests),
+    (_UNREACHABLE, None, RegistryUnavailable),
+    (_DENIED, None, RegistryDenied),
+    (_MISSING, 404, NotFound),
+)
+"""Texts and statuses of the Engine's answer, and what they stand for; the first that fits counts."""
 
 
 def _without_names(message: str, image: references.Reference) -> str:
@@ -197,13 +215,8 @@ def error_from_pull_failure(message: str, *, reference: str, status: int = 0) ->
     text = f"pull image {reference}: {message}"
     searched = _without_names(message, references.parse(reference))
     if _FELL_BACK.search(searched):
-        return ShimError(f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})")
-    if _UNREACHABLE.search(searched) or status == _TOO_MANY_REQUESTS:
-        return RegistryUnavailable(text)
-    if _DENIED.search(searched):
-        return RegistryDenied(text)
-    if _MISSING.search(searched) or status == 404:
-        return NotFound(text)
-    if status == 400:
-        return InvalidArgument(text)
-    return ShimError(text)
+        return RegistryUnclear(f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})")
+    for pattern, code, kind in _PULL_FAILURES:
+        if pattern.search(searched) or status == code:
+            return kind(text)
+    return (InvalidArgument if status == 400 else ShimError)(text)

@@ -72,10 +72,18 @@ def pull(
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
             if message.status.startswith(_DONE):
-                _rests.run(partial(_read_rest, stream, held.pop_all()))
+                _finish(partial(_read_rest, stream, held.pop_all()))
                 return
         if stream.is_aborted():
             stream.scope.check(what)
+
+
+def _finish(rest: Callable[[], None]) -> None:
+    """Have the rest of a pull read by another thread; by this one where none can be had: the pull has succeeded."""
+    try:
+        _rests.run(rest)
+    except RuntimeError:
+        rest()
 
 
 def _read_rest(stream: Stream, held: AbstractContextManager[object]) -> None:

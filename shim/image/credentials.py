@@ -45,14 +45,21 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
 
 
 def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
-    """Give the host that credentials are for if that is not `domain`; empty if they are for it, or there are none."""
+    """Give the host that credentials are for if that is not `domain`; empty if they are for it, or there are none.
+
+    InvalidArgument when that cannot be told; it shows nothing of the address, which may have a password in it.
+    """
     if auth is None or not is_given(auth) or not auth.server_address:
         return ""
-    scheme = urlsplit(auth.server_address).scheme if "://" in auth.server_address else "https"
-    if _host(auth.server_address, scheme=scheme) == _host(domain, scheme=scheme):
-        return ""
-    # A password in the address may have a slash: what is before the last @ is not shown.
-    return _host(auth.server_address.rpartition("@")[2], scheme=scheme)
+    address = auth.server_address
+    try:
+        scheme = urlsplit(address).scheme if "://" in address else "https"
+        if _host(_netloc(address), scheme=scheme) == _host(domain, scheme=scheme):
+            return ""
+        # A password in the address may have a slash: what is before the last @ is not shown.
+        return _host(_netloc(address.rpartition("@")[2]), scheme=scheme)
+    except ValueError:
+        raise InvalidArgument("auth.server_address is malformed") from None
 
 
 def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
@@ -83,10 +90,14 @@ def is_given(auth: pb.AuthConfig) -> bool:
     return bool(auth.username or auth.auth or auth.identity_token or auth.registry_token)
 
 
-def _host(address: str, *, scheme: str) -> str:
-    """Give host and port of an address that may have a scheme and a path, without the port that `scheme` has anyway."""
-    netloc = urlsplit(address if "://" in address else f"//{address}").netloc.lower()
-    host = netloc.rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme, ":443"))
+def _netloc(address: str) -> str:
+    """Give the part of an address between its scheme and its path, each of which may be missing. ValueError."""
+    return urlsplit(address if "://" in address else f"//{address}").netloc
+
+
+def _host(netloc: str, *, scheme: str) -> str:
+    """Give host and port alone, and without the port that `scheme` has anyway."""
+    host = netloc.lower().rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme, ":443"))
     return DEFAULT_DOMAIN if host in _DOCKER_HUB_HOSTS else host
 
 

@@ -13,14 +13,12 @@ import structlog
 
 from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
-from shim.deadline import Scope
-from shim.engine.answers import PullProgress
-from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
 from shim.engine.interface import RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
-from shim.image.progress import Progress, retry_seconds
+from shim.image.patience import Observer, Patience
 from shim.image_store import is_containerd_store
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
@@ -29,11 +27,6 @@ log = structlog.get_logger(__name__)
 
 _UNAVAILABLE = "RegistryUnavailable"
 """The kubelet tells a registry that is down by this word at the start of the message (cri-api errors.go)."""
-_REPORT_SECONDS = 10.0
-"""A pull is mentioned in the log when it takes longer, and again that often while it moves on."""
-_WAITS_SECONDS = 60.0
-"""How long Docker may wait, without any progress in between, to ask again for layers that it did not get. By default
-it tries five times, with waits of 50 seconds in all; a daemon that was told to try a hundred times waits for hours."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
@@ -148,9 +141,10 @@ def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> I
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
-    """Pull with the first login the registry takes; the last refusal is raised.
+    """Pull with the first login the registry takes; else the last refusal is raised.
 
-    A registry that is down ends the search: it would let every login wait.
+    One that had too many requests goes before: that pull may succeed later. A registry that is down ends the search: it
+    would let every login wait.
     """
     refusals: list[ShimError] = []
     for login in logins:
@@ -160,7 +154,7 @@ def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> 
         if isinstance(outcome, _Pulled):
             return outcome
         refusals.append(outcome)
-    raise refusals[-1]
+    raise next((refusal for refusal in refusals if isinstance(refusal, TooManyRequests)), refusals[-1])
 
 
 def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
@@ -168,9 +162,11 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
     try:
         digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
-        text, cause = _shown(failure, reference, login=login)
-        raise RegistryUnavailable(f"{_UNAVAILABLE}: {_what(reference)}: {text}") from cause
-    except (RegistryDenied, NotFound) as failure:
+        explained = _explained(failure, reference, login=login)
+        if isinstance(failure, TooManyRequests):  # of this account, perhaps
+            return explained
+        raise explained from explained.__cause__
+    except (RegistryDenied, RegistryUnclear, NotFound) as failure:
         # Some registries deny that a repository exists to those who may not see it.
         return _explained(failure, reference, login=login)
     except ShimError as failure:
@@ -186,19 +182,20 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
 
     The pull is ended when it shows no progress for the configured time, from its first moment on.
     """
-    patience = rt.config.image_pull_progress_deadline
-    # A scope of its own: silence ends the pull, not what its callers do next. No thread watches it: the one that reads
-    # the progress waits no longer than the silence may last.
-    pulling = Scope(seconds=patience or None)
-    observer = _Observer(reference, pulling, patience=patience)
-    with deadline.current().on_cancel(pulling.cancel), deadline.entered(pulling):
+    # A scope of its own: silence ends the pull, not what its callers do next.
+    patience = Patience(
+        rt.config.image_pull_progress_deadline,
+        motion=rt.pull_motion,
+        has_queue=not is_containerd_store(rt.facts.info()),
+    )
+    with deadline.current().on_cancel(patience.cancel), deadline.entered(patience):
         try:
-            rt.engine.pull_image(reference, auth=auth, progress=observer)
+            rt.engine.pull_image(reference, auth=auth, progress=Observer(reference, patience))
         except DeadlineExceeded as failure:
-            if pulling.expired:
-                raise RegistryUnavailable(f"no progress for {patience:g} s") from failure
+            if patience.is_over:
+                raise RegistryUnavailable(patience.verdict) from failure
             raise
-    return observer.progress.digest
+    return patience.progress.digest
 
 
 def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
@@ -208,6 +205,10 @@ def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimErro
     explained: ShimError
     if isinstance(failure, RegistryDenied):
         explained = RegistryDenied(f"{what}: unauthorized: {domain} {_verdict(login)}: {text}")
+    elif isinstance(failure, RegistryUnavailable):
+        explained = type(failure)(f"{_UNAVAILABLE}: {what}: {text}")
+    elif isinstance(failure, RegistryUnclear):
+        explained = RegistryUnclear(f"{what}: {text}")
     else:
         explained = NotFound(f"{what}: {domain} has no such image: {text}")
     explained.__cause__ = cause
@@ -230,49 +231,3 @@ def _verdict(login: _Login) -> str:
 
 def _what(reference: str) -> str:
     return f"pull image {reference}"
-
-
-class _Observer:
-    """Prolongs the scope of a pull by `patience` seconds, and writes the log, by its progress messages.
-
-    A wait that Docker announces is no silence: it is about to try again, and goes on where it was. What it has of the
-    layer would be lost if we ended it.
-    """
-
-    def __init__(self, reference: str, pulling: Scope, *, patience: float) -> None:
-        self._reference = reference
-        self._pulling = pulling
-        self._patience = patience or None
-        self.progress = Progress()
-        self._report_at = time.monotonic() + _REPORT_SECONDS
-        self._waits_until = 0.0
-        self._waited = 0.0
-        """Seconds of the waits since the last progress; those of several layers at the same time count once."""
-
-    def __call__(self, message: PullProgress) -> None:
-        wait = retry_seconds(message)
-        if wait is not None:
-            self._bear(wait)
-        elif self.progress.advance(message):
-            self._waited = 0.0
-            self._pulling.restart(None if self.progress.is_local else self._patience)
-            if time.monotonic() >= self._report_at:
-                self._report(message)
-
-    def _bear(self, wait: float) -> None:
-        """Let a wait of Docker's pass, in seconds from now, while there have not been too many."""
-        now = time.monotonic()
-        self._waited += max(0.0, now + wait - max(now, self._waits_until))
-        self._waits_until = max(self._waits_until, now + wait)
-        if self._patience and self._waited <= _WAITS_SECONDS:
-            self._pulling.restart(wait + self._patience)
-
-    def _report(self, message: PullProgress) -> None:
-        self._report_at = time.monotonic() + _REPORT_SECONDS
-        log.info(
-            "pulling an image",
-            image=self._reference,
-            layers=self.progress.layers,
-            bytes=self.progress.downloaded,
-            step=message.status,
-        )

@@ -1,6 +1,8 @@
 """RemoveImage."""
 
+from shim import references
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.answers import ContainerSummary
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.image.find import find_image
 from shim.image.identity import image_ref_of
@@ -9,6 +11,8 @@ from shim.view.records import ContainerRecord, ImageRecord
 
 _HAS_CHILDREN = "dependent child images"
 """Docker's words for an image other local images were built from."""
+_ENDED = frozenset({"exited", "dead", "removing"})
+"""States of Docker's containers that need their image no more."""
 
 
 def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
@@ -18,7 +22,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     """
     if not image.image:
         raise InvalidArgument("image.image is empty")
-    record = find_image(rt, image.image)
+    record = _meant(rt, image.image)
     if record is None:
         return
     # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
@@ -26,6 +30,15 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
         current = rt.view.images.find(record.id)
         if current is not None:
             _remove(rt, current)
+
+
+def _meant(rt: Runtime, name: str) -> ImageRecord | None:
+    """Give what is to be removed. What a name stands for is looked up: it may just have gone to another image."""
+    if references.image_id(name) is not None:
+        return find_image(rt, name)
+    references.parse(name)
+    rt.view.images.ensure_looked_at()
+    return rt.view.images.find(name)
 
 
 def _remove(rt: Runtime, record: ImageRecord) -> None:
@@ -39,6 +52,7 @@ def _remove(rt: Runtime, record: ImageRecord) -> None:
     except FailedPrecondition as refusal:
         if _HAS_CHILDREN not in str(refusal):
             raise
+        _check_unused_in_docker(rt, record)
         _untag(rt, record)
     rt.view.images.refresh()
 
@@ -52,6 +66,18 @@ def _untag(rt: Runtime, record: ImageRecord) -> None:
             continue
 
 
+def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:
+    """Refuse while a container of anybody uses it: Docker does not look at them when a single name is taken away."""
+    users = [
+        container
+        for container in rt.engine.list_containers()
+        if container.image_id == record.id and container.state not in _ENDED
+    ]
+    if users:
+        names = ", ".join(_described(_name_of(container), container.id) for container in users)
+        raise _in_use(record, names)
+
+
 def _check_unused(rt: Runtime, record: ImageRecord) -> None:
     """Refuse before anything is untagged. Docker's own check passes over created containers when forced."""
     users = [
@@ -60,8 +86,8 @@ def _check_unused(rt: Runtime, record: ImageRecord) -> None:
         if record.id in _images_of(container) and container.life.state != pb.CONTAINER_EXITED
     ]
     if users:
-        names = ", ".join(_described(container) for container in users)
-        raise FailedPrecondition(f"remove image {image_ref_of(record)}: in use by {names}")
+        names = ", ".join(_described(container.config.metadata.name, container.id) for container in users)
+        raise _in_use(record, names)
 
 
 def _images_of(container: ContainerRecord) -> set[str]:
@@ -69,5 +95,13 @@ def _images_of(container: ContainerRecord) -> set[str]:
     return {container.image_id, *(mount.image.image_ref for mount in container.config.mounts if mount.image.image)}
 
 
-def _described(container: ContainerRecord) -> str:
-    return f"container {container.config.metadata.name} ({container.id[:12]})"
+def _in_use(record: ImageRecord, users: str) -> FailedPrecondition:
+    return FailedPrecondition(f"remove image {image_ref_of(record)}: in use by {users}")
+
+
+def _name_of(container: ContainerSummary) -> str:
+    return next((name.removeprefix("/") for name in container.names or ()), "without a name")
+
+
+def _described(name: str, container_id: str) -> str:
+    return f"container {name} ({container_id[:12]})"

@@ -27,8 +27,12 @@ class ImageIndex:
     __slots__ = ("_by_id", "_by_name", "records")
 
     def __init__(self, records: Iterable[ImageRecord]) -> None:
-        self.records = tuple(records)
-        self._by_id: dict[ImageId, ImageRecord] = {record.id: record for record in self.records}
+        """An image that is there several times has all names that it has in any of them."""
+        self._by_id: dict[ImageId, ImageRecord] = {}
+        for record in records:
+            known = self._by_id.get(record.id)
+            self._by_id[record.id] = record if known is None else _with_names(known, record)
+        self.records = tuple(self._by_id.values())
         self._by_name = {name: record for record in self.records for name in (*record.repo_tags, *record.repo_digests)}
 
     def find(self, reference: str) -> ImageRecord | None:

@@ -19,6 +19,8 @@ def encoded(pair: bytes) -> str:
         pytest.param(encoded(b"u:"), ("u", ""), id="no password"),
         pytest.param(encoded(b"user:word").rstrip("="), ("user", "word"), id="without padding"),
         pytest.param(f" {encoded(b'u:p')}\n", ("u", "p"), id="white space around it"),
+        pytest.param(base64.encodebytes(b"u:" + b"p" * 99).decode(), ("u", "p" * 99), id="lines"),
+        pytest.param(encoded(b"u:words").replace("d", "d\r\n").rstrip("="), ("u", "words"), id="lines, no padding"),
         pytest.param(encoded(b"u:p\0\0"), ("u", "p"), id="filled up"),
         pytest.param(encoded("ü:ä".encode()), ("ü", "ä"), id="UTF-8"),
     ],
@@ -27,7 +29,9 @@ def test_pair_from_base64(text: str, pair: tuple[str, str]) -> None:
     assert pair_from_base64(text) == pair
 
 
-@pytest.mark.parametrize("text", ["s3cret!", encoded(b"s3cret"), encoded(b"u:\xff")], ids=["text", "no colon", "bytes"])
+@pytest.mark.parametrize(
+    "text", ["s3cret!", encoded(b"s3cret"), encoded(b"u:\xff"), "dTp w"], ids=["text", "no colon", "bytes", "blank"]
+)
 def test_what_is_no_pair_is_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not base64 of user:password$") as caught:
         pair_from_base64(text)

@@ -3,7 +3,15 @@ import pytest
 from shim import deadline, references
 from shim.deadline import Scope
 from shim.engine.connection import ConnectionLost, TimedOut
-from shim.engine.errors import NameConflict, NoCommand, RegistryDenied, RegistryUnavailable, RemovalInProgress
+from shim.engine.errors import (
+    NameConflict,
+    NoCommand,
+    RegistryDenied,
+    RegistryUnavailable,
+    RegistryUnclear,
+    RemovalInProgress,
+    TooManyRequests,
+)
 from shim.engine.failures import (
     MAX_MESSAGE,
     Refused,
@@ -140,16 +148,16 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (500, "received unexpected HTTP status: 503 Service Unavailable", RegistryUnavailable),
         (500, "unexpected status from HEAD request to http://x/v2/a: 502 Bad Gateway", RegistryUnavailable),
         (0, "unexpected EOF", RegistryUnavailable),
-        (500, "toomanyrequests: You have reached your pull rate limit", RegistryUnavailable),
-        (500, "error parsing HTTP 429 response body: unexpected end of JSON input", RegistryUnavailable),
-        (500, "unexpected status from HEAD request to http://x/v2/a: 429 Too Many Requests", RegistryUnavailable),
+        (500, "toomanyrequests: You have reached your pull rate limit", TooManyRequests),
+        (500, "error parsing HTTP 429 response body: unexpected end of JSON input", TooManyRequests),
+        (500, "unexpected status from HEAD request to http://x/v2/a: 429 Too Many Requests", TooManyRequests),
         (
             0,
             "httpReadSeeker: failed open: unexpected status code http://x/a: 429 Too Many Requests",
-            RegistryUnavailable,
+            TooManyRequests,
         ),
-        (429, "come again", RegistryUnavailable),
-        (0, "error from registry: You have reached your pull rate limit.", RegistryUnavailable),
+        (429, "come again", TooManyRequests),
+        (0, "error from registry: You have reached your pull rate limit.", TooManyRequests),
         (0, "error from registry: unavailable\nunavailable", RegistryUnavailable),
         (500, 'Head "http://x/v2/a/manifests/1": no basic auth credentials', RegistryDenied),
         (401, "unauthorized: authentication required", RegistryDenied),
@@ -162,7 +170,8 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (404, f"manifest for {REGISTRY} not found: manifest unknown: manifest unknown", NotFound),
         (404, f'failed to resolve reference "{REGISTRY}": {REGISTRY}: not found', NotFound),
         (404, "no such thing", NotFound),
-        (0, "no matching manifest for linux/arm64 in the manifest list entries", ShimError),
+        (0, "no matching manifest for linux/arm64 in the manifest list entries", NotFound),
+        (404, "no matching manifest for linux/arm64 in the manifest list entries: no match: not found", NotFound),
         (400, "invalid reference format: repository name must be lowercase", InvalidArgument),
         (500, "write /var/lib/docker/tmp/x: no space left on device", ShimError),
         (500, 'Get "https://x/v2/": tls: failed to verify certificate: x509: unknown authority', ShimError),
@@ -179,7 +188,7 @@ def test_the_failure_that_hides_another_is_told_as_such() -> None:
     message = "error parsing HTTP 400 response body: Client sent an HTTP request to an HTTPS server."
     error = error_from_pull_failure(message, reference=REGISTRY, status=500)
 
-    assert type(error) is ShimError
+    assert type(error) is RegistryUnclear
     assert str(error).startswith(f"pull image {REGISTRY}: {message} (HTTPS was tried first, ")
     assert "credentials may be missing" in str(error)
 

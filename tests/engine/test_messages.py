@@ -10,7 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from shim import deadline
+from shim.crew import Crew, Work
 from shim.deadline import Scope
+from shim.engine import messages
 from shim.engine.answers import Event, PullProgress
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied
@@ -181,6 +183,24 @@ def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
         assert adapter.list_images() == []
 
 
+class NoThreads(Crew):
+    """A crew on a machine that starts no more threads."""
+
+    def run(self, work: Work) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_pull_succeeds_and_gives_its_connection_back_without_another_thread(
+    adapter: DockerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_rests", NoThreads("none"))
+    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), chunk(b""))
+    server.on("GET /v1.51/images/json", response(200, []))
+    assert len(pull(adapter)) == 1
+    assert adapter.list_images() == []
+    assert len({request.connection for request in server.requests}) == 1
+
+
 def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
@@ -189,6 +209,21 @@ def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
     assert [message.status for message in pull(engine)] == ["Done"]
 
     engine.close()
+
+
+class Prolonged(Scope):
+    """A scope whose time is never over, but that looks so to every wait that began before."""
+
+    def expiry(self) -> float:
+        return time.monotonic() + 0.02
+
+
+def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerEngine, server: ScriptedServer) -> None:
+    late = threading.Event()
+    server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
+    threading.Timer(0.2, late.set).start()
+    with deadline.entered(Prolonged()):
+        assert [message.status for message in pull(adapter)] == ["Done"]
 
 
 def test_a_pull_ends_with_its_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:

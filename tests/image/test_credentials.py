@@ -118,6 +118,24 @@ def test_the_other_registry_is_told_and_no_secret(address: str, host: str) -> No
     assert other_registry(auth, domain=HOST) == host
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["[::1", "https://u:s3cret\u2100ss@r.example", "https://u:s3[cret@r.example", "https://u:s]3@cret[@r.example"],
+    ids=["bracket", "compatibility character", "bracket in the password", "several"],
+)
+def test_a_malformed_address_is_named_but_not_shown(address: str) -> None:
+    auth = pb.AuthConfig(username="u", password="p", server_address=address)
+    for ask in (registry_auth, other_registry):
+        with pytest.raises(InvalidArgument, match=r"^auth.server_address is malformed$") as caught:
+            ask(auth, domain=HOST)
+        assert caught.value.__suppress_context__
+
+
+def test_a_registry_that_only_looks_like_an_address() -> None:  # the grammar of references allows it
+    auth = pb.AuthConfig(username="u", server_address="r.example")
+    assert other_registry(auth, domain="[abc]:5000") == "r.example"
+
+
 def test_nothing_is_for_no_registry() -> None:
     assert other_registry(None, domain=HOST) == ""
     assert other_registry(pb.AuthConfig(server_address="other.example"), domain=HOST) == ""

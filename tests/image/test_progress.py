@@ -75,6 +75,25 @@ def test_a_retry_leaves_the_layer_to_be_downloaded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("steps", "is_waiting", "may_be_waiting"),
+    [
+        pytest.param([], False, False, id="manifest not here yet"),
+        pytest.param([("a", "Pulling fs layer")], False, True, id="slot or joined"),
+        pytest.param([("a", "Pulling fs layer"), ("a", "Waiting")], True, True, id="no slot"),
+        pytest.param([("a", "Waiting"), ("a", "Downloading")], False, False, id="slot"),
+        pytest.param([("a", "Downloading"), ("b", "Waiting")], False, False, id="one has begun"),
+        pytest.param([("a", "Extracting"), ("b", "Waiting")], True, True, id="one has arrived"),
+        pytest.param([("a", "Waiting"), ("a", "Retrying in 5 seconds")], False, False, id="slot, and asked in vain"),
+        pytest.param([("a", "Retrying in 5 seconds")], False, False, id="unknown layer"),
+        pytest.param([("a", "Pull complete")], False, False, id="done"),
+    ],
+)
+def test_waiting(steps: list[tuple[str, str]], *, is_waiting: bool, may_be_waiting: bool) -> None:
+    progress = fed(*(message(status, layer) for layer, status in steps))
+    assert (progress.is_waiting, progress.may_be_waiting) == (is_waiting, may_be_waiting)
+
+
+@pytest.mark.parametrize(
     ("status", "seconds"),
     [("Retrying in 1 second", 1), ("Retrying in 15 seconds", 15), ("Retrying", None), ("Downloading", None)],
 )

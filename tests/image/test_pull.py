@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.credentials.keyring import Keyring
-from shim.deadline import Scope
+from shim.deadline import Motion, Scope
 from shim.engine.answers import ImageSettings, ImageSummary, PullProgress
-from shim.engine.errors import RegistryDenied, RegistryUnavailable
+from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
 from shim.engine.interface import RegistryAuth
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
-from shim.image import pull as pull_module
+from shim.image import patience
 from shim.image.pull import pull_image
 from shim.recent import Recent
 from shim.runtime import Runtime
@@ -413,6 +413,97 @@ def test_silence_is_borne(
     assert future.result(SECONDS) == engine.registry[APP].id
 
 
+class Moving(Motion):
+    """Pulls of which one moves on all the time."""
+
+    @property
+    def at(self) -> float:
+        return time.monotonic()
+
+    @at.setter
+    def at(self, moment: float) -> None:
+        pass
+
+
+FS_LAYER = PullProgress(id="a", status="Pulling fs layer")
+WAITING = PullProgress(id="a", status="Waiting")
+DOWNLOADING = PullProgress(id="b", status="Downloading", progress_detail={"current": 5})
+ASKED_AGAIN = PullProgress(id="a", status="Retrying in 0 seconds")
+
+
+@pytest.mark.parametrize(
+    ("motion", "says"),
+    [
+        (Motion(), [FS_LAYER, WAITING]),
+        (Motion(), [FS_LAYER, WAITING, PullProgress(id="b", status="Extracting")]),
+        (Moving(), [FS_LAYER]),
+        (Moving(), [FS_LAYER, WAITING]),
+    ],
+    ids=["pulls we do not see", "beside extraction", "joined one that was given up", "pulls that move on"],
+)
+def test_a_pull_that_waits_for_others_is_borne(
+    rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: Motion, says: list[PullProgress]
+) -> None:
+    monkeypatch.setattr(patience, "_UNSEEN", 1000)
+    monkeypatch.setattr(patience, "_SEEN", 1000)
+    engine.says = [BEGUN, *says]
+    with engine.held("pull_image") as gate:
+        future = Callers(replace(patient(rt, 0.05), pull_motion=motion)).pull()
+        gate.wait_entered()
+        with pytest.raises(TimeoutError):
+            future.result(0.3)
+    assert future.result(SECONDS) == engine.registry[APP].id
+
+
+@pytest.mark.parametrize(
+    ("motion", "says"),
+    [
+        (Moving(), []),
+        (Moving(), [DOWNLOADING]),
+        (Moving(), [FS_LAYER, WAITING, DOWNLOADING]),
+        (Moving(), [FS_LAYER, WAITING, ASKED_AGAIN]),
+        (Moving(), [PullProgress(id="a", status="Pull complete")]),
+        (Motion(), [FS_LAYER]),
+    ],
+    ids=["manifest", "layer", "layer and one that waits", "asked again", "end", "nobody moves"],
+)
+def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
+    rt: Runtime, engine: TalkingEngine, motion: Motion, says: list[PullProgress]
+) -> None:
+    engine.says = [BEGUN, *says]
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=r"no progress for 0\.05 s$"):
+        pull(replace(patient(rt, 0.05), pull_motion=motion))
+
+
+@pytest.mark.parametrize("says", [[FS_LAYER], [FS_LAYER, WAITING]])
+def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, says: list[PullProgress]) -> None:
+    engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[SNAPSHOTTER])
+    engine.says = [BEGUN, *says]
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match="no progress for"):
+        pull(replace(patient(rt, 0.05), pull_motion=Moving()))
+
+
+@pytest.mark.parametrize("motion", [Motion(), Moving()], ids=["pulls we do not see", "pulls that move on"])
+def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: Motion) -> None:
+    engine.says = [BEGUN, FS_LAYER, WAITING]
+    words = r"no progress for \d+ s, while docker let it wait for other pulls \(max-concurrent-downloads\)$"
+    began = time.monotonic()
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
+        pull(replace(patient(rt, 0.01), pull_motion=motion))
+    assert time.monotonic() - began >= 0.01 * (patience._UNSEEN if type(motion) is Motion else patience._SEEN)
+
+
+def test_the_progress_of_one_pull_is_told_to_all(rt: Runtime, engine: TalkingEngine) -> None:
+    began = time.monotonic()
+    engine.says = [DOWNLOADING]
+    with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
+        pull(patient(rt, 0.05))
+    ended = rt.pull_motion.at
+    assert began <= ended
+    pull(rt)
+    assert rt.pull_motion.at > ended
+
+
 def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
         pull(patient(rt, 0.05))
@@ -420,7 +511,7 @@ def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngin
 
 
 def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull_module, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "_REPORT_SECONDS", 0.0)
     engine.says = [
         PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
         PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
@@ -488,7 +579,11 @@ class TestNode:
             pull(node(team="right"), username="u", password="wrong", server_address=server)
         assert "right" not in {auth.password for auth in engine.auths if auth is not None}
 
-    @pytest.mark.parametrize("kind", [RegistryDenied, NotFound], ids=["denied", "hidden"])
+    @pytest.mark.parametrize(
+        "kind",
+        [RegistryDenied, NotFound, RegistryUnclear, TooManyRequests],
+        ids=["denied", "hidden", "unclear", "too many requests"],
+    )
     def test_several_are_tried_in_turn(
         self, node: Callable[..., Runtime], engine: AskingEngine, kind: type[ShimError]
     ) -> None:
@@ -508,6 +603,23 @@ class TestNode:
         assert "wr1ng" not in str(caught.value)
         assert caught.value.__cause__ is None
         assert len(engine.auths) == 2
+
+    @pytest.mark.parametrize("busy", ["wr0ng", "wr1ng"])
+    def test_all_in_vain_one_for_too_many_requests(
+        self, node: Callable[..., Runtime], engine: AskingEngine, busy: str
+    ) -> None:
+        engine.refusals = {busy: TooManyRequests("toomanyrequests: slow down")}
+        with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: toomanyrequests: slow"):
+            pull(node(team_app="wr0ng", team="wr1ng"))
+        assert len(engine.auths) == 2
+
+    def test_all_in_vain_for_a_reason_docker_does_not_tell(
+        self, node: Callable[..., Runtime], engine: AskingEngine
+    ) -> None:
+        unclear = RegistryUnclear(f"pull image {APP}: sent an HTTP request, wr0ng")
+        engine.refusals = {"wr0ng": unclear}
+        with pytest.raises(RegistryUnclear, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):
+            pull(node(team="wr0ng"))
 
     def test_a_registry_that_is_down_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         engine.refusals = {"wr0ng": RegistryUnavailable("connection refused")}

@@ -13,6 +13,8 @@ from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
 
+HAS_CHILDREN = FailedPrecondition("conflict: unable to delete (cannot be forced) - image has dependent child images")
+
 
 def remove(rt: Runtime, name: str) -> None:
     remove_image(rt, image=pb.ImageSpec(image=name))
@@ -68,6 +70,26 @@ def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> No
         assert rt.view.images.find("r.example/new:1") is None
     remove(rt, "r.example/new:1")
     assert "r.example/new:1" not in {tag for image in engine.images for tag in image.tags}
+
+
+def test_a_name_that_has_gone_to_another_image_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
+    before = image_id(rt)
+    engine.add_image("r.example/new:1")
+    rt.view.images.refresh()
+    old, new = engine.images[-2:]
+    old.tags, new.tags = ["r.example/precious:1"], [*new.tags, *old.tags]  # the view has not heard of it
+    remove(rt, BUSYBOX)
+    assert present(rt, "r.example/precious:1")
+    assert image_id(rt, "r.example/precious:1") == before
+    assert new not in engine.images
+
+
+def test_an_id_is_not_looked_up(rt: Runtime, engine: FakeEngine) -> None:
+    found = image_id(rt)
+    engine.calls.clear()
+    remove(rt, found)
+    methods = [method for method, _ in engine.calls]
+    assert methods[0] == "remove_image"
 
 
 def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
@@ -130,11 +152,43 @@ def test_in_use_by_a_container_of_docker_alone(rt: Runtime, engine: FakeEngine) 
 
 def test_an_image_others_were_built_from_loses_its_names(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
-    refusal = FailedPrecondition("conflict: unable to delete (cannot be forced) - image has dependent child images")
-    engine.fail_next("remove_image", refusal)
+    engine.fail_next("remove_image", HAS_CHILDREN)
     remove(rt, BUSYBOX)
     assert not present(rt, BUSYBOX)
     assert found not in {image.id for image in engine.images}
+
+
+@pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
+def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
+    rt: Runtime, engine: FakeEngine, *, start: bool
+) -> None:
+    container = engine.create_container(name="not-of-a-pod", body={"Image": BUSYBOX})
+    if start:
+        engine.start_container(container)
+    engine.fail_next("remove_image", HAS_CHILDREN)
+    with pytest.raises(FailedPrecondition, match=rf"in use by container not-of-a-pod \({container[:12]}\)"):
+        remove(rt, BUSYBOX)
+    assert present(rt, BUSYBOX)
+    assert [subject for method, subject in engine.calls if method == "remove_image"] == [image_id(rt)]
+
+
+def test_an_image_others_were_built_from_keeps_its_names_while_a_sandbox_uses_it(
+    rt: Runtime, engine: FakeEngine
+) -> None:
+    pause = ready_pod(rt)
+    engine.fail_next("remove_image", HAS_CHILDREN)
+    with pytest.raises(FailedPrecondition, match=rf"in use by container k8s_POD_\S+ \({pause[:12]}\)"):
+        remove(rt, rt.config.pod_infra_container_image)
+    assert present(rt, rt.config.pod_infra_container_image)
+
+
+def test_an_image_others_were_built_from_is_not_held_by_an_ended_container(rt: Runtime, engine: FakeEngine) -> None:
+    container = engine.create_container(name="not-of-a-pod", body={"Image": BUSYBOX})
+    engine.start_container(container)
+    engine.exit_container(container)
+    engine.fail_next("remove_image", HAS_CHILDREN)
+    remove(rt, BUSYBOX)
+    assert not present(rt, BUSYBOX)
 
 
 def test_docker_out_of_reach(rt: Runtime, engine: FakeEngine) -> None:

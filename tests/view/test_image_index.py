@@ -1,5 +1,7 @@
 """Images are found by all they are called, and inspected no more than needed."""
 
+from dataclasses import replace
+
 import pytest
 
 from shim import deadline
@@ -63,6 +65,15 @@ def test_an_image_that_came_has_taken_its_tags_from_others() -> None:
     assert index.find("busybox") is BUSYBOX
     assert len(index.records) == len(INDEX.records) + 1
     assert len(index.with_record(came).records) == len(index.records)
+
+
+def test_an_image_that_is_listed_twice_is_one_with_all_its_names() -> None:
+    other = replace(TEAM, repo_tags=("r.example/other:1", *TEAM.repo_tags), repo_digests=(f"r.example/other@{DIGEST}",))
+    index = ImageIndex([TEAM, BUSYBOX, other])
+    assert [record.id for record in index.records] == [TEAM.id, BUSYBOX.id]
+    assert index.records[0].repo_tags == (*TEAM.repo_tags, "r.example/other:1")
+    for name in (TEAM.id, *TEAM.repo_tags, *other.repo_tags, *other.repo_digests):
+        assert index.find(name) is index.records[0]
 
 
 def test_beginning_of_several_ids_is_refused() -> None:

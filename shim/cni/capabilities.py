@@ -60,8 +60,22 @@ def capability_args(config: pb.PodSandboxConfig, *, pod_cidr: str) -> dict[str, 
 
 
 def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
-    """Host ports of a pod; a mapping without host port only documents a container port and is skipped."""
-    return [_port_mapping(mapping) for mapping in mappings if mapping.host_port]
+    """Host ports of a pod; a mapping without host port only documents a container port and is skipped.
+
+    Of two that differ in how they spell all addresses, as `0.0.0.0` and as nothing, the latter is given: it is for both
+    families.
+    """
+    given: dict[tuple[object, ...], pb.PortMapping] = {}
+    for mapping in mappings:
+        key = (mapping.protocol, mapping.host_port, host_address(mapping.host_ip))
+        if mapping.host_port and (key not in given or not mapping.host_ip):
+            given[key] = mapping
+    return [_port_mapping(mapping) for mapping in given.values()]
+
+
+def host_address(host_ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Give the address of the host that a port mapping is for; nothing stands for all. ValueError for no address."""
+    return ipaddress.ip_address(host_ip or "0.0.0.0")
 
 
 def _port_mapping(mapping: pb.PortMapping) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import posixpath
 from pathlib import Path
 
+import structlog
+
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
@@ -10,7 +12,7 @@ from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
 from shim.container.host_paths import remove_made
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.container.mounts import ensure_host_paths, relabel_mounts
+from shim.container.mounts import ensure_host_paths, relabel_mounts, uncovered
 from shim.container.read_only import recursive_read_only_supported
 from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.resources import check_kept
@@ -29,6 +31,8 @@ from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 RESOURCES = "config.linux.resources"
 
+log = structlog.get_logger(__name__)
+
 
 def create_container(
     rt: Runtime, *, sandbox_id: str, config: pb.ContainerConfig, sandbox_config: pb.PodSandboxConfig
@@ -36,12 +40,12 @@ def create_container(
     """Create a container in a ready sandbox; the view knows it before this returns.
 
     `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
-    fields: the log directory of a pod that another shim made, and whether containers of the pod may be privileged.
+    fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
     """
     sandbox = pod.ready_sandbox(rt, sandbox_id=sandbox_id)
     check_cdi_devices(rt, config.CDI_devices)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
-    log_directory = sandbox.config.log_directory or sandbox_config.log_directory
+    log_directory = sandbox_config.log_directory or sandbox.config.log_directory
     around = _surroundings(
         rt,
         sandbox=sandbox,
@@ -74,8 +78,12 @@ def _privileged(pod_config: pb.PodSandboxConfig) -> bool:
 
 
 def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
+    host = body["HostConfig"]
+    mounts = uncovered(host["Mounts"])
+    if len(mounts) < len(host["Mounts"]):
+        log.warning("mounts that later ones cover are left out", container=name)
     try:
-        return create_under_name(rt, name=name, body=body)
+        return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:
         raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
 

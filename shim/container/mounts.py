@@ -54,6 +54,15 @@ def container_path(mount: pb.Mount) -> str:
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))
 
 
+def uncovered(docker: Sequence[JsonObject]) -> list[JsonObject]:
+    """Leave out the mounts that a later one in the same place covers, which Docker would refuse.
+
+    Kubelets send such, when a device plugin and a volume go to one place, and the other runtimes make all of them.
+    """
+    last = {mount["Target"]: mount for mount in docker}
+    return [mount for mount in docker if last[mount["Target"]] is mount]
+
+
 def ensure_host_paths(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, made: list[Path]) -> None:
     """Make the host paths that are missing, once nothing speaks against the container any more.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from shim import labels
+from shim import labels, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.status import status_message
@@ -31,21 +31,30 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
 
 def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStatus:
     """Build the status of one sandbox, also for events."""
-    ips = network.addresses(rt.checkpoints.get(record.id))
     options = record.config.linux.security_context.namespace_options
     return pb.PodSandboxStatus(
         id=record.id,
         metadata=record.config.metadata,
         state=sandbox_state(rt, record),
         created_at=record.life.created_at,
-        network=pb.PodSandboxNetworkStatus(
-            ip=ips[0] if ips else "", additional_ips=[pb.PodIP(ip=ip) for ip in ips[1:]]
-        ),
+        network=_network(rt, record),
         linux=pb.LinuxPodSandboxStatus(namespaces=pb.Namespace(options=options)),
         labels=record.config.labels,
         annotations=record.config.annotations,
         runtime_handler=record.runtime_handler,
     )
+
+
+def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus | None:
+    """Give the addresses of a pod; those of the node, which pods with its network have, the kubelet knows.
+
+    An empty one tells a kubelet that a pod has lost its network: it ends the pod. So what is not known is left out, as
+    of a pod that another shim made, without a result in the CNI cache or with one that cannot be read.
+    """
+    ips = network.addresses(rt.checkpoints.get(record.id))
+    if not ips and record.life.running and not pod.host_network(record.config):
+        return None
+    return pb.PodSandboxNetworkStatus(ip=ips[0] if ips else "", additional_ips=[pb.PodIP(ip=ip) for ip in ips[1:]])
 
 
 def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:

@@ -44,6 +44,13 @@ def test_port_mappings() -> None:
     ]
 
 
+@pytest.mark.parametrize("spellings", [("", "0.0.0.0"), ("0.0.0.0", "")])
+def test_a_mapping_in_two_spellings_is_given_once_for_both_families(spellings: tuple[str, str]) -> None:
+    mappings = [pb.PortMapping(container_port=80, host_port=8080, host_ip=host_ip) for host_ip in spellings]
+
+    assert port_mappings(mappings) == [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}]
+
+
 @pytest.mark.parametrize(
     ("text", "bits"),
     [

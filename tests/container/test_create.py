@@ -211,6 +211,18 @@ def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine
     }
 
 
+def test_the_log_directory_is_the_one_the_kubelet_names_now(rt: Runtime) -> None:
+    """It moves when its setting does, and the kubelet looks after what is there alone."""
+    sandbox = ready_pod(rt, log_directory="/var/log/old/p")
+    now = pb.PodSandboxConfig(log_directory="/var/log/new/p")
+
+    container = create_container(
+        rt, sandbox_id=sandbox, config=container_config(log_path="c/0.log"), sandbox_config=now
+    )
+
+    assert rt.view.container(container).log_path == "/var/log/new/p/c/0.log"
+
+
 def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
     assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""
 

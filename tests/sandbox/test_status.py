@@ -4,6 +4,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.store import CheckpointStore
 from shim.errors import InvalidArgument, NotFound
@@ -12,6 +13,8 @@ from shim.sandbox.list import list_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status
 from shim.sandbox.update import update_pod_sandbox_resources
 from tests.checkpoint.samples import CONNECTED
+from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
 
 
@@ -23,6 +26,7 @@ def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime)
     for field in ("id", "metadata", "state", "created_at", "labels", "annotations", "runtime_handler"):
         assert getattr(answer.status, field) == getattr(row, field), field
     assert answer.status.linux.namespaces.options.network == pb.NODE
+    assert answer.status.HasField("network")
     assert answer.status.network.ip == ""  # the kubelet knows the address of its node
     assert [status.id for status in answer.containers_statuses] == [container]
     assert answer.timestamp > answer.status.created_at
@@ -44,6 +48,25 @@ def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: R
     status = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False).status
     assert status.state == pb.SANDBOX_READY
     assert status.network.ip == ""
+
+
+@pytest.mark.parametrize(("network_mode", "told"), [("bridge", False), ("host", True)])
+def test_the_network_of_a_pod_of_another_shim_is_left_out_where_nothing_is_known_of_it(
+    rt: Runtime, engine: FakeEngine, network_mode: str, *, told: bool
+) -> None:
+    """Told an empty address, a kubelet takes the pod for broken and ends it."""
+    body = {
+        "Image": BUSYBOX,
+        "Labels": {labels.TYPE: labels.TYPE_SANDBOX},
+        "HostConfig": {"NetworkMode": network_mode},
+    }
+    sandbox = engine.create_container(name="k8s_POD_old_shop_uid-1_0", body=body)
+    engine.start_container(sandbox)
+    rt.view.refresh_container(sandbox)
+
+    status = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False).status
+    assert status.state == pb.SANDBOX_READY
+    assert status.HasField("network") == told
 
 
 def test_an_unknown_sandbox(rt: Runtime) -> None:

@@ -23,9 +23,8 @@ _CDI_NAME = re.compile(
 
 
 def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
-    """Check the mounts of a new container, each for itself and that no two are in one place."""
+    """Check the mounts of a new container, each for itself. Of several in one place the last one is seen."""
     rules.at_most(config.mounts, MAX_MOUNTS, field=field)
-    taken: dict[str, int] = {}
     for index, mount in enumerate(config.mounts):
         at = f"{field}[{index}]"
         rules.required(mount, "container_path", field=at)
@@ -33,11 +32,8 @@ def container_mounts(config: pb.ContainerConfig, *, field: str) -> None:
             _image_volume(mount, field=at)
         else:
             _host_path(mount, field=at)
-        target = mounts.container_path(mount)
-        if target == "/":
+        if mounts.container_path(mount) == "/":
             raise InvalidArgument(f"{at}.container_path {mount.container_path!r} is the root of the container")
-        if taken.setdefault(target, index) != index:
-            raise InvalidArgument(f"{at}.container_path {target} is the same as that of {field}[{taken[target]}]")
 
 
 def host_devices(config: pb.ContainerConfig, *, field: str) -> None:

@@ -1,11 +1,10 @@
 """What a pod sandbox may be configured with."""
 
-import ipaddress
 import re
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cni.capabilities import host_address
 from shim.cri.validate import rules
-from shim.cri.validate.limits import resources
 from shim.cri.validate.selinux import selinux
 from shim.errors import InvalidArgument
 
@@ -13,7 +12,6 @@ MAX_HOSTNAME = 64
 """What the kernel takes (`HOST_NAME_MAX`)."""
 
 _HOSTNAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
-_ALL_ADDRESSES = "0.0.0.0"
 
 
 def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
@@ -62,13 +60,20 @@ def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
         rules.between(mapping.container_port, least=1, most=65535, field=f"{at}.container_port")
         rules.between(mapping.host_port, least=0, most=65535, field=f"{at}.host_port")
         key = (mapping.protocol, mapping.host_port, _host_ip(mapping.host_ip, field=f"{at}.host_ip"))
-        if mapping.host_port and not on_host and taken.setdefault(key, index) != index:
+        if not mapping.host_port or on_host or taken.setdefault(key, index) == index:
+            continue
+        if not _says_the_same(mapping, config.port_mappings[taken[key]]):
             raise InvalidArgument(f"{at}.host_port {mapping.host_port} is the same as that of {field}[{taken[key]}]")
+
+
+def _says_the_same(mapping: pb.PortMapping, other: pb.PortMapping) -> bool:
+    """Whether two mappings of a host port are one that is spelled in two ways, which the API server lets through."""
+    return mapping.container_port == other.container_port and mapping.host_ip != other.host_ip
 
 
 def _host_ip(text: str, *, field: str) -> str:
     try:
-        return str(ipaddress.ip_address(text or _ALL_ADDRESSES))
+        return str(host_address(text))
     except ValueError:
         raise InvalidArgument(f"{field} {text!r} is not an IP address") from None
 
@@ -78,8 +83,6 @@ def _linux(linux: pb.LinuxPodSandboxConfig, *, field: str) -> None:
     for key in linux.sysctls:
         if not key or "=" in key or key.split() != [key]:
             raise InvalidArgument(f"{field}.sysctls: {key!r} is not the name of a sysctl")
-    resources(linux.overhead, field=f"{field}.overhead")
-    resources(linux.resources, field=f"{field}.resources")
     _security(linux.security_context, field=f"{field}.security_context")
 
 

@@ -22,22 +22,21 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     """
     if not image.image:
         raise InvalidArgument("image.image is empty")
-    record = _meant(rt, image.image)
-    if record is None:
-        return
-    # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
-    with rt.locks.hold(("image", record.id)):
-        current = rt.view.images.find(record.id)
-        if current is not None:
-            _remove(rt, current)
+    record = find_image(rt, image.image)
+    while record is not None:
+        # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
+        with rt.locks.hold(("image", record.id)):
+            current = _meant(rt, image.image)
+            if current is not None and current.id == record.id:
+                _remove(rt, current)
+                return
+        record = current
 
 
 def _meant(rt: Runtime, name: str) -> ImageRecord | None:
     """Give what is to be removed. What a name stands for is looked up: it may just have gone to another image."""
-    if references.image_id(name) is not None:
-        return find_image(rt, name)
-    references.parse(name)
-    rt.view.images.ensure_looked_at()
+    if references.image_id(name) is None:
+        rt.view.images.ensure_looked_at()
     return rt.view.images.find(name)
 
 

@@ -44,7 +44,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     try:
         _run(rt, task, streams, exec_id=exec_id)
         ended = wait_ended(rt, exec_id, container_id=task.container_id)
-    except ShimError as error:
+    except BaseException as error:
         _end(rt, exec_id, task=task, because=error)
         raise
     return exit_code(ended, exec_id)
@@ -78,10 +78,10 @@ def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> 
         stream.close()
 
 
-def _end(rt: Runtime, exec_id: str, *, task: RemoteTask, because: ShimError) -> None:
+def _end(rt: Runtime, exec_id: str, *, task: RemoteTask, because: BaseException) -> None:
     try:
         end_process(rt, exec_id, container_id=task.container_id)
-    except ShimError as error:
+    except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
         because.add_note(f"the exec'd process could not be ended: {error}")
         log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
 

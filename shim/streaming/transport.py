@@ -105,27 +105,32 @@ class Session:
             self._wake()
         self.scope.cancel()
 
+    def close(self, why: str) -> None:
+        """End the session at once and close its connection, where `run` has ended or no thread could begin it."""
+        with self._lock:
+            self._lose(why)
+            self._unsent.clear()
+            if self._waker >= 0:
+                os.close(self._waker)
+                self._waker = -1
+            self._pipe.close()
+        self.scope.cancel()
+
     # The loop
 
     def run(self) -> None:
         """Serve the connection until it is over, then close it."""
-        self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._waker, select.POLLIN)
         why = "the client has gone"
         try:
+            self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll.register(self._waker, select.POLLIN)
             self._receive(self._early)
             self._early = b""
             self._exchange()
         except OSError as error:
             why = f"the connection to the client is lost: {error.strerror or error}"
         finally:
-            with self._lock:
-                self._lose(why)
-                self._unsent.clear()
-                os.close(self._waker)
-                self._waker = -1
-                self._pipe.close()
-            self.scope.cancel()
+            self.close(why)
 
     def _exchange(self) -> None:
         """Send and receive until the client has gone, or has got everything after `finish`."""

@@ -1,9 +1,7 @@
 """Exec."""
 
-import structlog
-
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import end_process, exit_code, runs, wait_ended
+from shim.container.exec_process import end_failed, exit_code, runs, wait_ended
 from shim.container.pump import copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
 from shim.errors import FailedPrecondition, ShimError
@@ -13,8 +11,6 @@ from shim.streaming.sessions import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
 """The first API version in which an exec is started with the size of its terminal."""
-
-log = structlog.get_logger(__name__)
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
@@ -45,7 +41,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
         _run(rt, task, streams, exec_id=exec_id)
         ended = wait_ended(rt, exec_id, container_id=task.container_id)
     except BaseException as error:
-        _end(rt, exec_id, task=task, because=error)
+        end_failed(rt, exec_id, container_id=task.container_id, because=error)
         raise
     return exit_code(ended, exec_id)
 
@@ -76,14 +72,6 @@ def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> 
         return
     if over:
         stream.close()
-
-
-def _end(rt: Runtime, exec_id: str, *, task: RemoteTask, because: BaseException) -> None:
-    try:
-        end_process(rt, exec_id, container_id=task.container_id)
-    except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
-        because.add_note(f"the exec'd process could not be ended: {error}")
-        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
 
 
 def _body(task: RemoteTask) -> dict[str, object]:

@@ -47,6 +47,12 @@ def runs(rt: Runtime, container_id: str) -> bool:
         return False
 
 
+def ran_last(rt: Runtime, container_id: str) -> bool:
+    """Whether the container was there and ran when last heard of. Never waits, and is known while Docker is away."""
+    known = rt.view.last_known(container_id)
+    return known is not None and known.life.running
+
+
 def inspected(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Read the state of an exec; of one that Docker forgot with the end of its container, that it was killed."""
     try:
@@ -93,6 +99,15 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
         _watch_late(rt, exec_id, container_id=container_id)
         return None
     return ended
+
+
+def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> None:
+    """Do `end_process` for a client that gets the failure `because`; what goes wrong is noted on that, and logged."""
+    try:
+        end_process(rt, exec_id, container_id=container_id)
+    except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
+        because.add_note(f"the exec'd process could not be ended: {error}")
+        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
 
 
 def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:

@@ -1,10 +1,10 @@
 """Exec."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import end_failed, exit_code, runs, wait_ended
+from shim.container.exec_process import end_failed, exit_code, ran_last, wait_ended
 from shim.container.pump import copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
-from shim.errors import FailedPrecondition, ShimError
+from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
@@ -66,11 +66,7 @@ def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
 
 def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> None:
     """End the session with its container: see `shim.container.exec_process.LOOK_SECONDS`."""
-    try:
-        over = not runs(rt, container_id)
-    except ShimError:  # Docker is away: nothing is known
-        return
-    if over:
+    if not ran_last(rt, container_id):
         stream.close()
 
 

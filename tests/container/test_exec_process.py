@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from shim import deadline
-from shim.container.exec_process import end_process, wait_ended
+from shim.container.exec_process import end_process, ran_last, wait_ended
 from shim.errors import Cancelled, ResourceExhausted, Unavailable
 from shim.ids import ContainerId
 from shim.lookout import Lookout
@@ -138,6 +138,16 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
         assert rt.lookout.busy
 
     assert leader.wait(SECONDS) == -9
+
+
+def test_what_ran_last_is_told_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    rt.view.lose("the list of containers failed")
+    epoch = rt.view.begin_rebuild()
+    with deadline.bound(0):  # in which whatever waits for the view would fail
+        assert ran_last(rt, container)
+    rt.view.complete_rebuild(epoch)
+    engine.exit_container(container)
+    wait_until(lambda: not ran_last(rt, container))
 
 
 def test_no_descriptor_to_wait_with(

@@ -50,6 +50,7 @@ class Lookout:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
+        self._running = False
 
     @property
     def busy(self) -> bool:
@@ -59,12 +60,18 @@ class Lookout:
     def watch(self, look: Look, *, what: str, seconds: float) -> None:
         """Call `look` now and then until it gives True; at least once, and no more when `seconds` have passed.
 
-        A ShimError in it counts as False. It bounds its own waits: what it takes, the others wait.
+        A ShimError in it counts as False. It bounds its own waits: what it takes, the others wait. Where no thread is
+        to be had now, the next call starts the one for all.
         """
         with self._lock:
-            if not self._watched:
-                threading.Thread(target=self._run, name="lookout", daemon=True).start()
             self._watched.append(_Watched(look=look, what=what, until=time.monotonic() + seconds))
+            if self._running:
+                return
+            try:
+                threading.Thread(target=self._run, name="lookout", daemon=True).start()
+                self._running = True
+            except RuntimeError as error:
+                log.warning("not looked at for want of a thread", what=what, error=str(error))
 
     def stop(self) -> None:
         """Look at nothing any more, but for a look under way."""
@@ -81,4 +88,5 @@ class Lookout:
         over = {each for each in watched if each.is_over()}
         with self._lock:
             self._watched = [each for each in self._watched if each not in over]
-            return bool(self._watched)
+            self._running = bool(self._watched)
+            return self._running

@@ -3,6 +3,8 @@
 import socket
 from functools import partial
 
+import structlog
+
 from shim import meter
 from shim.container.attach import run_attach
 from shim.container.exec import run_exec
@@ -13,6 +15,8 @@ from shim.streaming import portforward
 from shim.streaming.remotecommand import Streams, status_from_exit_code, status_from_failure, wait_streams
 from shim.streaming.sessions import Kind, PortForwardTask, RemoteTask, Task
 from shim.streaming.transport import Session
+
+log = structlog.get_logger(__name__)
 
 
 def serve_session(rt: Runtime, task: Task, session: Session, protocol: str) -> None:
@@ -41,6 +45,10 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
         raise
     except ShimError as error:
         status = status_from_failure(str(error), protocol=protocol)
+    except Exception as fault:  # told all the same: a client takes an empty error stream for success
+        log.exception("a streaming session failed", kind=str(task.kind), container=task.container_id)
+        told = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the shim"
+        status = status_from_failure(told, protocol=protocol)
     for output in (streams.stdout, streams.stderr):
         if output is not None:
             output.finish()

@@ -2,8 +2,11 @@
 
 import threading
 
+import pytest
+
 from shim.errors import Unavailable
 from shim.lookout import Lookout
+from tests.threads import no_thread_for
 from tests.waits import wait_until
 
 SECONDS = 20.0
@@ -72,6 +75,16 @@ def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
     lookout.watch(third, what="three", seconds=SECONDS)
     assert third.wait_last() not in first.threads
     assert third.threads[0].daemon
+
+
+def test_what_there_was_no_thread_for_is_looked_at_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookout = Lookout(pause_seconds=0.001)
+    first, second = Seen(False, True), Seen(False, True)
+    with monkeypatch.context() as short:
+        no_thread_for("lookout", short)
+        lookout.watch(first, what="one", seconds=SECONDS)
+    lookout.watch(second, what="two", seconds=SECONDS)
+    assert first.wait_last() is second.wait_last()
 
 
 def test_it_can_be_stopped() -> None:

@@ -1,5 +1,6 @@
 """Exec, attach and port-forward from a client's bytes down to the Engine in memory."""
 
+import errno
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
 from tests.pods import created, ready_pod, running
 from tests.streaming.client import SECONDS, SpdyClient, session_of, task
+from tests.threads import no_thread_for
 from tests.waits import wait_until
 
 V4 = "v4.channel.k8s.io"
@@ -124,6 +126,31 @@ def test_a_failure_of_docker_is_told(rt: Runtime, engine: FakeEngine, container:
         told = status(client, opened["error"])
 
         assert (told["reason"], told["message"]) == ("InternalError", "exec: no space left")
+
+
+def test_a_fault_before_the_process_is_told(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    engine.fail_next("create_exec", OSError(errno.EMFILE, "Too many open files"))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        client.read_to_end()
+        told = status(client, opened["error"])
+
+        assert (told["status"], told["message"]) == ("Failure", "exec: unexpected OSError, see the log of the shim")
+
+
+@pytest.mark.parametrize("failing", ["stdin", "resize"])
+def test_a_fault_beside_the_process_ends_it_and_is_told(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_thread_for(failing, monkeypatch)
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+        asked = task(container_id=container, cmd=("x",), stdin=True, stderr=False, tty=True)
+        with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
+            client.read_to_end()
+
+            assert sleeper.wait(SECONDS) == -9
+            assert status(client, opened["error"])["status"] == "Failure"
 
 
 @pytest.mark.parametrize("when", ["begun", "writing"])

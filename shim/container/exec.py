@@ -1,20 +1,16 @@
 """Exec."""
 
-import structlog
-
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import end_process, exit_code, runs, wait_ended
+from shim.container.exec_process import end_failed, exit_code, ran_last, wait_ended
 from shim.container.pump import copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
-from shim.errors import FailedPrecondition, ShimError
+from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
 _WITH_SIZE = (1, 42)
 """The first API version in which an exec is started with the size of its terminal."""
-
-log = structlog.get_logger(__name__)
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
@@ -44,8 +40,8 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     try:
         _run(rt, task, streams, exec_id=exec_id)
         ended = wait_ended(rt, exec_id, container_id=task.container_id)
-    except ShimError as error:
-        _end(rt, exec_id, task=task, because=error)
+    except BaseException as error:
+        end_failed(rt, exec_id, container_id=task.container_id, because=error)
         raise
     return exit_code(ended, exec_id)
 
@@ -70,20 +66,8 @@ def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
 
 def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> None:
     """End the session with its container: see `shim.container.exec_process.LOOK_SECONDS`."""
-    try:
-        over = not runs(rt, container_id)
-    except ShimError:  # Docker is away: nothing is known
-        return
-    if over:
+    if not ran_last(rt, container_id):
         stream.close()
-
-
-def _end(rt: Runtime, exec_id: str, *, task: RemoteTask, because: ShimError) -> None:
-    try:
-        end_process(rt, exec_id, container_id=task.container_id)
-    except ShimError as error:
-        because.add_note(f"the exec'd process could not be ended: {error}")
-        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
 
 
 def _body(task: RemoteTask) -> dict[str, object]:

@@ -13,7 +13,7 @@ import structlog
 
 from shim import deadline
 from shim.engine.answers import ExecInspect
-from shim.errors import NotFound, ShimError
+from shim.errors import NotFound, ResourceExhausted, ShimError
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,12 @@ def runs(rt: Runtime, container_id: str) -> bool:
         return rt.view.container(container_id).life.running
     except NotFound:
         return False
+
+
+def ran_last(rt: Runtime, container_id: str) -> bool:
+    """Whether the container was there and ran when last heard of. Never waits, and is known while Docker is away."""
+    known = rt.view.last_known(container_id)
+    return known is not None and known.life.running
 
 
 def inspected(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
@@ -81,17 +87,27 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
 
     None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
     its output open: then the command has finished in time. None also if it has not begun: Docker may have the order to
-    start it and begin it later, so it is watched for LATE_SECONDS, and killed then.
+    start it and begin it later, so it is watched for LATE_SECONDS, and killed then. So is one that cannot be killed
+    now, and the failure is raised: ResourceExhausted when no descriptor is free.
     """
     try:
         ended = _killed(rt, exec_id, container_id=container_id)
-    except ShimError:
+    except Exception:
         _watch_late(rt, exec_id, container_id=container_id)
         raise
     if ended is not None and ended.exit_code is None:
         _watch_late(rt, exec_id, container_id=container_id)
         return None
     return ended
+
+
+def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> None:
+    """Do `end_process` for a client that gets the failure `because`; what goes wrong is noted on that, and logged."""
+    try:
+        end_process(rt, exec_id, container_id=container_id)
+    except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
+        because.add_note(f"the exec'd process could not be ended: {error}")
+        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
 
 
 def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
@@ -156,6 +172,8 @@ def _opened(rt: Runtime, exec_id: str, *, container_id: str) -> Iterator[tuple[E
     except ProcessLookupError:
         yield inspected(rt, exec_id, container_id=container_id), None
         return
+    except OSError as error:  # no descriptor is free
+        raise ResourceExhausted(f"open the process of exec {exec_id}: {error.strerror}") from error
     try:
         # The pid could have been reused before the handle was opened; the Engine's word after it tells.
         found = inspected(rt, exec_id, container_id=container_id)
@@ -184,7 +202,10 @@ def _pauses(what: str) -> Iterator[None]:
 
 def _wait_process_ended(handle: int, *, exec_id: str) -> None:
     scope = deadline.current()
-    wakes, waker = socket.socketpair()
+    try:
+        wakes, waker = socket.socketpair()
+    except OSError as error:  # no descriptor is free
+        raise ResourceExhausted(f"wait for the end of exec {exec_id}: {error.strerror}") from error
     with wakes, waker:
         poll = select.poll()
         poll.register(handle, select.POLLIN)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import LOOK_SECONDS, end_process, exit_code, runs, wait_ended
+from shim.container.exec_process import LOOK_SECONDS, end_failed, end_process, exit_code, ran_last, wait_ended
 from shim.engine.answers import ExecInspect
 from shim.engine.interface import ProcessStream
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
@@ -20,8 +20,9 @@ STDOUT, STDERR = 1, 2
 def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: int) -> pb.ExecSyncResponse:
     """Run a command in a running container and return its output and exit code.
 
-    `timeout` is in seconds, 0 for none. When it is over, or the client goes away, the process is killed, and it is
-    gone before DeadlineExceeded or Cancelled is raised. One that Docker has not begun by then is killed when it begins.
+    `timeout` is in seconds, 0 for none. When it is over, the client goes away, or anything fails, the process is
+    killed, and it is gone before DeadlineExceeded, Cancelled or the failure is raised. One that Docker has not begun by
+    then is killed when it begins. That the view is lost meanwhile is no failure: the command's own end is awaited.
     """
     record = rt.view.container(container_id)
     if not record.life.running:
@@ -32,13 +33,16 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
         exec_id = rt.engine.create_exec(record.id, body=exec_body(cmd))
         try:
             with rt.engine.start_exec(exec_id) as stream:
-                while not _collected(stream, output) and runs(rt, record.id):
+                while not _collected(stream, output) and ran_last(rt, record.id):
                     pass
             ended = wait_ended(rt, exec_id, container_id=record.id)
         except (DeadlineExceeded, Cancelled) as error:
             ended = end_process(rt, exec_id, container_id=record.id)
             if ended is None or isinstance(error, Cancelled):
                 raise
+        except BaseException as error:
+            end_failed(rt, exec_id, container_id=record.id, because=error)
+            raise
     return pb.ExecSyncResponse(
         stdout=bytes(output[STDOUT]), stderr=bytes(output[STDERR]), exit_code=exit_code(ended, exec_id)
     )

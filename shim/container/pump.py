@@ -40,17 +40,19 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
         threads.append(threading.Thread(target=_copy_in, args=(stream, streams.stdin, scope), name="stdin"))
     if streams.resize is not None:
         threads.append(threading.Thread(target=_resize, args=(streams.resize, resize, scope), name="resize"))
-    for thread in threads:
-        thread.daemon = True
-        thread.start()
+    started = []
     try:
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+            started.append(thread)
         yield
     finally:
         for read in (streams.stdin, streams.resize):
             if read is not None:
                 read.abandon()
         stream.close()
-        for thread in threads:
+        for thread in started:
             thread.join()
 
 

@@ -200,7 +200,10 @@ def connect(path: str, *, scope: Scope) -> Connection:
 
 def connected_socket(path: str, *, scope: Scope) -> socket.socket:
     """Give the socket of `connect` as it is."""
-    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as cause:  # no descriptor is free
+        raise ConnectionLost(f"connect to {path}: {_reason(cause)}") from cause
     try:
         _wait_connected(connecting, path, scope=scope)
     except OSError as cause:

@@ -114,7 +114,11 @@ def _start(connection: "_Connection", connect: Callable[[], socket.socket], *, t
         finally:
             then()
 
-    threading.Thread(target=serve, name="port-forward", daemon=True).start()
+    try:
+        threading.Thread(target=serve, name="port-forward", daemon=True).start()
+    except RuntimeError as error:  # no thread is to be had
+        then()
+        connection.refuse(str(error))
 
 
 class _Connection:
@@ -124,6 +128,13 @@ class _Connection:
         self._session = session
         self._data = data
         self._error = error
+
+    def refuse(self, why: str) -> None:
+        """Tell the client that there is no connection."""
+        log.info("port-forward failed", error=why)
+        self._error.abandon()
+        self._tell(why)
+        self._end()
 
     def serve(self, connect: Callable[[], socket.socket]) -> None:
         """Connect, and copy until both sides have ended."""
@@ -135,10 +146,16 @@ class _Connection:
         except (ShimError, OSError) as failure:
             log.info("port-forward failed", error=failure)
             self._tell(str(failure))
+        except Exception as fault:
+            log.exception("port-forward failed")
+            self._tell(f"unexpected {type(fault).__name__}, see the log of the shim")
         finally:
-            for channel in (self._data, self._error):
-                channel.abandon()
-                channel.finish()
+            self._end()
+
+    def _end(self) -> None:
+        for channel in (self._data, self._error):
+            channel.abandon()
+            channel.finish()
 
     def _serve(self, connect: Callable[[], socket.socket]) -> None:
         with connect() as pod, self._session.scope.on_cancel(lambda: _cut(pod)):

@@ -84,7 +84,12 @@ class StreamServer:
             if not self._requests.acquire(blocking=False):
                 connected.close()
                 continue
-            threading.Thread(target=self._connection, args=(connected,), name="stream", daemon=True).start()
+            try:
+                threading.Thread(target=self._connection, args=(connected,), name="stream", daemon=True).start()
+            except RuntimeError as error:  # no thread is to be had
+                log.warning("cannot serve a streaming connection", error=error)
+                self._requests.release()
+                connected.close()
 
     def _connection(self, connected: socket.socket) -> None:
         scope = deadline.Scope(seconds=REQUEST_SECONDS)
@@ -142,8 +147,21 @@ class StreamServer:
             if self._stopping:
                 session.end("the server stops")
             self._running.add(session)
+        try:
+            self._run_session(task, session, protocol)
+        finally:
+            with self._changed:
+                self._running.discard(session)
+                self._changed.notify_all()
+
+    def _run_session(self, task: Task, session: Session, protocol: str) -> None:
         loop = threading.Thread(target=session.run, name=f"{task.kind} client", daemon=True)
-        loop.start()
+        try:
+            loop.start()
+        except RuntimeError as error:  # no thread is to be had
+            log.warning("cannot serve a streaming session", kind=task.kind, error=error)
+            session.close(str(error))
+            return
         began = time.monotonic()
         try:
             with deadline.entered(session.scope):
@@ -152,12 +170,11 @@ class StreamServer:
             log.debug("the client of a streaming session has gone", error=gone)
         except ShimError as error:
             log.info("a streaming session failed", kind=task.kind, error=error)
+        except Exception:
+            log.exception("a streaming session failed", kind=task.kind)
         finally:
             session.finish()
             loop.join()
-            with self._changed:
-                self._running.discard(session)
-                self._changed.notify_all()
             log.debug("streaming session ended", kind=task.kind, seconds=round(time.monotonic() - began, 3))
 
 

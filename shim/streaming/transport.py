@@ -62,6 +62,7 @@ class Session:
         self._channels: dict[int, Channel] = {}
         self._unsent: deque[Buffer] = deque()
         self._watchers: list[Callable[[], object]] = []
+        self._look_at = 0.0  # when they are called next, by the monotonic clock
         self._waker = -1
         self._poll = select.poll()
         self._polled = 0  # what the poll waits for on the connection
@@ -82,7 +83,7 @@ class Session:
             return None
 
     def watch(self, look: Callable[[], object]) -> None:
-        """Call `look` (short) every TICK from now on, until it raises or the session ends."""
+        """Call `look` every TICK from now on, until the session ends. It must not wait: nothing is read meanwhile."""
         with self._lock:
             self._watchers.append(look)
             self._wake()
@@ -105,27 +106,32 @@ class Session:
             self._wake()
         self.scope.cancel()
 
+    def close(self, why: str) -> None:
+        """End the session at once and close its connection, where `run` has ended or no thread could begin it."""
+        with self._lock:
+            self._lose(why)
+            self._unsent.clear()
+            if self._waker >= 0:
+                os.close(self._waker)
+                self._waker = -1
+            self._pipe.close()
+        self.scope.cancel()
+
     # The loop
 
     def run(self) -> None:
         """Serve the connection until it is over, then close it."""
-        self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll.register(self._waker, select.POLLIN)
         why = "the client has gone"
         try:
+            self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._poll.register(self._waker, select.POLLIN)
             self._receive(self._early)
             self._early = b""
             self._exchange()
         except OSError as error:
             why = f"the connection to the client is lost: {error.strerror or error}"
         finally:
-            with self._lock:
-                self._lose(why)
-                self._unsent.clear()
-                os.close(self._waker)
-                self._waker = -1
-                self._pipe.close()
-            self.scope.cancel()
+            self.close(why)
 
     def _exchange(self) -> None:
         """Send and receive until the client has gone, or has got everything after `finish`."""
@@ -189,15 +195,18 @@ class Session:
 
     def _poll_seconds(self) -> float:
         if self._watchers:
-            return TICK
+            return max(0.0, self._look_at - time.monotonic()) + 0.001
         if self._idle_timeout is None:
             return 3600.0
         return max(0.0, self._last_traffic + self._idle_timeout - time.monotonic()) + 0.001
 
     def _look(self) -> None:
-        for look in self._watchers:
-            look()
-        if self._idle_timeout and time.monotonic() - self._last_traffic > self._idle_timeout:
+        now = time.monotonic()
+        if self._watchers and now >= self._look_at:
+            self._look_at = now + TICK
+            for look in self._watchers:
+                look()
+        if self._idle_timeout and now - self._last_traffic > self._idle_timeout:
             log.info("ending an idle streaming session", seconds=self._idle_timeout)
             self.end(f"nothing was sent either way for {self._idle_timeout:g} s")
 

@@ -251,6 +251,10 @@ class NodeView:
         """Whether there is a record of this container; also answered while Docker is out of reach."""
         return container_id in self._records
 
+    def last_known(self, container_id: str) -> Record | None:
+        """The last record of a container, by its full id; also given, without a wait, while Docker is out of reach."""
+        return self._records.get(container_id)
+
     def records(self) -> dict[str, Record]:
         """All records by id; also given while Docker is out of reach."""
         with self._changed:

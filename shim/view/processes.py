@@ -19,9 +19,9 @@ _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
     """Whether a container is called running, yet its process has ended or its pid is somebody else's by now.
 
-    A process that has ended but is not collected has ended. A pid is somebody else's only if both the time it began and
-    its cgroup say so: a runtime with a sandbox of its own may put its process into another cgroup, and clocks are set.
-    False wherever it cannot be told.
+    A process that has ended but is not collected has ended; one whose main thread alone has ended has not. A pid is
+    somebody else's only if both the time it began and its cgroup say so: a runtime with a sandbox of its own may put
+    its process into another cgroup, and clocks are set. False wherever it cannot be told.
     """
     life = record.life
     if not life.running or not life.pid:
@@ -30,13 +30,23 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
         # proc(5): fields count from behind the name, which may hold blanks and parentheses.
         fields = (proc / str(life.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         if fields[0] in {"Z", "X"}:
-            return True
+            return _has_no_other_thread(fields)
         began_at = _boot_time(proc) + int(fields[19]) * _NS_PER_TICK
         return began_at > life.started_at + SLACK_NS and not _in_cgroup_of(record.id, proc / str(life.pid))
     except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, IndexError, ValueError):
         return False
+
+
+def _has_no_other_thread(fields: list[str]) -> bool:
+    """Whether a process whose main thread has ended has ended as a whole, by its `stat` from the state on.
+
+    The state there is that of the main thread, which may end long before the others (pthread_exit). The number of
+    threads counts it until it is collected: 1 in a process that has ended, 0 while that is being collected. What else
+    there is to know of a process, such as its cgroup on version 1, goes with the main thread.
+    """
+    return int(fields[17]) <= 1
 
 
 def is_process_of(record: Record, *, proc: Path = Path("/proc")) -> bool:

@@ -1,4 +1,6 @@
+import errno
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -7,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from shim import deadline
-from shim.container.exec_process import end_process, wait_ended
-from shim.errors import Cancelled, Unavailable
+from shim.container.exec_process import end_process, ran_last, wait_ended
+from shim.errors import Cancelled, ResourceExhausted, Unavailable
 from shim.ids import ContainerId
 from shim.lookout import Lookout
 from shim.runtime import Runtime
@@ -115,6 +117,54 @@ def test_what_cannot_be_ended_now_is_ended_later(
         end_process(rt, exec_id, container_id=container)
 
     assert leader.wait(SECONDS) == -9
+
+
+def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
+    rt: Runtime,
+    engine: FakeEngine,
+    container: ContainerId,
+    leader: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+
+    def full(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(os, "pidfd_open", full)
+        with pytest.raises(ResourceExhausted, match="Too many open files"):
+            end_process(rt, exec_id, container_id=container)
+        assert rt.lookout.busy
+
+    assert leader.wait(SECONDS) == -9
+
+
+def test_what_ran_last_is_told_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    rt.view.lose("the list of containers failed")
+    epoch = rt.view.begin_rebuild()
+    with deadline.bound(0):  # in which whatever waits for the view would fail
+        assert ran_last(rt, container)
+    rt.view.complete_rebuild(epoch)
+    engine.exit_container(container)
+    wait_until(lambda: not ran_last(rt, container))
+
+
+def test_no_descriptor_to_wait_with(
+    rt: Runtime,
+    engine: FakeEngine,
+    container: ContainerId,
+    leader: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+
+    def full() -> tuple[socket.socket, socket.socket]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", full)
+    with pytest.raises(ResourceExhausted, match="Too many open files"):
+        wait_ended(rt, exec_id, container_id=container)
 
 
 def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from shim import deadline
+from shim.container import exec_sync as exec_sync_module
 from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -65,6 +66,47 @@ def test_a_client_that_goes_away_takes_the_process_along(
     timer.start()
     with deadline.entered(scope), pytest.raises(Cancelled):
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+    assert sleeper.poll() == -9
+
+
+def test_a_command_goes_on_while_the_view_is_lost(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.05)
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+    failures: list[ShimError] = []
+
+    def run() -> None:
+        try:
+            exec_sync(rt, container_id=container, cmd=["x"], timeout=3)
+        except ShimError as error:
+            failures.append(error)
+
+    with engine.held("start_exec") as gate:
+        caller = threading.Thread(target=run)
+        caller.start()
+        gate.wait_entered()
+        rt.view.lose("docker did not answer within 60 s")
+    caller.join(SECONDS)
+
+    assert [type(failure) for failure in failures] == [DeadlineExceeded]
+    assert sleeper.wait(SECONDS) == -9
+
+
+def test_whatever_fails_the_process_is_gone(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> bool:
+        raise Unavailable("exec: the connection is lost")
+
+    monkeypatch.setattr(exec_sync_module, "_collected", lost)
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
+
+    with pytest.raises(Unavailable, match="the connection is lost"):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
     assert sleeper.poll() == -9
 
 

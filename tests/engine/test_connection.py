@@ -1,3 +1,4 @@
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,15 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
 
 def ask(connection: Connection) -> int:
     return connection.ask("GET", "/", scope=UNBOUND, headers={}).status
+
+
+def test_no_descriptor_for_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", full)
+    with pytest.raises(ConnectionLost, match="too many open files"):
+        connect(str(tmp_path / "docker.sock"), scope=UNBOUND)
 
 
 def test_a_response_is_read_piece_by_piece(pair: tuple[Connection, socket.socket]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from shim.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from tests.streaming.client import SECONDS, SpdyClient, session_of
+from tests.threads import no_thread_for
 
 
 class Pod:
@@ -101,6 +102,24 @@ def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
         assert client.received == {why: b"connect to port 1: connection refused"}
         pod.dialled(80).sendall(b"alive")
         pod.dialled(80).close()
+        client.read_until_ended(good)
+
+        assert client.received[good] == b"alive"
+
+
+@pytest.mark.parametrize("failing", ["port-forward", "port-forward in"])
+def test_no_thread_for_a_connection_is_told_and_leaves_the_others(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with forwarding() as (client, pod, _):
+        with monkeypatch.context() as short:
+            no_thread_for(failing, short)
+            bad, why = pair(client, 80, request=0)
+            client.read_until_ended(bad, why)
+        assert client.received[why]
+        good, _ = pair(client, 81, request=1)
+        pod.dialled(81).sendall(b"alive")
+        pod.dialled(81).close()
         client.read_until_ended(good)
 
         assert client.received[good] == b"alive"

@@ -1,3 +1,5 @@
+import errno
+import os
 import socket
 import ssl
 import threading
@@ -18,6 +20,7 @@ from shim.streaming.server import StreamServer
 from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
 from shim.streaming.transport import Session
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, task
+from tests.threads import no_thread_for
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 V4 = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
@@ -214,6 +217,48 @@ def test_clients_that_say_nothing_do_not_pile_up(running: Running, monkeypatch: 
             assert one_more.recv(1) == b""
         except ConnectionResetError:
             return
+
+
+def assert_serves(running: Running) -> None:
+    """That a whole session is served."""
+    with opened_session(running) as connected:
+        client = SpdyClient(connected)
+        opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}
+        client.read_to_end()
+    assert client.received == {opened["stdout"]: b"hello"}
+
+
+def opened_session(running: Running) -> socket.socket:
+    answer, connected = running.ask(running.path(), SPDY + V4)
+    assert status(answer) == 101
+    return connected
+
+
+def test_no_thread_for_a_connection_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as short:
+        no_thread_for("stream", short)
+        with running.connect() as refused:
+            assert refused.recv(1) == b""
+    assert_serves(running)
+
+
+def test_no_thread_for_a_session_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as short:
+        no_thread_for("exec client", short)
+        with opened_session(running) as refused:
+            assert refused.recv(1) == b""
+    assert_serves(running)
+
+
+def test_no_descriptor_for_a_session_ends_that_one_alone(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(os, "eventfd", full)
+        with opened_session(running) as refused:
+            assert refused.recv(1) == b""
+    assert_serves(running)
 
 
 def test_a_stop_ends_the_sessions() -> None:

@@ -7,13 +7,14 @@ from contextlib import suppress
 import pytest
 
 from shim.errors import Cancelled
-from shim.streaming import spdy
+from shim.streaming import spdy, transport
 from shim.streaming.channel import Channel
 from shim.streaming.pipe import Pipe
 from shim.streaming.spdy import frames
 from shim.streaming.spdy.headers import Deflater, block_from_headers
 from shim.streaming.transport import Session
 from tests.streaming.client import SECONDS, SpdyClient, session_of
+from tests.waits import wait_until
 
 MIB = 1 << 20
 
@@ -241,6 +242,34 @@ def test_watchers_are_called() -> None:
         session.watch(called.set)
 
         assert called.wait(SECONDS)
+
+
+def test_watchers_are_not_called_for_what_the_client_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TICK", 1000.0)
+    with session_of(server()) as (session, far):
+        calls: list[int] = []
+        called = threading.Event()
+
+        def look() -> None:
+            calls.append(1)
+            called.set()
+
+        session.watch(look)
+        assert called.wait(SECONDS)
+        client = SpdyClient(far)
+        for _ in range(10):
+            client.ping()
+
+        assert len(calls) == 1
+
+
+def test_watchers_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "TICK", 0.01)
+    with session_of(server()) as (session, _):
+        calls: list[int] = []
+        session.watch(lambda: calls.append(1))
+
+        wait_until(lambda: len(calls) > 2)
 
 
 def test_an_end_before_the_beginning_is_not_lost() -> None:

@@ -1,7 +1,9 @@
 """Real processes stand for those of containers; only what no process of a test can be comes from a made-up /proc."""
 
 import os
+import platform
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +15,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.view.processes import SLACK_NS, is_process_of, process_ended
 from shim.view.records import ContainerRecord
 from tests.view.samples import container, life
+from tests.waits import wait_until
 
 HOUR_NS = 3600 * 10**9
 
@@ -47,6 +50,37 @@ def test_one_that_nobody_has_collected(sleeper: subprocess.Popen[bytes]) -> None
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert process_ended(record(sleeper.pid))
+
+
+_EXIT = {"x86_64": 60, "aarch64": 93, "riscv64": 93, "ppc64le": 1, "s390x": 1}
+"""The number of the system call `exit`, which ends the thread that makes it, and no other."""
+
+_WITHOUT_MAIN_THREAD = """
+import ctypes, os, sys, threading
+
+threading.Thread(target=lambda: os._exit(len(sys.stdin.read()))).start()
+ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in _EXIT, reason="how a thread alone ends here is not known")
+def test_one_whose_main_thread_alone_has_ended() -> None:
+    number = str(_EXIT[platform.machine()])
+    with subprocess.Popen([sys.executable, "-c", _WITHOUT_MAIN_THREAD, number], stdin=subprocess.PIPE) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        assert not process_ended(record(child.pid))
+
+        assert child.stdin is not None
+        child.stdin.close()  # which the other thread waits for
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert process_ended(record(child.pid))
+
+
+def test_one_that_is_being_collected(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/stat").write_text(f"77 (a) X {'0 ' * 18}500 0\n")
+    assert process_ended(record(77), proc=tmp_path)
 
 
 def test_a_pid_that_is_somebody_elses(sleeper: subprocess.Popen[bytes]) -> None:

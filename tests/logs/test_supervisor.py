@@ -144,7 +144,7 @@ def none_left(*_args: object, **_named: object) -> NoReturn:
 def test_an_end_is_shown_while_no_log_process_can_be_started(
     of: ContainerLog, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.subprocess, "Popen", none_left)
+    monkeypatch.setattr("subprocess.Popen", none_left)
     with supervised(ends, drain_seconds=0.3) as logs:
         assert not logs.drained(of, run=RUN)
         wait_until(lambda: ends.shown)
@@ -152,13 +152,13 @@ def test_an_end_is_shown_while_no_log_process_can_be_started(
     assert ends.shown == ["c"]
 
 
-@pytest.mark.parametrize(("where", "what"), [(module.socket, "socketpair"), (module.subprocess, "Popen")])
+@pytest.mark.parametrize("what", ["socket.socketpair", "subprocess.Popen"])
 def test_what_the_node_had_no_more_of_is_tried_again(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, where: object, what: str
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, what: str
 ) -> None:
     pid = worker(logs)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(where, what, none_left)
+        patched.setattr(what, none_left)
         before = logs.stats().restarts
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: logs.stats().restarts > before + 2)

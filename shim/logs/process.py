@@ -1,5 +1,6 @@
 """The log process from outside: started, fed with orders, and started again when it dies."""
 
+import errno
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from shim.logs.mailbox import Mailbox
+from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
 
 RESTART_LEAST = 0.05
@@ -160,11 +161,29 @@ class LogProcess:
     def _send(self, ours: socket.socket) -> None:
         """Send as much as the process takes; it may be busy, and nobody waits for it here."""
         while (first := self._mailbox.first_unsent()) is not None:
+            refusal = ""
             try:
-                ours.send(msgspec.json.encode(Envelope(first.ticket, first.order)), socket.MSG_DONTWAIT)
+                ours.send(_packet(first), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
+            except ValueError as error:
+                refusal = str(error)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE:
+                    raise
+                refusal = str(error)
             self._mailbox.sent()
+            if refusal:
+                # Of this container alone: sent again and again it would stop the logs of all others.
+                self._mailbox.take_answer(Answer(ticket=first.ticket, error=refusal))
+
+
+def _packet(pending: Pending) -> bytes:
+    """Encode an order. ValueError for one that the process could not read."""
+    packet = msgspec.json.encode(Envelope(pending.ticket, pending.order))
+    if len(packet) > MAX_PACKET:
+        raise ValueError(f"the paths of its log are too long: {len(packet)} bytes of {MAX_PACKET}")
+    return packet
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

@@ -220,7 +220,12 @@ class Worker:
         self._send(Answer(ticket=ticket, error=error))
 
     def _send(self, answer: Answer) -> None:
-        self._orders.send(msgspec.json.encode(answer))
+        packet = msgspec.json.encode(answer)
+        while len(packet) > MAX_PACKET and (figures := answer.figures) is not None:
+            fewer = msgspec.structs.replace(figures, blocked=figures.blocked[: len(figures.blocked) // 2])
+            answer = msgspec.structs.replace(answer, figures=fewer)
+            packet = msgspec.json.encode(answer)
+        self._orders.send(packet)
 
     # One container
 

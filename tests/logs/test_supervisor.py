@@ -167,6 +167,21 @@ def test_what_the_node_had_no_more_of_is_tried_again(
     wait_until(lambda: ends.shown)
 
 
+def test_paths_that_cannot_be_told_to_the_process_stop_no_other_log(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    for size in (150_000, 400_000):
+        long = ContainerLog(id=f"long-{size}", docker=str(docker.path), cri="/" + "a" * size, created_at=1)
+        assert "too long" in logs.follow_now(long)
+        assert not logs.drained(long, run=RUN)
+    assert logs.follow_now(of) == ""
+    docker.lines(0, 10)
+    assert not logs.drained(of, run=RUN)
+    wait_until(lambda: len(ends.shown) == 3)
+    assert path.read_bytes() == docker.as_cri()
+    assert logs.stats().restarts == 0
+
+
 def test_reopen(logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path) -> None:
     logs.follow(of)
     docker.lines(0, 10)

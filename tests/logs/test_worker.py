@@ -240,6 +240,14 @@ def test_a_fault_in_one_log_is_told_and_holds_up_no_other(
     wait_until(lambda: path.read_bytes() == docker.as_cri())
 
 
+def test_figures_of_logs_with_long_paths_fit_into_an_answer(boss: Boss, tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("in the way")
+    for number in range(50):
+        cri = f"{tmp_path}/pod/{'x/' * 1900}{number}.log"
+        assert boss.ask(Follow(id=str(number), docker=str(tmp_path / "c.log"), cri=cri)) != ""
+    assert 0 < len(boss.blocked()) < 50
+
+
 def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:
     docker.start()
     docker.lines(0, 10)

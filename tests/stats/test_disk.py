@@ -272,7 +272,7 @@ class GivenParts:
         part = self.waiting.pop(0) if self.waiting else None
         if isinstance(part, Exception):
             raise part
-        return part and (part.name, part)
+        return (part.name, part) if part else None
 
     def note(self, name: str, total: Sum) -> None:
         self.noted[name] = total

@@ -30,7 +30,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import FailedPrecondition, ShimError, Unavailable
+from shim.errors import FailedPrecondition, Unavailable
 from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
 from shim.lookout import Lookout
@@ -260,15 +260,13 @@ def _recover_later(rt: Runtime, stopping: threading.Event) -> None:
 
 
 def _recovered(rt: Runtime) -> bool:
-    try:
-        recover_checkpoints(rt)
-        restore_limits(rt)
-        remove_orphaned_files(rt)
-        remove_leftover_containers(rt)
-    except Unavailable as error:
-        log.debug("recovery waits for docker", error=error)
-        return False
-    except ShimError as error:
-        # What it would have put right is one pod's; the others are to be served all the same.
-        log.error("recovery failed", error=error)
+    for step in (recover_checkpoints, restore_limits, remove_orphaned_files, remove_leftover_containers):
+        try:
+            step(rt)
+        except Unavailable as error:
+            log.debug("recovery waits for docker", error=error)
+            return False
+        except Exception:
+            # What it would have put right is one pod's; the others are to be served all the same.
+            log.exception("a step of the recovery failed", step=step.__name__)
     return True

@@ -12,13 +12,28 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from shim.errors import ResourceExhausted, ShimError
+from shim.errors import InvalidArgument, ResourceExhausted, ShimError
+
+MAX_PATH_BYTES = 4095
+"""What the kernel takes (`PATH_MAX`, which counts the NUL at the end)."""
+MAX_NAME_BYTES = 255
+"""What the kernel takes (`NAME_MAX`)."""
 
 Sync = Literal["name", "content", "nothing"]
 """How much of a write waits for the disk; what a crash of the process leaves does not depend on it."""
 
 _TEMPORARY = ".tmp"
 _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def check_path_length(path: str, *, field: str) -> None:
+    """Raise InvalidArgument unless the kernel takes a path, and each name in it."""
+    size = len(path.encode())
+    if size > MAX_PATH_BYTES:
+        raise InvalidArgument(f"{field} has {size} bytes, at most {MAX_PATH_BYTES} are allowed")
+    longest = max(len(name.encode()) for name in path.split("/"))
+    if longest > MAX_NAME_BYTES:
+        raise InvalidArgument(f"{field} holds a name of {longest} bytes, at most {MAX_NAME_BYTES} are allowed")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Where on disk the Engine keeps its images and the writable layers of containers."""
 
 import math
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -68,9 +69,12 @@ def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tupl
             yield chain.name, None
             continue
         try:
-            yield chain.name, root / _LAYERS[driver] / (chain / "cache-id").read_text()
+            name = os.fsdecode((chain / "cache-id").read_bytes())
         except FileNotFoundError:  # removed meanwhile
             continue
+        # A power loss may have left the file empty or full of NULs.
+        if name not in ("", ".", "..") and not {"/", "\0"} & set(name):
+            yield chain.name, root / _LAYERS[driver] / name
 
 
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:

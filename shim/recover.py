@@ -6,7 +6,7 @@ container, so that the kubelet's own Stop and Remove clean up after a crash.
 
 import structlog
 
-from shim import disk, pod
+from shim import pod
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits
 from shim.errors import ShimError
@@ -64,10 +64,16 @@ def remove_orphaned_files(rt: Runtime) -> None:
     rt.limits.keep_only({record.id for record in rt.view.containers()})
     known = {pod.resolv_conf_path(rt, metadata=record.config.metadata) for record in sandboxes(rt)}
     for path in pod.resolv_conf_directory(rt).glob("*"):
-        with disk.failing_as(f"remove {path}"):
-            if path not in known and path.stat().st_mtime < rt.started_at:
+        if path in known:
+            continue
+        try:
+            if path.stat().st_mtime < rt.started_at:
                 path.unlink()
                 log.info("removed the resolv.conf of a pod that never was", file=str(path))
+        except FileNotFoundError:
+            continue  # a Remove was faster
+        except OSError as error:
+            log.error("cannot remove the resolv.conf of a pod that never was", file=str(path), error=str(error))
 
 
 def remove_leftover_containers(rt: Runtime) -> None:

@@ -76,6 +76,17 @@ def test_layers_of_images(tmp_path: Path, driver: str, layers: str) -> None:
     assert found == {"c1": tmp_path / layers / "aa", "c2": None}
 
 
+@pytest.mark.parametrize("damaged", [b"", b".", b"..", b"../..", b"/etc", b"\0\0\0\0"])
+def test_a_damaged_layer_is_left_out(tmp_path: Path, damaged: bytes) -> None:
+    for name, cache_id in (("aa", damaged), ("bb", b"\xff"), ("cc", b"good")):
+        chain = tmp_path / "image/overlay2/layerdb/sha256" / name
+        chain.mkdir(parents=True)
+        (chain / "cache-id").write_bytes(cache_id)
+    layers = tmp_path / "overlay2"
+    found = store_parts(graph_info(tmp_path, "overlay2"), tmp_path, known=(), in_use=())
+    assert found == {"bb": layers / os.fsdecode(b"\xff"), "cc": layers / "good"}
+
+
 def test_a_driver_whose_layers_share_blocks(tmp_path: Path) -> None:
     assert store_parts(graph_info(tmp_path, "btrfs"), tmp_path, known=(), in_use=()) == {}
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shim import labels, names, pod
+from shim import daemon, labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.errors import ShimError
 from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
 from tests.cgroup.trees import new_group_v1
@@ -39,6 +40,23 @@ def test_a_resolv_conf_of_a_request_under_way_is_left_alone(rt: Runtime) -> None
     remove_orphaned_files(rt)
 
     assert [path.name for path in directory.iterdir()] == ["just-begun"]
+
+
+def test_what_cannot_be_removed_keeps_nothing_else_from_being_removed(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = pod.resolv_conf_directory(rt)
+    for name in ("a", "c"):
+        (directory / name).mkdir(parents=True)
+    for name in ("b", "d", "gone"):
+        (directory / name).write_text("")
+    for path in directory.glob("*"):
+        os.utime(path, (1, 1))
+    found = list(directory.glob("*"))
+    (directory / "gone").unlink()
+    monkeypatch.setattr(Path, "glob", lambda *_: found)
+    remove_orphaned_files(rt)
+    assert {path.name for path in directory.iterdir()} == {"a", "c"}
 
 
 def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
@@ -104,3 +122,16 @@ def test_what_a_plugin_left_running_for_a_ready_pod_is_left_alone(
             assert (left.poll() is not None) == ended
         finally:
             left.kill()
+
+
+@pytest.mark.parametrize("failure", [ShimError("cannot"), OSError("cannot")])
+def test_a_step_that_fails_keeps_no_other_from_being_taken(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def failing(_rt: Runtime) -> None:
+        raise failure
+
+    rt.limits.put("f" * 64, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
+    monkeypatch.setattr(daemon, "recover_checkpoints", failing)
+    assert daemon._recovered(rt)
+    assert list((rt.config.root_directory / "limits").iterdir()) == []

@@ -18,7 +18,7 @@ from shim import disk
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import ContainerLimits
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 
 SUFFIX = ".json"
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
@@ -84,11 +84,14 @@ class LimitStore:
             self._damaged.pop(container_id, None)
 
     def keep_only(self, container_ids: Collection[str]) -> None:
-        """Forget all others: they were removed behind our back."""
+        """Forget all others: they were removed behind our back. A file that cannot be removed stays, and is told."""
         with self._lock:
             gone = {*self._known, *self._damaged}.difference(container_ids)
         for container_id in gone:
-            self.delete(container_id)
+            try:
+                self.delete(container_id)
+            except ShimError as error:
+                log.error("cannot remove the limits of a container that is gone", error=str(error))
 
     def _path(self, container_id: str) -> Path:
         if not _ID.match(container_id):

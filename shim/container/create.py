@@ -19,6 +19,7 @@ from shim.container.resources import check_kept
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.spec import Surroundings, container_body
 from shim.container.users import DockerUser, docker_user, identity
+from shim.disk import check_path_length
 from shim.engine.errors import NoCommand
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -109,6 +110,7 @@ def _surroundings(
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
+    check_path_length(log_path, field="config.log_path below the log directory of the pod")
     image_id = _image_id(rt, config.image)
     volumes = image_volumes(rt, config.mounts)
     return Surroundings(

@@ -1,5 +1,6 @@
 """The log process from outside: started, fed with orders, and started again when it dies."""
 
+import errno
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from shim.logs.mailbox import Mailbox
+from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
 
 RESTART_LEAST = 0.05
@@ -71,27 +72,36 @@ class LogProcess:
         pause = RESTART_LEAST
         while not self._mailbox.closed.is_set():
             began = time.monotonic()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with ours, theirs:
-                try:
-                    self._live(ours, theirs)
-                except Exception:  # ends are held back until a log process answers: there must be a next one
-                    log.exception("the log process is lost")
+            try:
+                self._live()
+            except Exception:  # ends are held back until a log process answers: there must be a next one
+                log.exception("the log process is lost")
             if self._mailbox.closed.is_set():
                 return
             self.restarts += 1
             pause = RESTART_LEAST if time.monotonic() - began > STABLE_SECONDS else min(pause * 2, RESTART_MOST)
-            self._mailbox.closed.wait(pause)
+            self._rest(pause)
 
-    def _live(self, ours: socket.socket, theirs: socket.socket) -> None:
+    def _rest(self, seconds: float) -> None:
+        """Let time pass before the next process. The tick goes on: there may be none for as long as the node lives."""
+        end = time.monotonic() + seconds
+        while not self._mailbox.closed.is_set() and (left := end - time.monotonic()) > 0:
+            try:
+                due = self._tick()
+            except Exception:
+                log.exception("what is due without a log process failed")
+                due = None
+            self._mailbox.closed.wait(left if due is None else min(left, due))
+
+    def _live(self) -> None:
         """See one process from its start to its end."""
         try:
-            child = self._child = self._spawned(theirs)
+            ours, child = self._started()
         except OSError as error:
             log.error("the log process cannot be started", error=error)
             return
+        self._child = child
         try:
-            theirs.close()
             self._mailbox.repeat(self._beginning())
             self._serve(ours)
         finally:
@@ -100,6 +110,16 @@ class LogProcess:
             _reap(child)
         if not self._mailbox.closed.is_set():
             log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
+
+    def _started(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Start a process; gives our end of the socket pair too. OSError when the node has no more of either."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                return ours, self._spawned(theirs)
+            except BaseException:
+                ours.close()
+                raise
 
     def _spawned(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
@@ -141,11 +161,29 @@ class LogProcess:
     def _send(self, ours: socket.socket) -> None:
         """Send as much as the process takes; it may be busy, and nobody waits for it here."""
         while (first := self._mailbox.first_unsent()) is not None:
+            refusal = ""
             try:
-                ours.send(msgspec.json.encode(Envelope(first.ticket, first.order)), socket.MSG_DONTWAIT)
+                ours.send(_packet(first), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
+            except ValueError as error:
+                refusal = str(error)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE:
+                    raise
+                refusal = str(error)
             self._mailbox.sent()
+            if refusal:
+                # Of this container alone: sent again and again it would stop the logs of all others.
+                self._mailbox.take_answer(Answer(ticket=first.ticket, error=refusal))
+
+
+def _packet(pending: Pending) -> bytes:
+    """Encode an order. ValueError for one that the process could not read."""
+    packet = msgspec.json.encode(Envelope(pending.ticket, pending.order))
+    if len(packet) > MAX_PACKET:
+        raise ValueError(f"the paths of its log are too long: {len(packet)} bytes of {MAX_PACKET}")
+    return packet
 
 
 def _reap(child: subprocess.Popen[bytes]) -> None:

@@ -72,7 +72,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     behind_bytes: int
     """Left in the files of Docker's that are being read."""
     blocked: list[Blocked]
-    """At most BLOCKED_SHOWN."""
+    """At most BLOCKED_SHOWN, and as many as a packet holds."""
 
 
 BLOCKED_SHOWN = 50

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.logs.formats import FORMATS
 from shim.logs.protocol import Follow
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,31 +20,58 @@ class _Watch:
 
 
 class Watches:
-    """Watches for containers, at most one for each."""
+    """Watches for containers, at most one for each.
+
+    The kernel gives a user only so many watches and inotify instances, which other programs of the node use up: a
+    container that gets none is looked at from time to time instead.
+    """
 
     def __init__(self) -> None:
-        self._inotify = INotify()
+        self._inotify: INotify | None = None
+        self._refusal = OSError()
+        """Why there is no inotify instance."""
+        try:
+            self._inotify = INotify()
+        except OSError as error:
+            self._refusal = error
+        self.unwatched: dict[str, None] = {}
+        """Containers that nothing is told of: they are to be looked at."""
         self._of: dict[str, _Watch] = {}
         self._containers: dict[int, str] = {}
 
     def fileno(self) -> int:
-        """What to poll."""
-        return int(self._inotify.fileno())
+        """What to poll; -1 when nothing is ever told."""
+        return -1 if self._inotify is None else int(self._inotify.fileno())
 
     def changed(self) -> list[str]:
         """Containers that have been told of since the last time; all of them when the kernel has lost count."""
-        events = self._inotify.read(timeout=0)
+        events = [] if self._inotify is None else self._inotify.read(timeout=0)
         if any(event.mask & flags.Q_OVERFLOW for event in events):
             return list(self._of)
         return [self._containers[event.wd] for event in events if event.wd in self._containers]
 
     def ensure(self, order: Follow) -> None:
-        """Watch the directory of Docker's file, or the one it will be made in. Raises OSError. Idempotent."""
+        """Watch the directory of Docker's file, or the one it will be made in. Idempotent.
+
+        FileNotFoundError when neither is there. When there is no watch left, the container becomes one of `unwatched`
+        until a later call finds one.
+        """
         watch = self._of.get(order.id)
         if watch is not None and not watch.early:
             return
+        try:
+            self._ensure(order)
+        except FileNotFoundError:
+            if order.id not in self.unwatched:
+                raise  # else the directory has been there: what was opened in it can be read to its end
+        except OSError as error:
+            if not self.unwatched:  # said once, however many there are and however often they are tried
+                log.warning("output cannot be watched and is looked at every second", error=str(error))
+            self.unwatched[order.id] = None
+
+    def _ensure(self, order: Follow) -> None:
         directory = Path(order.docker).parent
-        if watch is None and FORMATS[order.driver].made_at_start:
+        if order.id not in self._of and FORMATS[order.driver].made_at_start:
             self._put(order.id, directory.parent, early=True)
         try:
             self._put(order.id, directory, early=False)
@@ -51,8 +81,9 @@ class Watches:
 
     def remove(self, container_id: str) -> None:
         """Watch for this container no more. Idempotent."""
+        self.unwatched.pop(container_id, None)
         watch = self._of.pop(container_id, None)
-        if watch is None:
+        if watch is None or self._inotify is None:
             return
         del self._containers[watch.number]
         try:
@@ -62,7 +93,8 @@ class Watches:
 
     def close(self) -> None:
         """End all of it."""
-        self._inotify.close()
+        if self._inotify is not None:
+            self._inotify.close()
 
     def _put(self, container_id: str, directory: Path, *, early: bool) -> None:
         number = self._watch(directory, flags.CREATE if early else flags.MODIFY)
@@ -70,6 +102,9 @@ class Watches:
         self._of[container_id], self._containers[number] = _Watch(number, early), container_id
 
     def _watch(self, directory: Path, mask: int) -> int:
+        if self._inotify is None:
+            directory.stat()
+            raise self._refusal
         try:
             return int(self._inotify.add_watch(directory, mask))
         except OSError as error:

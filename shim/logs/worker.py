@@ -38,6 +38,8 @@ from shim.logs.watches import Watches
 
 PACE = 0.05
 """Seconds between two looks at what has changed: many lines are then one read and one write. The first is at once."""
+GLANCE = 1.0
+"""Seconds between two looks at what cannot be watched."""
 RETRY_LEAST = 1.0
 """Seconds until a log that cannot be written is tried again; doubled each time."""
 RETRY_MOST = 10.0
@@ -70,10 +72,12 @@ class Worker:
         self._blocked: dict[str, _Followed] = {}
         self._counts = Counts()
         self._next_look = 0.0
+        self._next_glance = 0.0
         self._orders_only, self._both = select.poll(), select.poll()
         for poll in (self._orders_only, self._both):
             poll.register(orders, select.POLLIN)
-        self._both.register(self._watches, select.POLLIN)
+        if self._watches.fileno() >= 0:
+            self._both.register(self._watches, select.POLLIN)
 
     def run(self) -> None:
         """Work until the server is gone."""
@@ -100,6 +104,7 @@ class Worker:
             return 0
         until = min((followed.retry_at for followed in self._blocked.values()), default=math.inf)
         until = min(until, self._next_look) if paced else until
+        until = min(until, self._next_glance) if self._watches.unwatched else until
         return None if until == math.inf else math.ceil(max(0.0, until - time.monotonic()) * 1000)
 
     def _take_turn(self) -> None:
@@ -107,6 +112,9 @@ class Worker:
             now = time.monotonic()
             due = [container_id for container_id, blocked in self._blocked.items() if blocked.retry_at <= now]
             self._ready.update(dict.fromkeys(due))
+        if self._watches.unwatched and self._next_glance <= time.monotonic():
+            self._next_glance = time.monotonic() + GLANCE
+            self._ready.update(self._watches.unwatched)
         if self._ready:
             container_id = next(iter(self._ready))
             del self._ready[container_id]
@@ -212,7 +220,12 @@ class Worker:
         self._send(Answer(ticket=ticket, error=error))
 
     def _send(self, answer: Answer) -> None:
-        self._orders.send(msgspec.json.encode(answer))
+        packet = msgspec.json.encode(answer)
+        while len(packet) > MAX_PACKET and (figures := answer.figures) is not None:
+            fewer = msgspec.structs.replace(figures, blocked=figures.blocked[: len(figures.blocked) // 2])
+            answer = msgspec.structs.replace(answer, figures=fewer)
+            packet = msgspec.json.encode(answer)
+        self._orders.send(packet)
 
     # One container
 
@@ -221,7 +234,8 @@ class Worker:
         return followed.follower.step()
 
     def _step(self, followed: _Followed) -> bool:
-        self._ensure_watched(followed)
+        if not followed.drains:  # what has ended writes no more
+            self._ensure_watched(followed)
         return followed.follower.step()
 
     def _open(self, followed: _Followed) -> bool:

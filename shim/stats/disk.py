@@ -276,6 +276,7 @@ class LayerMeter:
     def _begin_part(self) -> None:
         if self._parts is None:
             return
+        self._has_part = False  # also when nothing can be said of the next
         with deadline.entered(self._scope):
             part = self._parts.next_part()
         self._has_part = part is not None
@@ -303,6 +304,9 @@ class LayerMeter:
             total: Sum | None = end.value
         except OSError as error:
             log.debug("a layer cannot be measured", of=turn.name, error=error)
+            total = None
+        except Exception:  # a walk that does not finish would keep all further parts from being begun
+            log.exception("measuring a layer failed", of=turn.name)
             total = None
         else:
             return True

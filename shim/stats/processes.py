@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 from shim.cgroup.files import names, read
 
+MOST_PROCESSES = 2_000
+"""Processes of one container that are looked at; each further one counts as one thread that holds nothing.
+
+Tens of thousands would keep the interpreter busy for seconds, and with it everybody who asks for figures."""
+
 MOST_DESCRIPTORS = 20_000
 """Descriptors of one container that are looked at one by one; of more, the rest counts as no sockets."""
 
@@ -26,8 +31,10 @@ class Processes:
 
 def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
     """Count processes, threads, open descriptors and the sockets among them."""
-    count = threads = descriptors = sockets = 0
-    for pid in pids:
+    known = list(pids)
+    count = threads = max(0, len(known) - MOST_PROCESSES)
+    descriptors = sockets = 0
+    for pid in known[:MOST_PROCESSES]:
         status = read(f"{proc}/{pid}/status")
         if status is None:
             continue

@@ -42,6 +42,14 @@ def test_those_of_containers_that_are_gone(tmp_path: Path) -> None:
     assert LimitStore(tmp_path).get(ID) is None
 
 
+def test_a_file_that_cannot_be_removed_keeps_no_other_from_being(tmp_path: Path) -> None:
+    for name in ("ABC", "a-b", "Z"):
+        (tmp_path / f"{name}.json").write_text("{")
+    LimitStore(tmp_path).put(ID, LIMITS)
+    LimitStore(tmp_path).keep_only(())
+    assert {path.name for path in tmp_path.iterdir()} == {"ABC.json", "a-b.json", "Z.json"}
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -227,6 +227,15 @@ def test_a_pod_without_a_log_directory_has_no_logs(rt: Runtime) -> None:
     assert rt.view.container(created(rt, ready_pod(rt, log_directory=""))).log_path == ""
 
 
+def test_a_log_path_too_long_for_the_kernel_is_refused(rt: Runtime, engine: FakeEngine) -> None:
+    """Each half of it may be short enough, and the pod's is not in the request."""
+    sandbox = ready_pod(rt, log_directory="/" + "d/" * 1500)
+    before = len(engine.containers)
+    with pytest.raises(InvalidArgument, match=r"^config\.log_path below .* has 4101 bytes, at most 4095 are allowed"):
+        created(rt, sandbox, log_path="a/" * 550)
+    assert len(engine.containers) == before
+
+
 def test_mounts_get_the_label_that_docker_chose(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,11 +1,13 @@
 """The server's end, with a real log process."""
 
+import errno
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -133,6 +135,51 @@ def test_an_end_is_held_back_only_so_long(of: ContainerLog, docker: DockerLog, p
         path.parent.unlink()  # the rest is written all the same
         wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
     assert ends.shown == ["c"]
+
+
+def none_left(*_args: object, **_named: object) -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_an_end_is_shown_while_no_log_process_can_be_started(
+    of: ContainerLog, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", none_left)
+    with supervised(ends, drain_seconds=0.3) as logs:
+        assert not logs.drained(of, run=RUN)
+        wait_until(lambda: ends.shown)
+        assert logs.drained(of, run=RUN)
+    assert ends.shown == ["c"]
+
+
+@pytest.mark.parametrize("what", ["socket.socketpair", "subprocess.Popen"])
+def test_what_the_node_had_no_more_of_is_tried_again(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, what: str
+) -> None:
+    pid = worker(logs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(what, none_left)
+        before = logs.stats().restarts
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: logs.stats().restarts > before + 2)
+    docker.lines(0, 10)
+    logs.drained(of, run=RUN)
+    wait_until(lambda: ends.shown)
+
+
+def test_paths_that_cannot_be_told_to_the_process_stop_no_other_log(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    for size in (150_000, 400_000):
+        long = ContainerLog(id=f"long-{size}", docker=str(docker.path), cri="/" + "a" * size, created_at=1)
+        assert "too long" in logs.follow_now(long)
+        assert not logs.drained(long, run=RUN)
+    assert logs.follow_now(of) == ""
+    docker.lines(0, 10)
+    assert not logs.drained(of, run=RUN)
+    wait_until(lambda: len(ends.shown) == 3)
+    assert path.read_bytes() == docker.as_cri()
+    assert logs.stats().restarts == 0
 
 
 def test_reopen(logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path) -> None:

@@ -1,9 +1,12 @@
+import errno
 import select
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from structlog.testing import capture_logs
 
 from shim.config.model import DockerLogDriver
 from shim.logs.protocol import Follow
@@ -109,3 +112,45 @@ def test_when_the_kernel_loses_count_all_are_told(watches: Watches, tmp_path: Pa
             first.write(record)
             second.write(record)
     assert watches.changed() == ["a", "b"]
+
+
+def used_up(*_args: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_gets_no_watch_is_to_be_looked_at_until_there_is_one(watches: Watches, docker: DockerLog) -> None:
+    docker.start()
+    with pytest.MonkeyPatch.context() as patched, capture_logs() as said:
+        patched.setattr("shim.logs.watches.INotify.add_watch", used_up)
+        for _ in range(3):
+            watches.ensure(order(docker))
+            assert list(watches.unwatched) == ["c"]
+    assert [line["event"] for line in said] == ["output cannot be watched and is looked at every second"]
+    watches.ensure(order(docker))
+    assert not watches.unwatched
+    docker.lines(0, 1)
+    assert told(watches) == {"c"}
+
+
+def test_what_gets_no_watch_may_be_removed(watches: Watches, docker: DockerLog) -> None:
+    docker.start()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("shim.logs.watches.INotify.add_watch", used_up)
+        watches.ensure(order(docker))
+    docker.path.unlink()
+    docker.path.parent.rmdir()
+    watches.ensure(order(docker))
+    watches.remove("c")
+    assert not watches.unwatched
+
+
+def test_without_inotify_all_are_to_be_looked_at(docker: DockerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.logs.watches.INotify", used_up)
+    with closing(Watches()) as watches:
+        assert watches.fileno() == -1
+        assert watches.changed() == []
+        with pytest.raises(FileNotFoundError):
+            watches.ensure(Follow(id="d", docker=str(docker.directory / "no/x/y.log"), cri="/1.log"))
+        docker.start()
+        watches.ensure(order(docker))
+        assert list(watches.unwatched) == ["c"]

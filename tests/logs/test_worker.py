@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -177,6 +178,39 @@ def test_a_directory_of_docker_that_is_missing_is_waited_for(
     wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
 
 
+def used_up(*_args: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_gets_no_watch_is_copied_all_the_same(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.logs.watches.INotify.add_watch", used_up)
+    monkeypatch.setattr(worker, "GLANCE", 0.01)
+    assert boss.ask(order) == ""
+    docker.start()
+    for first in range(0, 30, 10):
+        docker.lines(first, first + 10)
+        wait_until(lambda: path.read_bytes() == docker.as_cri())
+    monkeypatch.setattr(worker, "GLANCE", 60)
+    assert boss.blocked() == []
+    docker.lines(30, 40)
+    assert boss.ask(Drain(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+
+
+def test_the_log_process_lives_without_inotify(
+    request: pytest.FixtureRequest, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.logs.watches.INotify", used_up)
+    monkeypatch.setattr(worker, "GLANCE", 0.01)
+    boss: Boss = request.getfixturevalue("boss")
+    docker.start()
+    assert boss.ask(order) == ""
+    docker.lines(0, 10)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+
+
 def test_the_rest_of_a_removed_container_is_copied(boss: Boss, docker: DockerLog, path: Path, order: Follow) -> None:
     docker.start()
     boss.ask(order)
@@ -204,6 +238,14 @@ def test_a_fault_in_one_log_is_told_and_holds_up_no_other(
         assert boss.ask(order) == "division by zero"
     docker.lines(0, 10)
     wait_until(lambda: path.read_bytes() == docker.as_cri())
+
+
+def test_figures_of_logs_with_long_paths_fit_into_an_answer(boss: Boss, tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("in the way")
+    for number in range(50):
+        cri = f"{tmp_path}/pod/{'x/' * 1900}{number}.log"
+        assert boss.ask(Follow(id=str(number), docker=str(tmp_path / "c.log"), cri=cri)) != ""
+    assert 0 < len(boss.blocked()) < 50
 
 
 def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:

@@ -263,6 +263,34 @@ def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, mon
     assert failed == [tree]
 
 
+class GivenParts:
+    def __init__(self, *parts: Path | Exception) -> None:
+        self.waiting = list(parts)
+        self.noted: dict[str, Sum] = {}
+
+    def next_part(self) -> tuple[str, Path] | None:
+        part = self.waiting.pop(0) if self.waiting else None
+        if isinstance(part, Exception):
+            raise part
+        return (part.name, part) if part else None
+
+    def note(self, name: str, total: Sum) -> None:
+        self.noted[name] = total
+
+
+def test_a_part_that_fails_ends_no_measuring_of_parts(rt: Runtime, tree: Path) -> None:
+    parts = GivenParts(Path("/no\0path"), ValueError("unforeseen"), tree)
+    meter = LayerMeter(rt, parts=parts, look=0.05)
+    meter.start()
+    try:
+        wait_until(lambda: len(parts.noted) == 2)
+    finally:
+        meter.stop()
+
+    assert parts.noted.pop("no\0path") == Sum(0, 0)
+    assert parts.noted[tree.name].inodes > 0
+
+
 @pytest.mark.usefixtures("no_mounts")
 def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> None:
     meter = LayerMeter(rt, look=1000)

@@ -50,6 +50,16 @@ def test_of_very_many_descriptors_not_all_are_looked_at(tmp_path: Path, monkeypa
     assert processes([1], proc=str(tmp_path)) == Processes(1, 1, 5, 2)
 
 
+def test_of_very_many_processes_not_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PROCESSES", 2)
+    for pid in range(1, 6):
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+        (tmp_path / f"{pid}/status").write_text("Name:\tx\nThreads:\t3\n")
+        (tmp_path / f"{pid}/fd/0").symlink_to("socket:[1]")
+
+    assert processes(range(1, 6), proc=str(tmp_path)) == Processes(5, 9, 2, 2)
+
+
 def test_a_status_that_was_cut(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/status").write_text("Name:\tx\nThreads:")

@@ -5,6 +5,7 @@ from shim.cri.validate import rules
 from shim.cri.validate.limits import resources
 from shim.cri.validate.mounts import cdi_devices, container_mounts, host_devices
 from shim.cri.validate.selinux import selinux
+from shim.disk import check_path_length
 from shim.errors import InvalidArgument
 from shim.names import check_name_part
 
@@ -46,6 +47,7 @@ def _environment(config: pb.ContainerConfig, *, field: str) -> None:
 
 
 def _log_path(path: str, *, field: str) -> None:
+    check_path_length(path, field=field)
     # Relative to the log directory of the pod (CRI), which it must not leave.
     if path.startswith("/"):
         raise InvalidArgument(f"{field} {path!r} is not relative to the log directory of the pod")

@@ -6,6 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.capabilities import host_address
 from shim.cri.validate import rules
 from shim.cri.validate.selinux import selinux
+from shim.disk import check_path_length
 from shim.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
@@ -29,6 +30,7 @@ def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
 def log_directory(path: str, *, field: str) -> None:
     """Check where the logs of a pod go; empty for a pod without logs."""
     if path:
+        check_path_length(path, field=field)
         rules.absolute(path, field=field)
         rules.no_parent(path, field=field)
 

@@ -25,6 +25,7 @@ GOOD: dict[str, Change] = {
         lambda r: setattr(context(r), "run_as_username", "www-data"),
     ),
     "dots-in-a-log-name": lambda r: setattr(r.config, "log_path", "app/..3.log"),
+    "longest-log-path": lambda r: setattr(r.config, "log_path", "é/" * 1280 + "x" * 255),
     "no-log": lambda r: r.config.ClearField("log_path"),
     "nothing-for-windows": lambda r: r.config.windows.SetInParent(),
 }
@@ -78,6 +79,18 @@ BAD: dict[str, tuple[Change, str]] = {
     "log-path-absolute": (
         lambda r: setattr(r.config, "log_path", "/etc/passwd"),
         "config.log_path '/etc/passwd' is not relative",
+    ),
+    "log-path-long": (
+        lambda r: setattr(r.config, "log_path", "é/" * 1365 + "3"),
+        "config.log_path has 4096 bytes, at most 4095 are allowed",
+    ),
+    "log-name-long": (
+        lambda r: setattr(r.config, "log_path", "app/" + "x" * 256),
+        "config.log_path holds a name of 256 bytes, at most 255 are allowed",
+    ),
+    "log-directory-long": (
+        lambda r: setattr(r.sandbox_config, "log_directory", "/a" * 75_000),
+        "sandbox_config.log_directory has 150000 bytes, at most 4095 are allowed",
     ),
     "selinux-level": (
         lambda r: setattr(context(r).selinux_options, "level", "x"),

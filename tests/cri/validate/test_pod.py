@@ -95,6 +95,10 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda c: setattr(c, "log_directory", "logs"),
         "config.log_directory 'logs' is not an absolute path",
     ),
+    "log-directory-long": (
+        lambda c: setattr(c, "log_directory", "/" + "a" * 256),
+        "config.log_directory holds a name of 256 bytes, at most 255 are allowed",
+    ),
     "dns-two-lines": (
         lambda c: c.dns_config.servers.append("1.1.1.1\nsearch evil"),
         "config.dns_config.servers[1] '1.1.1.1\\nsearch evil' is not one word",

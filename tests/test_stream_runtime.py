@@ -105,10 +105,13 @@ def test_a_size_that_is_known_before_the_start(
     engine.version = version
     engine.script_exec(ExecScript(tells_size=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
-    with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
-        with engine.held("create_exec"):
-            client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
-            client.ping()
+    with (
+        engine.held("create_exec") as gate,
+        client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened),
+    ):
+        client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
+        client.ping()
+        engine.release(gate)
         if version < (1, 42):
             wait_until(lambda: "resize_exec" in [method for method, _ in engine.calls])
         client.send(opened["stdin"], b"\n")

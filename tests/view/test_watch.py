@@ -133,11 +133,11 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
     pace = Pace(compare=1000, first_inspect=0.05, retry=1)  # three failed looks would make it UNKNOWN
-    with watching(engine, pace=pace) as view:
-        with engine.held("inspect_container", hangs):
-            wait_until(lambda: view.container(fine).life.pid)  # a busy machine may keep it waiting too
-            guess = view.container(hangs).life
-            assert (guess.state, guess.guessed, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
+    with engine.held("inspect_container", hangs) as gate, watching(engine, pace=pace) as view:
+        wait_until(lambda: view.container(fine).life.pid)  # a busy machine may keep it waiting too
+        guess = view.container(hangs).life
+        assert (guess.state, guess.guessed, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
+        engine.release(gate)
         wait_until(lambda: view.container(hangs).life.pid)
 
 

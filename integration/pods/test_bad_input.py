@@ -53,7 +53,6 @@ def metadata(**fields: Any) -> dict[str, pb.PodSandboxMetadata]:
     return {"metadata": pb.PodSandboxMetadata(**({"name": "bad", "namespace": "default", "uid": "uid-bad"} | fields))}
 
 
-FEW_SHARES = pb.LinuxContainerResources(cpu_shares=1)
 POD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("config.metadata is missing", {"metadata": None}),
     ("config.metadata.name is empty", metadata(name="")),
@@ -98,8 +97,6 @@ POD_FIELDS: list[tuple[str, dict[str, Any]]] = [
         (f"selinux_options.{part} 'a:b'", in_context(selinux_options=pb.SELinuxOption(**{part: "a:b"})))
         for part in ("user", "role", "type", "level")
     ),
-    ("config.linux.overhead.cpu_shares 1", {"linux": pb.LinuxPodSandboxConfig(overhead=FEW_SHARES)}),
-    ("config.linux.resources.cpu_shares 1", {"linux": pb.LinuxPodSandboxConfig(resources=FEW_SHARES)}),
     ("config.linux.cgroup_parent '/a/../../b'", {"linux": pb.LinuxPodSandboxConfig(cgroup_parent="/a/../../b")}),
     ("config.linux.sysctls", {"linux": pb.LinuxPodSandboxConfig(sysctls={"": "1"})}),
     *((f"config.labels: the key '{key}'", {"labels": {key: "mine"}}) for key in OWN_LABELS),
@@ -264,18 +261,6 @@ CALLS: list[tuple[str, Callable[[Cri], object]]] = [
         "linux.cpu_shares -5",
         lambda cri: cri.runtime.UpdateContainerResources(
             pb.UpdateContainerResourcesRequest(container_id="0" * 64, linux=NEGATIVE)
-        ),
-    ),
-    (
-        "overhead.cpu_shares -5",
-        lambda cri: cri.runtime.UpdatePodSandboxResources(
-            pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="0" * 64, overhead=NEGATIVE)
-        ),
-    ),
-    (
-        "resources.cpu_shares -5",
-        lambda cri: cri.runtime.UpdatePodSandboxResources(
-            pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id="0" * 64, resources=NEGATIVE)
         ),
     ),
     (

@@ -58,10 +58,11 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
     )
 
 
-def as_shown(record: Record | None, logs: Drains) -> Record | None:
+def as_shown(record: Record | None, logs: Drains, *, before: Record | None = None) -> Record | None:
     """Give what may be shown of a container now, and see to it that the rest can be shown later.
 
-    A container that has ended, and whose output is not written yet, still runs for those who ask.
+    A container that has ended, and whose output is not written yet, still runs for those who ask; unless its end has
+    been shown (in `before`, what is public): to a client it would have been started again.
     """
     if not isinstance(record, ContainerRecord) or record.foreign or not record.log_path:
         return record
@@ -69,9 +70,15 @@ def as_shown(record: Record | None, logs: Drains) -> Record | None:
         logs.follow(log_of(record))
     elif record.life.state == pb.CONTAINER_EXITED:
         drained = logs.drained(log_of(record), run=record.life.started_at)
-        if not drained and record.life.reason != START_ERROR:
+        if not drained and record.life.reason != START_ERROR and not _is_same_end(before, record):
             return replace(record, life=_still_running(record.life))
     return record
+
+
+def _is_same_end(before: Record | None, record: ContainerRecord) -> bool:
+    if not isinstance(before, ContainerRecord) or before.life.state != pb.CONTAINER_EXITED:
+        return False
+    return before.life.started_at == record.life.started_at
 
 
 def _still_running(life: Life) -> Life:

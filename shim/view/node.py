@@ -328,7 +328,7 @@ class NodeView:
             self._seen.pop(container_id, None)
         else:
             self._seen[container_id] = seen
-        shown = as_shown(record, self._logs)
+        shown = as_shown(record, self._logs, before=self._records.get(container_id))
         if record is None or shown is record:
             held_back = self._held_back.pop(container_id, None)
             if held_back is not None:

@@ -200,6 +200,26 @@ def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs)
     assert not view.container(container_id).life.running
 
 
+def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -> None:
+    """Its log may never be written; a later look must not let it run again, a start must."""
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.exit_container(container_id)
+    logs.holding = True
+    view = NodeView(engine, logs=logs)
+    epoch = view.begin_rebuild()
+    view.refresh_container(container_id)
+    view.complete_rebuild(epoch, patience=0.01)
+    with view.subscribe() as changes:
+        view.refresh_container(container_id)
+        assert not view.container(container_id).life.running
+        engine.start_container(container_id)
+        view.refresh_container(container_id)
+        assert wait_change(changes).kind == STARTED
+    engine.exit_container(container_id)
+    view.refresh_container(container_id)
+    assert view.container(container_id).life.running  # the end of the second run, whose output is not written
+
+
 def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     view.lose("docker is away")

@@ -33,6 +33,11 @@ class Subscription(Generic[T]):
     ) -> None:
         self._source.unsubscribe(self)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will be added any more."""
+        return self._end is not None
+
     def wait_next(self) -> T:
         """Give the next item, as soon as there is one.
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import grpc
 import msgspec
@@ -78,7 +79,9 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
     earlier: list[Known] = []
     for number in range(ROUNDS):
         earlier.append(known(kubelet))
-        gone_and_back(served, crash=number % 2 == 1)
+        told = gone_and_back(served, crash=number % 2 == 1)
+        ended = {earlier[-1].pod.id, earlier[-1].container}
+        assert dict(next_of(told, 2)) == dict.fromkeys(ended, pb.CONTAINER_STOPPED_EVENT)
         for each in earlier:
             status = served.cri.container_status(each.container)
             assert (status.state, status.started_at) == (pb.CONTAINER_EXITED, each.status.started_at)
@@ -86,10 +89,13 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
             assert served.cri.sandbox_status(each.pod.id).state == pb.SANDBOX_NOTREADY
 
 
-def gone_and_back(served: Served, *, crash: bool) -> None:
-    """Stop the engine, or end it like a crash, look, and start it again; the first answer then is complete."""
-    pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
+def gone_and_back(served: Served, *, crash: bool) -> Iterable[pb.ContainerEventResponse]:
+    """Stop the engine, or end it like a crash, look, and start it again; the first answer then is complete.
+
+    Gives the events of a client that came while the engine was away.
+    """
     events = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
+    pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
     (served.engine.kill if crash else served.engine.stop)()
 
     wait_until(lambda: code_of_list(served) is grpc.StatusCode.UNAVAILABLE)
@@ -102,9 +108,17 @@ def gone_and_back(served: Served, *, crash: bool) -> None:
             read()
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
+    told = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
     served.engine.start()
     assert wait_until(lambda: ids_if_answered(served)) == (pods, containers)
     assert served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0].status
+    return told
+
+
+def next_of(events: Iterable[pb.ContainerEventResponse], number: int) -> Iterator[tuple[str, pb.ContainerEventType]]:
+    """The next steps of a stream: of which container, and what."""
+    for event in islice(events, number):
+        yield event.container_id, event.container_event_type
 
 
 def end_of(events: Iterable[pb.ContainerEventResponse]) -> grpc.StatusCode:

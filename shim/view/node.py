@@ -7,7 +7,7 @@ that a client finds its own writes. Nothing here waits for Docker while it holds
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +31,9 @@ PATIENCE = 10.0
 """Seconds a question waits for a rebuild of the view that is under way."""
 SUBSCRIBER_CAPACITY = 4096
 """Changes a subscriber may fall behind: several for each container of a full node."""
+SUBSCRIBER_PATIENCE = 60.0
+"""Seconds a subscriber waits for Docker. A kubelet that is refused subscribes again at once, and after five refusals
+never again: a restart of Docker would cost it its events for good."""
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
@@ -71,11 +74,13 @@ class NodeView:
         docker_root: Callable[[], str] | None = None,
         patience: float = PATIENCE,
         subscriber_capacity: int = SUBSCRIBER_CAPACITY,
+        subscriber_patience: float = SUBSCRIBER_PATIENCE,
         clock: Callable[[], Moment] = this_moment,
     ) -> None:
         """`docker_root` gives Docker's own directory, asked of the Engine each time if it is None.
 
-        `patience` is how many seconds a question waits for a rebuild that is under way.
+        `patience` is how many seconds a question waits for a rebuild that is under way, `subscriber_patience` how many
+        a subscriber waits for Docker.
         """
         self._engine = engine
         self._logs = logs or Unlogged()
@@ -91,6 +96,7 @@ class NodeView:
         self.images = ImageView(engine, changed=self._changed, availability=self._availability, looks=self._looks)
         """The images of the node."""
         self._announcer = Announcer(capacity=subscriber_capacity)
+        self._subscriber_patience = subscriber_patience
         self._last_event_at = 0
         self._compared: float | None = None
 
@@ -120,15 +126,22 @@ class NodeView:
         return self._find(id_or_prefix, kind=ContainerRecord, of=lambda lists: lists.containers, what="container")
 
     def subscribe(self) -> Subscription[Change]:
-        """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost."""
-        with self._changed:
-            self._availability.wait_available()
-            return self._announcer.subscribe()
+        """Every change from now on, as a context manager. It ends with Unavailable when Docker is lost.
+
+        Who comes while Docker is out of reach waits for it, and is told all that has changed since it was lost.
+        Unavailable when that takes too long.
+        """
+        with deadline.current().on_cancel(self._notify), self._changed, ExitStack() as held:
+            made = held.enter_context(self._announcer.subscribe())
+            self._wait_fed(made)
+            held.pop_all()
+            return made
 
     def end_subscriptions(self, error: ShimError) -> None:
         """End all subscriptions with `error`, and refuse new ones with it: a stop need not wait for them."""
         with self._changed:
             self._announcer.close(error)
+            self._changed.notify_all()
 
     def stats(self) -> Stats:
         """What the view holds and how it is fed; also answered while Docker is out of reach."""
@@ -229,8 +242,10 @@ class NodeView:
     def lose(self, reason: str) -> None:
         """Answer no question, and end every subscription, until the view has been rebuilt."""
         with self._changed:
+            was_fed = self._availability.outage is None
             self._availability.lose(reason)
-            self._announcer.end(Unavailable(reason))
+            if was_fed:  # those who came since then wait for what has changed
+                self._announcer.end(Unavailable(reason))
 
     def note_ended(self, record: Record) -> None:
         """Say that the process of this container is gone although Docker calls it running; a newer record stays."""
@@ -280,6 +295,15 @@ class NodeView:
 
     def _inspected(self, container_id: str) -> ContainerInspect:
         return with_log_path(self._engine.inspect_container(container_id), root=self._docker_root)
+
+    def _wait_fed(self, subscription: Subscription[Change]) -> None:
+        """Wait until the view is fed, or the subscription has ended. The lock is held."""
+        scope, end = deadline.current(), time.monotonic() + self._subscriber_patience
+        while (outage := self._availability.outage) is not None and not subscription.has_ended:
+            scope.check("wait for docker, to tell what changes")
+            if time.monotonic() >= end:
+                raise Unavailable(outage)
+            self._changed.wait(scope.remaining(end - time.monotonic()))
 
     def _sorted_out(self) -> Lists:
         with self._changed:
@@ -349,7 +373,8 @@ class NodeView:
         else:
             self._records[container_id] = record
         self._lists = None
-        self._announcer.tell(old, record)
+        if self._availability.completed:  # what the first look finds has not changed
+            self._announcer.tell(old, record)
 
     def _notify(self) -> None:
         with self._changed:

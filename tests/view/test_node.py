@@ -1,10 +1,13 @@
 """The view answers what is true, from memory, and tells each change once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
+from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.broadcast import Subscription
 from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
@@ -15,9 +18,12 @@ from shim.view.node import NodeView
 from shim.view.records import Change, Record
 from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
+from tests.waits import wait_until
+
+Told = list[tuple[pb.ContainerEventType, str]]
 
 
-def told(subscription: Subscription[Change], number: int) -> list[tuple[pb.ContainerEventType, str]]:
+def told(subscription: Subscription[Change], number: int) -> Told:
     """The next `number` changes."""
     changes = [subscription.wait_next() for _ in range(number)]
     return [(change.kind, change.record.id) for change in changes]
@@ -92,7 +98,6 @@ def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view
         view.sandboxes,
         view.containers,
         view.images.all,
-        view.subscribe,
         lambda: view.sandbox(sandbox_id),
         lambda: view.container("x"),
         lambda: view.containers_of(sandbox_id),
@@ -268,6 +273,70 @@ def test_subscriptions_end_with_docker(view: NodeView) -> None:
         with pytest.raises(Unavailable, match="the socket is gone"):
             changes.wait_next()
         assert view.stats().subscribers == 0
+
+
+@contextmanager
+def waiting_subscriber(view: NodeView, *, scope: deadline.Scope | None = None) -> Iterator[Future[Told]]:
+    """Somebody who subscribes while Docker is lost; the result is what he is told first, or his failure."""
+
+    def subscribe() -> Told:
+        with deadline.entered(scope or deadline.Scope()), view.subscribe() as changes:
+            return told(changes, 1)
+
+    before = view.stats().subscribers
+    with ThreadPoolExecutor(1) as pool:
+        subscribing = pool.submit(subscribe)
+        wait_until(lambda: view.stats().subscribers == before + 1)
+        yield subscribing
+
+
+def test_who_subscribes_while_docker_is_lost_is_told_what_has_changed(engine: LateEngine, view: NodeView) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    view.lose("the socket is gone")
+    with waiting_subscriber(view) as subscribing:
+        view.begin_rebuild()
+        view.lose("it is gone again")
+        engine.exit_container(container_id)
+        epoch = view.begin_rebuild()
+        view.refresh_container(container_id)
+        assert not subscribing.done()
+        view.complete_rebuild(epoch)
+        assert subscribing.result(10) == [(STOPPED, container_id)]
+    assert view.stats().subscribers == 0
+
+
+def test_what_the_first_look_finds_is_no_change(engine: LateEngine) -> None:
+    view = NodeView(engine)
+    old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)
+    with waiting_subscriber(view) as subscribing:
+        epoch = view.begin_rebuild()
+        view.refresh_container(old)
+        view.complete_rebuild(epoch)
+        view.refresh_container(new)
+        assert subscribing.result(10) == [(CREATED, new)]
+
+
+def test_a_subscriber_does_not_wait_for_docker_for_ever(engine: LateEngine) -> None:
+    view = NodeView(engine, subscriber_patience=0.01)
+    view.lose("the socket is gone")
+    with pytest.raises(Unavailable, match="the socket is gone"):
+        view.subscribe()
+    assert view.stats().subscribers == 0
+
+
+def test_a_waiting_subscriber_goes_with_its_client_and_with_the_server(view: NodeView) -> None:
+    view.lose("the socket is gone")
+    scope = deadline.Scope()
+    with waiting_subscriber(view, scope=scope) as subscribing:
+        scope.cancel()
+        with pytest.raises(Cancelled):
+            subscribing.result(10)
+    with waiting_subscriber(view) as subscribing:
+        view.end_subscriptions(Unavailable("the server is stopping"))
+        with pytest.raises(Unavailable, match="stopping"):
+            subscribing.result(10)
+    assert view.stats().subscribers == 0
 
 
 # What the watcher asks

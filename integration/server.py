@@ -2,13 +2,17 @@
 
 import os
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from integration.node.daemon import Daemon
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
+_IDLE_SECONDS = 0.05
+"""How long a server does nothing that has nothing to do: longer than it waits for the end of a burst of events."""
 
 
 class Server:
@@ -40,6 +44,21 @@ class Server:
         """Processor time it has used, in the kernel and outside, without that of its children."""
         fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait_idle(self) -> None:
+        """Return when it has done nothing for a moment, so that nothing is left that a call or an event has led to."""
+        before = -1
+        while (now := self._ran_ns()) != before:
+            before = now
+            time.sleep(_IDLE_SECONDS)
+
+    def _ran_ns(self) -> int:
+        """How long its present threads have run, in ns."""
+        ran = 0
+        for task in Path(f"/proc/{self.daemon.pid}/task").glob("*/schedstat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                ran += int(task.read_text().split()[0])
+        return ran
 
     def rss(self) -> int:
         """Resident memory in bytes."""

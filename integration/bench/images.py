@@ -16,6 +16,7 @@ from integration.node.box import this_node
 from integration.node.commands import NodeError
 from integration.node.images import File, Image
 from integration.node.registry import Registry
+from integration.server import Server
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -31,7 +32,7 @@ _SEEN_SECONDS = 60.0
 Pull = Callable[[str], object]
 
 
-def measure_images(bed: Bed, cri: Cri, *, rounds: int) -> Images:
+def measure_images(bed: Bed, cri: Cri, server: Server, *, rounds: int) -> Images:
     """Pull `rounds` times on both sides, then list `PRESENT` images; all images of its own are removed."""
     node = this_node()
     if node is None:
@@ -45,7 +46,7 @@ def measure_images(bed: Bed, cri: Cri, *, rounds: int) -> Images:
             images.load(api, Image(_MADE, (File("noise", os.urandom(_BYTES)),)))
             reference = registry.push(api, _MADE, name="bench/app:1")
             api.remove_image(_MADE)
-            laps = _pulls(docker, cri, reference=reference, rounds=rounds)
+            laps = _pulls(docker, cri, server, reference=reference, rounds=rounds)
             docker.delete(f"/images/{reference}?force=1")
         finally:
             registry.stop()
@@ -53,8 +54,14 @@ def measure_images(bed: Bed, cri: Cri, *, rounds: int) -> Images:
     return figures.images(laps, present=present, lists=lists)
 
 
-def _pulls(docker: DirectDocker, cri: Cri, *, reference: str, rounds: int) -> tuple[list[Lap], list[Lap]]:
-    """Pull on both sides in turn, each time first an image that is not here, then the same again."""
+def _pulls(
+    docker: DirectDocker, cri: Cri, server: Server, *, reference: str, rounds: int
+) -> tuple[list[Lap], list[Lap]]:
+    """Pull on both sides in turn, each time first an image that is not here, then the same again.
+
+    Each pull begins when the server is idle. It looks at the images a moment after each change, also of Docker's own
+    doing; one side's pull must not run beside the look that the pull before it has led to.
+    """
 
     def pull_as_client(image: str) -> None:
         cri.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=image)))
@@ -69,8 +76,10 @@ def _pulls(docker: DirectDocker, cri: Cri, *, reference: str, rounds: int) -> tu
             lap = Lap()
             docker.delete(f"/images/{reference}?force=1")
             _wait_seen(cri, reference, present=False)
+            server.wait_idle()
             lap.call(name("new image"), lambda pull=pull: pull(reference))  # type: ignore[misc]  # mypy: default of a lambda
             _wait_seen(cri, reference, present=True)
+            server.wait_idle()
             lap.call(name("image present"), lambda pull=pull: pull(reference))  # type: ignore[misc]
             laps.append(lap)
     return sides[0][2], sides[1][2]
@@ -82,7 +91,7 @@ def _name(case: str, *, floor: bool) -> str:
 
 
 def _wait_seen(cri: Cri, reference: str, *, present: bool) -> None:
-    """Wait until the server knows, so that its work for the change is over before the next time is taken."""
+    """Wait until the server knows."""
     request = pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))
     wait_until(lambda: cri.images.ImageStatus(request).HasField("image") == present, seconds=_SEEN_SECONDS)
 

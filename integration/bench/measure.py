@@ -33,7 +33,7 @@ def measure(engine_name: str, *, rounds: int, pods: int) -> Report:
         footprints.append(footprint(server, when="after the rounds alone"))
         beside, crowd = _crowded(bed, floor, served, server=server, rounds=rounds, pods=pods, footprints=footprints)
         with step("pulls and lists of images"):
-            images = measure_images(bed, cri, rounds=rounds)
+            images = measure_images(bed, cri, server, rounds=rounds)
         phases = [figures.phase(pods=0, laps=alone), figures.phase(pods=pods, laps=beside)]
         return Report(
             machine=machine(load_before),

@@ -31,7 +31,18 @@ class TimedOut(Exception):
 class Connection:
     """A connected socket and the bytes that have arrived on it. One thread asks and reads; any may `abort`."""
 
-    __slots__ = ("_body", "_buffer", "_busy", "_closed", "_keep_alive", "_lock", "_socket", "_use", "version")
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_busy",
+        "_closed",
+        "_is_left",
+        "_keep_alive",
+        "_lock",
+        "_socket",
+        "_use",
+        "version",
+    )
 
     def __init__(self, connected: socket.socket) -> None:
         self.version: ApiVersion = (0, 0)
@@ -40,6 +51,7 @@ class Connection:
         self._buffer = bytearray()
         self._body: http1.Body | None = None
         self._keep_alive = True
+        self._is_left = False
         self._lock = threading.Lock()
         self._use = 0
         self._busy = 0
@@ -51,6 +63,7 @@ class Connection:
     ) -> http1.Head:
         """Send a request and read the head of its response."""
         self._body = None
+        self._is_left = False
         self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
         try:
             while (head := http1.take_head(self._buffer)) is None:
@@ -101,17 +114,40 @@ class Connection:
         """Close our direction only: the peer reads end of file and may go on answering."""
         self._with_socket(lambda connected: connected.shutdown(socket.SHUT_WR), scope=Scope())
 
+    def leave(self) -> None:
+        """Wait no longer for the rest of the response: `settled` drops it, however much later that is."""
+        self._is_left = True
+
     @property
     def reusable(self) -> bool:
-        """Whether the next request can go over it."""
+        """Whether the next request can go over it, if it was left once it is `settled`."""
         body = self._body
-        return self._keep_alive and body is not None and body.done and not self._buffer
+        return self._keep_alive and body is not None and (self._is_left or (body.done and not self._buffer))
+
+    def settled(self) -> bool:
+        """Whether nothing is to come of a response that was left. Does not wait."""
+        while self._is_left and self._body is not None:
+            try:
+                while self._body.take(self._buffer):
+                    pass
+                self._is_left = not self._body.done
+                if self._is_left and not self._has_input():
+                    return False
+                if self._is_left and not self._receive(Scope()):
+                    self._body.end()
+            except (ConnectionLost, http1.MalformedResponse):
+                self._is_left = self._keep_alive = False
+        return True
 
     def alive(self) -> bool:
         """Whether the idle connection still stands: it has nothing to read, not even its end."""
+        return not self._has_input()
+
+    def _has_input(self) -> bool:
+        """Whether there is something to read, be it the end."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return bool(poll.poll(0))
 
     def begin_use(self) -> int:
         """Give the ticket with which `abort` ends this use, and no later one, of the connection."""

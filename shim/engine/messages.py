@@ -3,16 +3,12 @@
 import base64
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
-from shim import deadline
-from shim.crew import Crew
 from shim.engine.answers import Event, PullProgress
-from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.failures import asking, error_from_pull_failure
 from shim.engine.interface import RegistryAuth
 from shim.engine.session import Session, Stream
@@ -22,10 +18,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _DONE = "Status: "
 """Before the last message of a pull that has succeeded: the image is complete and has its name."""
-_REST_SECONDS = 10.0
-"""Bound on what Docker does after it: it tells its event, which takes it near a tenth of a pull of what is there."""
-_rests = Crew("pull-rest")
-
 _EVENT_TYPES = msgspec.json.encode({"type": ["container", "image", "daemon"]}).decode()
 
 
@@ -53,7 +45,8 @@ def pull(
 ) -> None:
     """See `Engine.pull_image`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
 
-    Nobody waits for what comes after the last message; the connection serves others once that is over.
+    What Docker does after the last message is not waited for: it tells its event, which takes it near a tenth of a pull
+    of what is there.
     """
     repository, tag = split_reference(reference)
     headers = {} if auth is None else {"X-Registry-Auth": _header_from_auth(auth)}
@@ -72,25 +65,10 @@ def pull(
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
             if message.status.startswith(_DONE):
-                _finish(partial(_read_rest, stream, held.pop_all()))
+                stream.leave()
                 return
         if stream.is_aborted():
             stream.scope.check(what)
-
-
-def _finish(rest: Callable[[], None]) -> None:
-    """Have the rest of a pull read by another thread; by this one where none can be had: the pull has succeeded."""
-    try:
-        _rests.run(rest)
-    except RuntimeError:
-        rest()
-
-
-def _read_rest(stream: Stream, held: AbstractContextManager[object]) -> None:
-    """Read to the end, so that Docker is not cut short and its connection can be used again."""
-    with held, deadline.entered(deadline.Scope(seconds=_REST_SECONDS)), suppress(ConnectionLost, TimedOut):
-        while stream.read():
-            pass
 
 
 def split_reference(reference: str) -> tuple[str, str]:

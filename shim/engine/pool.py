@@ -102,13 +102,31 @@ class Pool:
         self.forget()
 
     def _idle_one(self) -> Connection | None:
+        """Give an idle connection that can serve a request now. Those on which a response ends come later again."""
+        unsettled = []
+        try:
+            while (connection := self._last_idle()) is not None:
+                if not connection.settled():
+                    unsettled.append(connection)
+                elif connection.reusable and connection.alive():
+                    return connection
+                else:
+                    self._end(connection)
+                    self.forget()
+            return None
+        finally:
+            self._put_below(unsettled)
+
+    def _last_idle(self) -> Connection | None:
         with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is None or connection.alive():
-            return connection
-        self._end(connection)
-        self.forget()
-        return None
+            return self._idle.pop() if self._idle else None
+
+    def _put_below(self, connections: list[Connection]) -> None:
+        with self._lock:
+            refused = connections if self._closed else []
+            self._idle[:0] = [] if self._closed else connections
+        for connection in refused:
+            self._end(connection)
 
     def _end(self, connection: Connection) -> None:
         connection.close()

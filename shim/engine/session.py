@@ -163,8 +163,15 @@ class Stream:
         self._aborted.set()
         self._connection.abort(self._use)
 
+    def leave(self) -> None:
+        """Let the response end in its own time; nobody reads it any more."""
+        self._connection.leave()
+
     def end(self) -> None:
-        """Be done with it: what has not been read to its end is aborted. Nothing touches the connection afterwards."""
+        """Be done with it: what has not been read to its end, nor left, is aborted.
+
+        Nothing touches the connection afterwards.
+        """
         if not self._connection.reusable:
             self.abort()
         self._connection.end_use()

@@ -82,6 +82,40 @@ def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[Connection, 
     assert not connection.alive()
 
 
+def left(pair: tuple[Connection, socket.socket]) -> tuple[Connection, socket.socket]:
+    """A connection whose response was left in its middle."""
+    connection, theirs = pair
+    theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n3")
+    ask(connection)
+    assert connection.read(UNBOUND) == b"last"
+    connection.leave()
+    return connection, theirs
+
+
+def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = left(pair)
+    assert (connection.reusable, connection.settled()) == (True, False)
+    for part in (b"\r\nmor", b"e\r\n", b"0\r\n"):
+        theirs.sendall(part)
+        assert not connection.settled()
+    theirs.sendall(b"\r\n")
+    assert (connection.settled(), connection.reusable, connection.alive()) == (True, True, True)
+    theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnew")
+    ask(connection)
+    assert connection.read_all(UNBOUND) == b"new"
+
+
+@pytest.mark.parametrize("rest", [b"", b"\r\nmore", b"\r\nmore\r\n0\r\n\r\nstill more", b"x"])
+def test_a_connection_that_ends_after_its_response_was_left(
+    pair: tuple[Connection, socket.socket], rest: bytes
+) -> None:
+    connection, theirs = left(pair)
+    theirs.sendall(rest)
+    theirs.close()
+    assert connection.settled()
+    assert not (connection.reusable and connection.alive())
+
+
 def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[Connection, socket.socket]) -> None:
     connection, _ = pair
     old = connection.begin_use()

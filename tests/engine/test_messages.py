@@ -10,9 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from shim import deadline
-from shim.crew import Crew, Work
 from shim.deadline import Scope
-from shim.engine import messages
 from shim.engine.answers import Event, PullProgress
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied
@@ -172,7 +170,7 @@ def test_what_docker_does_after_its_last_message_is_not_waited_for(
             adapter.list_images()
 
 
-@pytest.mark.parametrize("rest", [[CLOSE], [b"3\r\nnon", CLOSE], [chunk(b"sense"), chunk(b""), CLOSE]])
+@pytest.mark.parametrize("rest", [[CLOSE], [b"3\r\nnon", CLOSE], [chunk(b"sense") + chunk(b"") + b"more"]])
 def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
     adapter: DockerEngine, server: ScriptedServer, rest: list[Step]
 ) -> None:
@@ -181,24 +179,6 @@ def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
     for _ in range(3):
         assert len(pull(adapter)) == 1
         assert adapter.list_images() == []
-
-
-class NoThreads(Crew):
-    """A crew on a machine that starts no more threads."""
-
-    def run(self, work: Work) -> None:
-        raise RuntimeError("can't start new thread")
-
-
-def test_a_pull_succeeds_and_gives_its_connection_back_without_another_thread(
-    adapter: DockerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(messages, "_rests", NoThreads("none"))
-    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), chunk(b""))
-    server.on("GET /v1.51/images/json", response(200, []))
-    assert len(pull(adapter)) == 1
-    assert adapter.list_images() == []
-    assert len({request.connection for request in server.requests}) == 1
 
 
 def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:

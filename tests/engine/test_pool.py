@@ -10,7 +10,7 @@ from shim.deadline import Scope
 from shim.engine.client import DockerEngine
 from shim.engine.pool import MAX_IDLE, choose_version
 from shim.errors import Cancelled, FailedPrecondition, Unavailable
-from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
+from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, chunk, chunked, response
 
 
 @pytest.mark.parametrize(
@@ -189,4 +189,18 @@ def test_a_call_that_ends_after_close_leaves_no_connection(adapter: DockerEngine
         adapter.close()
         go_on.set()
         waiting.result(10)
+    server.wait_hung_up()
+
+
+def test_a_response_that_was_left_holds_up_no_call_and_ends_with_the_adapter(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    server.on("POST /v1.51/images/create", chunked(), chunk(b'{"status":"Status: Image is up to date"}\n'), HANG)
+    adapter.ping()
+    adapter.pull_image("a/b:1", auth=None, progress=lambda _: None)
+    for _ in range(3):
+        adapter.ping()
+    assert [request.connection for request in server.requests if request.line.endswith("_ping")] == [1, 2, 2, 2]
+    adapter.close()
     server.wait_hung_up()

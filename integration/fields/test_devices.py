@@ -114,8 +114,8 @@ def test_a_privileged_container_gets_renamed_devices_too(kubelet: Kubelet, place
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("missing", "No such file or directory"),
-        ("loop", "Too many levels of symbolic links"),
+        ("missing", "no such file or directory"),
+        ("loop", "too many levels of symbolic links"),
         ("file", "is neither a device nor a directory of devices"),
         ("fifo", "is neither a device nor a directory of devices"),
         ("socket", "is neither a device nor a directory of devices"),

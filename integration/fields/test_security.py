@@ -102,7 +102,7 @@ def _huge(path: Path) -> None:
 BAD_RULE = {"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 0, "value": 0, "op": "=="}]}
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda _: None, "No such file"),
+    "missing": (lambda _: None, "no such file"),
     "empty": (lambda path: path.touch(), "not valid"),
     "broken": (lambda path: path.write_text("{"), "not valid"),
     "deep": (lambda path: path.write_text("[" * 500_000), "not valid"),
@@ -130,7 +130,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "directory": (lambda path: path.mkdir(), "not a regular file"),
     "endless device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
     "1 GiB": (_huge, "more than 1048576 bytes"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "no such file"),
     "link to itself": (lambda path: path.symlink_to(path.name), "symbolic link"),
 }
 

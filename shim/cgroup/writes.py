@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shim.cgroup.files import read
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 _REFUSED_VALUE = frozenset({errno.EINVAL, errno.ERANGE, errno.E2BIG})
 
@@ -81,7 +81,7 @@ def _written_back(former: Mapping[str, bytes]) -> dict[str, str]:
             try:
                 _write(path, line + b"\n")
             except OSError as error:
-                failed[path] = (error.strerror or str(error)).lower()
+                failed[path] = reason_of(error)
     return failed
 
 
@@ -94,7 +94,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _refusal(write: Write, error: OSError) -> ShimError:
-    reason = (error.strerror or str(error)).lower()
+    reason = reason_of(error)
     kind = InvalidArgument if error.errno in _REFUSED_VALUE else FailedPrecondition
     return kind(f"{write.field}: write {write.text!r} to {_shown(write.path)}: {reason}")
 

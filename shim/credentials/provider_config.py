@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from shim.config.fields import seconds_from
-from shim.errors import InvalidArgument
+from shim.errors import InvalidArgument, reason_of
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def _parsed(path: Path, *, where: str) -> object:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as failure:
-        raise InvalidArgument(f"{where}: cannot be read: {failure.strerror}") from failure
+        raise InvalidArgument(f"{where}: cannot be read: {reason_of(failure)}") from failure
     except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or a date that is none
         # The text quotes the line it stumbled over, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)

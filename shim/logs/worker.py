@@ -18,6 +18,7 @@ from typing import assert_never
 import msgspec
 import structlog
 
+from shim.errors import reason_of
 from shim.log import LEVELS, configure
 from shim.logs.follow import Counts, Follower
 from shim.logs.protocol import (
@@ -297,7 +298,7 @@ class Worker:
 
 
 def _words(error: OSError) -> str:
-    reason = (error.strerror or str(error)).lower()
+    reason = reason_of(error)
     return f"{error.filename}: {reason}" if error.filename else reason
 
 

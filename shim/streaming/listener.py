@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 _BACKLOG = 512
 
@@ -60,7 +60,7 @@ def _bind(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socke
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
-        raise FailedPrecondition(f"listen for streaming on {ip} port {port}: {error.strerror}") from error
+        raise FailedPrecondition(f"listen for streaming on {ip} port {port}: {reason_of(error)}") from error
     return bound
 
 

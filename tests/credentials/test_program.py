@@ -21,7 +21,7 @@ def test_arguments_and_stdin(programs: Programs) -> None:
 
 
 def test_one_that_is_not_there(programs: Programs) -> None:
-    with pytest.raises(ShimError, match=r"^try it: /\S+/none cannot be started: No such file"):
+    with pytest.raises(ShimError, match=r"^try it: /\S+/none cannot be started: no such file"):
         asked(programs, "none")
 
 

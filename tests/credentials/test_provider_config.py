@@ -136,7 +136,7 @@ def test_an_empty_file(programs: Programs) -> None:
 
 
 def test_a_file_that_is_not_there(programs: Programs) -> None:
-    with pytest.raises(InvalidArgument, match=r"/none\.yaml: cannot be read: No such file"):
+    with pytest.raises(InvalidArgument, match=r"/none\.yaml: cannot be read: no such file"):
         read_providers(programs.bin_dir / "none.yaml", bin_dir=programs.bin_dir)
 
 

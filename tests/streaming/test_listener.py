@@ -66,5 +66,5 @@ def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(FailedPrecondition, match=f"port {port}: Address already in use"):
+        with pytest.raises(FailedPrecondition, match=f"port {port}: address already in use"):
             listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))

@@ -43,7 +43,7 @@ class Pods:
             container_id="c0ffee",
             netns=str(pod.path),
             args=cni_args(config.metadata, sandbox_id="c0ffee"),
-            capabilities=capability_args(config, pod_cidr=""),
+            capabilities=capability_args(config, pod_ranges=()),
         )
 
     def add(self, attachment: Attachment) -> Attachment:
@@ -206,7 +206,7 @@ def test_pod_ranges_of_the_cluster_give_an_address_of_each_family(pods: Pods, po
     bridge = attachment.conflist["plugins"][0]
     del bridge["ipam"]["ranges"]
     bridge["capabilities"] = {"ipRanges": True}
-    attachment.capabilities.update(capability_args(CONFIG, pod_cidr="10.99.1.0/24,fd00:99:1::/64"))
+    attachment.capabilities.update(capability_args(CONFIG, pod_ranges=("10.99.1.0/24", "fd00:99:1::/64")))
 
     added = pods.add(attachment)
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shim import references
+from shim.cidr import parse_pod_cidr
 from shim.config.model import Config
 from shim.errors import InvalidArgument
 
@@ -154,7 +155,10 @@ def _listening_endpoint(raw: object) -> str:
 def _networks(raw: object) -> str:
     if raw == "":
         return ""
-    return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
+    try:
+        return ",".join(parse_pod_cidr(_text(raw)))
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from error
 
 
 def _bind_address(raw: object) -> str:

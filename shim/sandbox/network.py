@@ -49,7 +49,7 @@ def network_intent(
         netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
-        capabilities=capability_args(config, pod_cidr=",".join(rt.pod_cidr.ranges)),
+        capabilities=capability_args(config, pod_ranges=rt.pod_cidr.ranges),
     )
 
 

@@ -125,10 +125,11 @@ def test_choices_are_told_in_words() -> None:
 
 def test_pod_ranges() -> None:
     assert parsed("pod_cidr", "10.244.0.0/24, fd00::/64") == "10.244.0.0/24,fd00::/64"
+    assert parsed("pod_cidr", "10.244.0.1/24") == "10.244.0.0/24"
     assert parsed("pod_cidr", "") == ""
 
 
-@pytest.mark.parametrize("raw", ["10.244.0.0/33", "10.244.0.1/24", "pods", "10.0.0.0/8,", 10])
+@pytest.mark.parametrize("raw", ["10.244.0.0/33", "pods", "10.0.0.0/8;10.1.0.0/16", 10])
 def test_what_is_no_pod_range(raw: object) -> None:
     assert refused("pod_cidr", raw)
 

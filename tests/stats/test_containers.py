@@ -116,7 +116,7 @@ def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
     begins = {"id": [each.id[0] for each in containers], "pod_sandbox_id": [each.id[0] for each in sandboxes]}
     for part, firsts in begins.items():
         first = next(digit for digit in firsts if firsts.count(digit) > 1)
-        with pytest.raises(InvalidArgument, match=rf"^filter\.{part}: '{first}' is the beginning of"):
+        with pytest.raises(InvalidArgument, match=rf"^filter\.{part} '{first}' fits "):
             listed(rt, **{part: first})
 
 

@@ -11,7 +11,7 @@ from integration.cni.conftest import HOST_ADDRESSES, Place
 from integration.conftest import NodeDirs
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.cache import cached_attachments
-from shim.cni.capabilities import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, capability_args, cni_args
+from shim.cni.capabilities import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig, choose, parse_network, read_directory
 from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError
@@ -42,6 +42,7 @@ class Pods:
             conflist=network.conflist,
             container_id="c0ffee",
             netns=str(pod.path),
+            ifname=INTERFACE,
             args=cni_args(config.metadata, sandbox_id="c0ffee"),
             capabilities=capability_args(config, pod_ranges=()),
         )

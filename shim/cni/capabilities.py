@@ -12,6 +12,9 @@ from typing import Any
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import InvalidArgument
 
+INTERFACE = "eth0"
+"""The interface of a pod in its pod network (CNI_IFNAME), as with every other runtime."""
+
 INGRESS_BANDWIDTH = "kubernetes.io/ingress-bandwidth"
 EGRESS_BANDWIDTH = "kubernetes.io/egress-bandwidth"
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"

@@ -8,13 +8,12 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.exec_process import LOOK_SECONDS, end_failed, end_process, exit_code, ran_last, wait_ended
 from shim.engine.answers import ExecInspect
 from shim.engine.interface import ProcessStream
+from shim.engine.stdcopy import STDERR, STDOUT
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 from shim.runtime import Runtime
 
 OUTPUT_LIMIT = 16 << 20
 """Bytes kept of each stream, as with the other runtimes; the rest is read and dropped, so that the command ends."""
-
-STDOUT, STDERR = 1, 2
 
 
 def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: int) -> pb.ExecSyncResponse:

@@ -9,6 +9,7 @@ from pathlib import Path
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.ids import ContainerId, ImageId
+from shim.names import POD
 from shim.runtime import Runtime
 from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
 from shim.stats.metric import Figures
@@ -17,9 +18,6 @@ from shim.stats.processes import processes, soft_limits
 from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
 from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord, SandboxRecord
-
-POD = "POD"
-"""Label `container` of what belongs to the pod as a whole, as Docker-backed nodes have always called it."""
 
 _DEVICES = Path("/sys/dev/block")
 

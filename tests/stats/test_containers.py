@@ -10,9 +10,10 @@ from shim.cgroup.places import Group
 from shim.cgroup.v2 import GroupV2
 from shim.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
-from shim.samples import SECOND, LayerUsage, Point
+from shim.samples import LayerUsage, Point
 from shim.stats.containers import container_stats, list_container_stats
 from shim.stats.sandboxes import pod_sandbox_stats
+from shim.times import SECOND
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running

@@ -91,7 +91,7 @@ class LimitStore:
             try:
                 self.delete(container_id)
             except ShimError as error:
-                log.error("cannot remove the limits of a container that is gone", error=str(error))
+                log.error("cannot remove the limits of a container that is gone", error=error)
 
     def _path(self, container_id: str) -> Path:
         if not _ID.match(container_id):

@@ -45,5 +45,5 @@ def _stored(path: Path) -> tuple[str, ...]:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:
         # The kubelet tells the ranges again when it starts; no reason not to serve the pods that are there.
-        log.error("stored pod address ranges ignored", file=str(path), error=str(error))
+        log.error("stored pod address ranges ignored", file=str(path), error=error)
         return ()

@@ -97,7 +97,7 @@ class CheckpointStore:
             try:
                 self._write(checkpoint, sync="nothing")
             except ShimError as error:
-                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=str(error))
+                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=error)
             self._keep(checkpoint)
 
     def _write(self, checkpoint: SandboxCheckpoint, *, sync: disk.Sync) -> None:

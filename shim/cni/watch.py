@@ -111,7 +111,7 @@ class ConfDirectory:
                 changed = watch.read_changed()
             except OSError as error:
                 # Only arming can fail, for want of kernel memory or watches; what is watched so far goes on.
-                log.error("cni directory is watched in part", directory=str(self._directory), error=str(error))
+                log.error("cni directory is only partly watched", directory=str(self._directory), error=error)
                 changed = True
             if changed:
                 self._reread_again()

@@ -82,7 +82,7 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     host = body["HostConfig"]
     mounts = uncovered(host["Mounts"])
     if len(mounts) < len(host["Mounts"]):
-        log.warning("mounts that later ones cover are left out", container=name)
+        log.warning("mounts that later ones cover are left out", name=name)
     try:
         return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:

@@ -132,5 +132,5 @@ def _inspected(engine: Engine, image_id: str) -> ImageInspect | None:
         raise
     except ShimError as error:
         deadline.current().check(f"inspect image {image_id}")
-        log.warning("image cannot be inspected", image=image_id, error=str(error))
+        log.warning("image cannot be inspected", image=image_id, error=error)
         return None

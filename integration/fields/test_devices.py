@@ -208,7 +208,7 @@ def test_an_engine_without_cdi_is_named(kubelet: Kubelet, pod: Pod, served: Serv
     code, message = refusal(lambda: kubelet.created(pod, **cdi(f"{KIND}=one")))
 
     assert code == Code.UNIMPLEMENTED
-    assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44), this one speaks 1.41"
+    assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"
 
 
 @pytest.mark.parametrize(

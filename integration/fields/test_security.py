@@ -299,7 +299,7 @@ def test_a_capability_that_the_engine_does_not_know_names_the_one_that_does(
     if served.engine.name == "20.10":
         code, message = refused(kubelet, pod, capabilities=wanted)
         assert code == grpc.StatusCode.UNIMPLEMENTED
-        assert message.endswith("BPF: needs Docker Engine 23.0 (API 1.42), this one speaks 1.41")
+        assert message.endswith("BPF: needs Docker Engine 23.0 (API 1.42); this one speaks 1.41")
     else:
         assert capabilities(served, kubelet.started(pod, **secured(capabilities=wanted))) >> 39 & 1
 

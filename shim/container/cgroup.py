@@ -28,7 +28,7 @@ def check_possible(resources: pb.LinuxContainerResources, *, field: str, version
     (OCI runtimes refuse them too, and the kubelet sends none there).
     """
     if resources.unified and version != "2":
-        raise InvalidArgument(f"{field}.unified needs cgroup v2, this node has v1")
+        raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
     check_unified(resources.unified, field=f"{field}.unified")
     huge_page_limits(resources.hugepage_limits, field=f"{field}.hugepage_limits")
 

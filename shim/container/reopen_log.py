@@ -13,6 +13,6 @@ def reopen_container_log(rt: Runtime, *, container_id: str) -> None:
     """
     record = running_container(rt, container_id=container_id)
     if record.foreign:
-        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it, its log is docker's")
+        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it; its log is docker's")
     if record.log_path:
         rt.logs.reopen(record.id)

@@ -48,5 +48,5 @@ def failure_of(outcome: Outcome) -> str:
     said = outcome.stderr.decode(errors="replace").lower()
     reasons = [reason for reason in _REASONS if reason in said]
     if reasons:
-        return f"{status}, its standard error speaks of {', '.join(reasons)}"
-    return f"{status}, its standard error is not shown since it may hold secrets" if said.strip() else status
+        return f"{status}; its standard error speaks of {', '.join(reasons)}"
+    return f"{status}; its standard error is not shown since it may hold secrets" if said.strip() else status

@@ -89,7 +89,7 @@ def _read(printed: bytes, *, what: str) -> Credentials | None:
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ShimError(f"{what}: its answer is no object with Username and Secret") from None
+        raise ShimError(f"{what}: its answer is not an object with Username and Secret") from None
     if answer.username == _TOKEN_USER:
         credentials = Credentials(identity_token=answer.secret)
     else:

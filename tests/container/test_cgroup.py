@@ -32,7 +32,7 @@ def test_unified_keys_are_files_of_cgroup_v2() -> None:
 
 
 def test_a_key_that_is_no_file_name_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"linux\.unified: '\.\./x' is no cgroup file"):
+    with pytest.raises(InvalidArgument, match=r"linux\.unified: '\.\./x' is not a cgroup file"):
         check_possible(Resources(unified={"../x": "1"}), field="linux", version="2")
     with pytest.raises(InvalidArgument, match=r"linux\.hugepage_limits\[0\]\.page_size"):
         check_possible(Resources(hugepage_limits=[pb.HugepageLimit(page_size="../x")]), field="linux", version="2")

@@ -54,7 +54,7 @@ def _numbers(text: str, *, most: int, field: str) -> None:
     for part in text.split(",") if text else ():
         parsed = _RANGE.match(part)
         if parsed is None:
-            raise InvalidArgument(f"{field} {text[:80]!r} is no list such as 0-3,8")
+            raise InvalidArgument(f"{field} {text[:80]!r} is not a list such as 0-3,8")
         first, last = int(parsed[1]), int(parsed[2] or parsed[1])
         if first > last or last > most:
-            raise InvalidArgument(f"{field}: {part} is no range up to {most}")
+            raise InvalidArgument(f"{field}: {part} is not a range up to {most}")

@@ -19,14 +19,14 @@ class Write:
     text: str
     field: str
     """Of the request that asked for it."""
-    if_there: bool = False
+    optional: bool = False
     """Whether a kernel without this file does as well."""
 
 
 def check_there(writes: Iterable[Write]) -> None:
     """Check that every file that is needed is there and may be written. FailedPrecondition names the first other."""
     for write in writes:
-        if not write.if_there and not os.access(write.path, os.W_OK):
+        if not write.optional and not os.access(write.path, os.W_OK):
             raise FailedPrecondition(f"{write.field}: this node has no {_shown(write.path)} to write to")
 
 
@@ -42,7 +42,7 @@ def write_all(writes: Sequence[Write]) -> bool:
         except OSError as error:
             if not os.path.isdir(os.path.dirname(write.path)):  # noqa: PTH112, PTH120 - paths are texts here
                 return False
-            if write.if_there and error.errno == errno.ENOENT:
+            if write.optional and error.errno == errno.ENOENT:
                 continue
             raise _refusal(write, error) from error
     return True

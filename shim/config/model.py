@@ -11,7 +11,6 @@ import msgspec
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
-Switch = Literal["true", "false"]
 DockerLogDriver = Literal["json-file", "local"]
 RestrictOomScoreAdj = Literal["auto", "true", "false"]
 
@@ -81,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streaming_tls_client_ca_file: str = ""
     """CA certificates (PEM) one of which must have signed a streaming client's certificate; empty asks for none."""
 
-    streaming_allow_plain_remote: Switch = "false"
+    streaming_allow_plain_remote: bool = False
     """Whether streaming may be served without TLS on an address that is not a loopback one."""
 
     streaming_idle_timeout: float = 14400.0

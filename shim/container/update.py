@@ -46,7 +46,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
         rt.limits.check(record.id)
         wanted = merged(wanted_resources(rt, record), linux)
         check_memory(wanted, field=FIELD)
-        group = group_to_write(rt, record, wanted)
+        group = group_to_write(rt, record, resources=wanted)
         writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
         check_there(writes)
         _check_usage(linux, group, record)

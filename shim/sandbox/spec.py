@@ -95,7 +95,7 @@ def _security_options(context: pb.LinuxSandboxSecurityContext, *, daemon_seccomp
     unasked = "runtime/default" if daemon_seccomp else "unconfined"
     return [
         *security.selinux_options(context.selinux_options),
-        security.no_new_privileges_option(True),
+        security.no_new_privileges_option(no_new_privs=True),
         *seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path or unasked,

@@ -54,9 +54,10 @@ def pod_metrics(
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
     metrics = rt.samples.sandbox_metrics.get(record.id)
-    if metrics is None or not runs_exactly(rt, record.id, (each.container_id for each in metrics.container_metrics)):
+    if metrics is None:
         return None
-    return metrics
+    known = [each.container_id for each in metrics.container_metrics]
+    return metrics if runs_exactly(rt, record.id, containers=known) else None
 
 
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:

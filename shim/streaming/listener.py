@@ -31,7 +31,7 @@ def listen(config: Config) -> Listener:
     address, _, port = config.streaming_bind_addr.rpartition(":")
     ip = ipaddress.ip_address(address.strip("[]"))
     tls = _tls(config)
-    if tls is None and not ip.is_loopback and config.streaming_allow_plain_remote != "true":
+    if tls is None and not ip.is_loopback and not config.streaming_allow_plain_remote:
         raise InvalidArgument(
             f"streaming_bind_addr {config.streaming_bind_addr} is not a loopback address: exec would be served in "
             "plain text to the network; give streaming_tls_cert_file and streaming_tls_key_file, or set "

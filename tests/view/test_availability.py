@@ -57,7 +57,7 @@ def test_loss_wakes_those_who_wait() -> None:
             asked(changed, availability)
         refused.append(str(caught.value))
 
-    asker = threading.Thread(target=ask)
+    asker = threading.Thread(target=ask, daemon=True)  # or pytest would wait for it
     asker.start()
     with changed:
         availability.lose("no such socket")

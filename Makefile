@@ -7,7 +7,7 @@ PY     := $(BIN)/python
 BOX    := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
-# Every second of theirs takes ten to thirty where nothing helps the emulator.
+# A second of theirs takes ten to thirty seconds where nothing helps the emulator.
 V2_TESTS   := integration/fields/test_resources.py integration/fields/test_update.py integration/stats/test_stats.py
 V2_SECONDS := 3600
 

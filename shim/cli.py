@@ -150,7 +150,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         names = [field.flag, *(alias for alias, name in legacy.ALIASES.items() if name == field.name)]
         words = f"{field.doc} Give {field.accepted}. Default: {show.text(field.default) or 'empty'}."
         settings.add_argument(*names, dest=field.name, metavar="VALUE", help=words.replace("%", "%%"))
-    old = parser.add_argument_group("flags of cri-dockerd that are accepted and change nothing")
+    old = parser.add_argument_group("flags of cri-dockerd without an effect of their own")
     for entry in legacy.LEGACY:
         words = f"{entry.why[0].upper()}{entry.why[1:]}."
         nargs, const = ("?", "true") if entry.switch else (None, None)

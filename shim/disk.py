@@ -23,6 +23,7 @@ Sync = Literal["name", "content", "nothing"]
 """How much of a write waits for the disk; what a crash of the process leaves does not depend on it."""
 
 _TEMPORARY = ".tmp"
+_MODE = 0o600
 _EXHAUSTED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -57,8 +58,8 @@ def ensure_private_directory(path: Path) -> None:
             path.chmod(0o700)
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, sync: Sync = "name") -> None:
-    """Replace `path` by `content` atomically; on an error the old file is still there, whole.
+def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None:
+    """Replace `path` by `content` atomically, 0600; on an error the old file is still there, whole.
 
     `sync` tells what a power loss afterwards may leave: with `name` the new content, with `content` the old or the new
     one, with `nothing` perhaps an empty file. When the last fsync fails, the new content is in place but may be lost
@@ -67,7 +68,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, sync: Syn
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
     with failing_as(f"write {path}"):
         try:
-            _write_new(temporary, content, mode=mode, sync=sync != "nothing")
+            _write_new(temporary, content, sync=sync != "nothing")
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -98,10 +99,10 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_new(path: Path, content: bytes, *, mode: int, sync: bool) -> None:
+def _write_new(path: Path, content: bytes, *, sync: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, mode), "wb", buffering=0) as file:
-        os.fchmod(file.fileno(), mode)
+    with os.fdopen(os.open(path, flags, _MODE), "wb", buffering=0) as file:
+        os.fchmod(file.fileno(), _MODE)  # whatever the umask
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]

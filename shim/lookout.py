@@ -52,11 +52,6 @@ class Lookout:
         self._watched: list[_Watched] = []
         self._running = False
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is watched."""
-        return bool(self._watched)
-
     def watch(self, look: Look, *, what: str, seconds: float) -> None:
         """Call `look` now and then until it gives True; at least once, and no more when `seconds` have passed.
 

@@ -11,5 +11,12 @@ machine   what is measured on, and what the server takes of it
 figures   medians, ratios and bars, from the laps (pure)
 report    those as a table for people and as JSON (pure)
 measure   one run of all of it
-reads     reads on a full node, measured by themselves
+images    pulls, and the list of a node that has many images
+
+By themselves:
+
+reads     reads on a full node
+logs      the log process
+stats     stats and metrics with many pods
+streaming exec and port-forward
 """

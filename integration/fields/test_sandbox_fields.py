@@ -82,13 +82,6 @@ def test_a_privileged_pod_has_an_ordinary_pause(kubelet: Kubelet, served: Served
     assert not int(status["CapBnd"][0], 16) >> 21 & 1  # SYS_ADMIN
 
 
-def test_overhead_and_resources_of_a_pod_are_accepted(kubelet: Kubelet) -> None:
-    resources = pb.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=64 << 20)
-    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(overhead=resources, resources=resources))
-
-    assert kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
-
-
 @pytest.mark.parametrize("windows", ["security_context"])
 def test_windows_is_refused(kubelet: Kubelet, windows: str) -> None:
     config = pb.WindowsPodSandboxConfig(**{windows: pb.WindowsSandboxSecurityContext(run_as_username="Administrator")})

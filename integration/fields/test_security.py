@@ -164,21 +164,29 @@ def test_a_profile_needs_an_absolute_path(kubelet: Kubelet, pod: Pod, reference:
 # --- AppArmor, SELinux ------------------------------------------------------------------------------------
 
 
+def told_docker(served: Served, container: str, option: str) -> list[str]:
+    """What Docker was told for one security option, without its name."""
+    options: list[str] = served.engine.api.inspect_container(container)["HostConfig"]["SecurityOpt"]
+    return [value for name, _, value in (each.partition("=") for each in options) if name == option]
+
+
 @pytest.mark.parametrize(
-    "context",
+    ("context", "profiles"),
     [
-        {"apparmor": Profile(profile_type=Profile.RuntimeDefault)},
-        {"apparmor": Profile(profile_type=Profile.Unconfined)},
-        {"apparmor_profile": "runtime/default"},
-        {"apparmor": Profile(profile_type=Profile.Unconfined), "apparmor_profile": "localhost/none"},
+        ({"apparmor": Profile(profile_type=Profile.RuntimeDefault)}, []),
+        ({"apparmor": Profile(profile_type=Profile.Unconfined)}, ["unconfined"]),
+        ({"apparmor_profile": "runtime/default"}, []),
+        ({"apparmor_profile": "unconfined"}, ["unconfined"]),
+        ({"apparmor": Profile(profile_type=Profile.Unconfined), "apparmor_profile": "localhost/none"}, ["unconfined"]),
     ],
-    ids=["default", "unconfined", "old default", "the new one wins"],
+    ids=["default", "unconfined", "old default", "old unconfined", "the new one wins"],
 )
-def test_apparmor_that_needs_no_profile_of_the_node_is_accepted(
-    kubelet: Kubelet, pod: Pod, context: dict[str, Any]
+def test_apparmor_that_needs_no_profile_of_the_node(
+    kubelet: Kubelet, pod: Pod, served: Served, context: dict[str, Any], profiles: list[str]
 ) -> None:
     container = kubelet.started(pod, **secured(**context))
 
+    assert told_docker(served, container, "apparmor") == profiles
     assert kubelet.cri.exec(container, "true").exit_code == 0
 
 
@@ -199,10 +207,12 @@ def test_an_apparmor_profile_that_is_not_loaded_is_refused(kubelet: Kubelet, pod
 
 
 @pytest.mark.skipif(Path("/sys/fs/selinux/enforce").exists(), reason="what the policy allows is another question")
-def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: Pod) -> None:
+def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     options = pb.SELinuxOption(user="system_u", role="system_r", type="container_t", level="s0:c1,c5")
     container = kubelet.started(pod, **secured(selinux_options=options))
 
+    parts = ["user:system_u", "role:system_r", "type:container_t", "level:s0:c1,c5"]
+    assert told_docker(served, container, "label") == parts
     assert kubelet.cri.exec(container, "true").exit_code == 0
 
 

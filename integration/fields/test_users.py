@@ -1,6 +1,6 @@
 """Who containers run as: for the first process, for commands run later, and in the status."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,9 +41,6 @@ torn:x:none:app
 6789:x:none:
 """
 FILES = (File("etc/passwd", PASSWD), File("etc/group", GROUP))
-
-MakeImage = Callable[..., str]
-"""`make_image(name, files=, user=)` gives the reference of a busybox with these files in place of its own."""
 
 
 @contextmanager
@@ -297,7 +294,6 @@ def passwd_link(target: str, *more: File) -> tuple[File, ...]:
     return (File("etc/passwd", link=target), File("etc/group", GROUP), *more)
 
 
-REAL = File("real", mode=0o755, directory=True)
 WITHOUT_PASSWD: dict[str, tuple[tuple[File, ...], Seen]] = {
     "neither file": ((), Seen(2000, 0, [0])),
     "a link out, to a file of the host": (passwd_link("../../../../../../etc/hostname"), Seen(2000, 0, [0])),

@@ -97,16 +97,6 @@ def test_a_verbose_status_tells_pid_and_network(kubelet: Kubelet, served: Served
     assert f"cri-{pod.id}" in answer.info["info"]
 
 
-def test_new_resources_of_a_pod_are_noted(kubelet: Kubelet) -> None:
-    pod = kubelet.pod()
-    resources = pb.LinuxContainerResources(cpu_shares=512)
-
-    request = pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=resources)
-    kubelet.cri.runtime.UpdatePodSandboxResources(request)
-
-    assert kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
-
-
 def test_a_status_holds_the_containers_of_the_same_moment(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod)

@@ -3,7 +3,7 @@
 python -m integration.vm .venv/bin/python -m integration.node run .venv/bin/pytest integration/stats --engine 28
 
 Nothing it writes stays, but what it writes to /run/vm, which is the directory of `--share`. Without hardware to help,
-everything takes some ten times as long, so tests that wait for something may give up too soon.
+everything takes ten to thirty times as long, so tests that wait for something may give up too soon.
 """
 
 import argparse

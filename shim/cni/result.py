@@ -27,9 +27,27 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pci_id: str | None = msgspec.field(default=None, name="pciID")
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A route inside the pod."""
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """An address assigned by a plugin."""
 
+    ip: str
+    """Without a prefix length."""
+    interface: int | None = None
+    """Index into `Result.interfaces`; None where the plugin tells none."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod needs of a CNI result; lists keep the order of the plugin.
+
+    Gateways, routes and name resolution are only checked for their form: the plugin has set up the former two, and
+    Kubernetes has a name resolution of its own.
+    """
+
+    interfaces: tuple[Interface, ...] = ()
+    ips: tuple[Address, ...] = ()
+
+
+class _Route(msgspec.Struct):
     dst: str
     gw: str | None = None
     mtu: int | None = None
@@ -39,38 +57,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     scope: int | None = None
 
 
-class Dns(msgspec.Struct, frozen=True, kw_only=True):
-    """Name resolution as the plugin sees it. Kubernetes sets its own and ignores this."""
-
+class _Dns(msgspec.Struct):
     nameservers: tuple[str, ...] | None = None
     domain: str | None = None
     search: tuple[str, ...] | None = None
     options: tuple[str, ...] | None = None
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """An address assigned by a plugin."""
-
-    ip: str
-    prefix: int
-    gateway: str = ""
-    interface: int | None = None
-    """Index into `Result.interfaces`; None where the plugin tells none."""
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A CNI result; lists keep the order of the plugin."""
-
-    interfaces: tuple[Interface, ...] = ()
-    ips: tuple[Address, ...] = ()
-    routes: tuple[Route, ...] = ()
-    dns: Dns = Dns()
-
-
 class _OldIp(msgspec.Struct):
     ip: str
     gateway: str | None = None
-    routes: tuple[Route, ...] | None = None
+    routes: tuple[_Route, ...] | None = None
 
 
 class _OldResult(msgspec.Struct):
@@ -78,7 +75,7 @@ class _OldResult(msgspec.Struct):
 
     ip4: _OldIp | None = None
     ip6: _OldIp | None = None
-    dns: Dns | None = None
+    dns: _Dns | None = None
 
 
 class _Ip(msgspec.Struct):
@@ -92,8 +89,8 @@ class _ListResult(msgspec.Struct):
 
     interfaces: tuple[Interface, ...] | None = None
     ips: tuple[_Ip, ...] | None = None
-    routes: tuple[Route, ...] | None = None
-    dns: Dns | None = None
+    routes: tuple[_Route, ...] | None = None
+    dns: _Dns | None = None
 
 
 def result_from_json(raw: dict[str, Any]) -> Result:
@@ -124,12 +121,7 @@ def _in_pod(address: Address, interfaces: tuple[Interface, ...], ifname: str) ->
 
 
 def _from_old(old: _OldResult) -> Result:
-    ips = [ip for ip in (old.ip4, old.ip6) if ip is not None]
-    return Result(
-        ips=tuple(_address(ip.ip, gateway=ip.gateway, interface=None) for ip in ips),
-        routes=tuple(route for ip in ips for route in ip.routes or ()),
-        dns=old.dns or Dns(),
-    )
+    return Result(ips=tuple(_address(ip.ip, interface=None) for ip in (old.ip4, old.ip6) if ip is not None))
 
 
 def _from_lists(new: _ListResult) -> Result:
@@ -139,12 +131,9 @@ def _from_lists(new: _ListResult) -> Result:
             raise ResultError(f"ips[{index}] is on interface {ip.interface} of {len(interfaces)}")
     return Result(
         interfaces=interfaces,
-        ips=tuple(_address(ip.address, gateway=ip.gateway, interface=ip.interface) for ip in new.ips or ()),
-        routes=new.routes or (),
-        dns=new.dns or Dns(),
+        ips=tuple(_address(ip.address, interface=ip.interface) for ip in new.ips or ()),
     )
 
 
-def _address(cidr: str, *, gateway: str | None, interface: int | None) -> Address:
-    address = ip_interface(cidr)
-    return Address(ip=str(address.ip), prefix=address.network.prefixlen, gateway=gateway or "", interface=interface)
+def _address(cidr: str, *, interface: int | None) -> Address:
+    return Address(ip=str(ip_interface(cidr).ip), interface=interface)

@@ -25,7 +25,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the Docker Engine answers: `unix:///path`. It must be this machine's Engine."""
 
     root_directory: Path = Path("/var/lib/pydockershim")
-    """State that must outlive a restart: sandbox checkpoints and each pod's resolv.conf (0700)."""
+    """State that must outlive a restart (0700): checkpoints in `sandboxes`, each pod's file in `resolv-conf`, what
+    Docker cannot keep in `limits`, and `pod-cidr`; and `lock`, by which no second server uses it."""
 
     netns_directory: Path = Path("/run/netns")
     """Where the network namespace of each pod is pinned, as `cri-<sandbox id>`."""
@@ -47,8 +48,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Directory of the credential provider plugins that the file names."""
 
     image_pull_progress_deadline: float = 60.0
-    """Seconds a pull may show no progress (download or extraction) before it is given up; ten times as long while
-    Docker lets it wait for other pulls; 0 waits for ever."""
+    """Seconds a pull may show no progress (download or extraction) before it is given up; 0 waits for ever. While
+    Docker lets it wait for other pulls, it may be ten times as long, and sixty while others of this server move on."""
 
     runtime_request_timeout: float = 120.0
     """Seconds one call to Docker may take, on top of a grace period that is part of the call."""

@@ -37,9 +37,9 @@ def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerR
 
 
 def _own_group(rt: Runtime, record: ContainerRecord) -> Group | None:
-    """The group while it runs; a process of a sandboxed runtime may be in one that limits more than the container."""
+    """The group that was made for the container, while it runs; None where a sandboxed runtime made none for it."""
     place = place_of(rt, record) if record.life.pid else None
-    return place.group if place is not None and record.id in place.group.memory_file(0)[0] else None
+    return place.group if place else None
 
 
 def _take_limits(told: pb.LinuxContainerResources, limits: Limits) -> None:

@@ -9,7 +9,7 @@ import select
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
-from shim.cgroup.keys import check_unified, huge_page_limits, page_size_name
+from shim.cgroup.keys import page_size_name
 from shim.cgroup.places import Group, own_group
 from shim.cgroup.writes import Write, check_there, write_all
 from shim.container.resources import check_memory, is_small, known_resources
@@ -21,16 +21,13 @@ EXIT_SECONDS = 1.0
 """Bound on the way of a process out of the kernel."""
 
 
-def check_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
-    """Check what can be told without the container's cgroup, on cgroup `version` ("1" or "2"). Pure.
+def check_unified_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
+    """Check that files of cgroup v2 can be had on cgroup `version` ("1" or "2"); their names were checked before. Pure.
 
-    InvalidArgument names a key that no cgroup file can have, a page size that is none, or unified keys on cgroup v1
-    (OCI runtimes refuse them too, and the kubelet sends none there).
+    InvalidArgument on v1: OCI runtimes refuse them there too, and the kubelet sends none.
     """
     if resources.unified and version != "2":
         raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
-    check_unified(resources.unified, field=f"{field}.unified")
-    huge_page_limits(resources.hugepage_limits, field=f"{field}.hugepage_limits")
 
 
 def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: str, sandbox: SandboxRecord) -> None:
@@ -38,7 +35,7 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
 
     The group of pause has the same files as that of the container will have beside it.
     """
-    check_possible(resources, field=field, version=rt.facts.info().cgroup_version)
+    check_unified_possible(resources, field=field, version=rt.facts.info().cgroup_version)
     check_memory(resources, field=field)
     if not needs_writing(resources) or not sandbox.life.pid:
         return

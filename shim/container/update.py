@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
-from shim.container.cgroup import check_possible, group_to_write, wanted_resources, writes_beyond_docker
+from shim.container.cgroup import check_unified_possible, group_to_write, wanted_resources, writes_beyond_docker
 from shim.container.resources import beyond_docker, check_kept, check_memory, former_fields, merged, update_fields
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound
@@ -42,7 +42,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     known = rt.view.container(container_id).id
     with rt.locks.hold(("limits", known)):
         record = _current(rt, known)
-        check_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
+        check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
         rt.limits.check(record.id)
         wanted = merged(wanted_resources(rt, record), linux)
         check_memory(wanted, field=FIELD)

@@ -75,8 +75,6 @@ def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
 
 
 def _named(text: str) -> references.Reference:
-    if not text:
-        raise InvalidArgument("image.image is empty")
     if references.image_id(text):
         raise InvalidArgument(f"image.image {text} is an image id, which no registry knows; name a repository")
     return references.parse(text)

@@ -3,7 +3,7 @@
 from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSummary
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.errors import FailedPrecondition, NotFound
 from shim.image.find import find_image
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
@@ -20,8 +20,6 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 
     FailedPrecondition while a container that has not ended uses it. It is out of the view when this returns.
     """
-    if not image.image:
-        raise InvalidArgument("image.image is empty")
     record = find_image(rt, image.image)
     while record is not None:
         # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.

@@ -4,7 +4,7 @@ Docker has no call that reads the files of an image, but one that reads those of
 been started. So a container is made of the image, read, and removed. It is no pod's: its name begins unlike theirs, so
 the view never hears of it.
 
-    kind = look_into(rt, image_id=record.id, look=lambda files: files.entry("/usr/share"))
+    found = look_into(rt, image_id=record.id, look=lambda files: files.resolved("/usr/share"))
     passwd = look_into(rt, image_id=record.id, look=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
 
 A look costs a create and a remove, some tens of milliseconds: ask for all that is wanted in one, and remember what came
@@ -49,18 +49,11 @@ class RootFs:
         self._container_id = container_id
         self._image_id = image_id
 
-    def entry(self, path: str) -> PathKind | None:
-        """Tell what a path is in the end, links followed inside of the root; None when nothing is there.
-
-        Never PathKind.LINK. A link that leads nowhere is nothing. `..` is taken lexically, as Docker does.
-        """
-        stat = self._followed(path)[1]
-        return None if stat is None else stat.kind
-
     def resolved(self, path: str) -> tuple[str, PathKind] | None:
         """Give a path without a link on it that leads to the same, and what is there; None when nothing is.
 
-        Links are followed as by `entry`.
+        Links are followed inside of the root, so it is never PathKind.LINK, and one that leads nowhere is nothing. `..`
+        is taken lexically, as Docker does.
         """
         where, kind = "/", PathKind.DIRECTORY
         for part in posixpath.normpath(path).strip("/").split("/"):

@@ -6,7 +6,7 @@ import msgspec
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ImageInspect
-from shim.errors import InvalidArgument, NotFound
+from shim.errors import NotFound
 from shim.image.find import find_image
 from shim.image.identity import image_from_record, pins
 from shim.runtime import Runtime
@@ -19,8 +19,6 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
     Only what the view does not know costs a look at the Engine: the kubelet takes an empty answer for a reason to
     pull. `verbose` asks it for the image's configuration.
     """
-    if not image.image:
-        raise InvalidArgument("image.image is empty")
     record = find_image(rt, image.image)
     if record is None:
         return pb.ImageStatusResponse()

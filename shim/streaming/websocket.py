@@ -6,7 +6,7 @@ WebSocket has no windows: what is held for slow readers, and queued for slow cli
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -161,7 +161,7 @@ class ChannelWire:
         """See `Wire`."""
         return self._messages.take()
 
-    def reply(self, stream_id: int, headers: Iterable[tuple[str, str]] = ()) -> None:
+    def reply(self, stream_id: int) -> None:
         """See `Wire`: channels need no answer."""
 
     def send_window(self, stream_id: int) -> int:

@@ -1,6 +1,6 @@
 """How the streams of a session share one connection, whatever the protocol."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from shim.streaming.spdy import Buffer, Event
@@ -35,7 +35,7 @@ class Wire(Protocol):
         """All that waits to be sent; it is taken."""
         ...
 
-    def reply(self, stream_id: int, headers: Iterable[tuple[str, str]] = ()) -> None:
+    def reply(self, stream_id: int) -> None:
         """Accept a stream."""
         ...
 

@@ -2,25 +2,17 @@ from typing import Any
 
 import pytest
 
-from shim.cni.result import Address, Dns, Interface, Result, ResultError, Route, pod_ips, result_from_json
+from shim.cni.result import Address, Interface, Result, ResultError, pod_ips, result_from_json
 
 NETNS = "/run/netns/cri-1"
 DNS = {"nameservers": ["10.1.0.1"], "domain": "local", "search": ["local"], "options": ["ndots:2"]}
-DNS_READ = Dns(nameservers=("10.1.0.1",), domain="local", search=("local",), options=("ndots:2",))
 
 OLD = {
     "ip6": {"ip": "fd00::2/64"},
     "ip4": {"ip": "10.1.0.2/24", "gateway": "10.1.0.1", "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]},
     "dns": DNS,
 }
-OLD_READ = Result(
-    ips=(
-        Address(ip="10.1.0.2", prefix=24, gateway="10.1.0.1"),
-        Address(ip="fd00::2", prefix=64),
-    ),
-    routes=(Route(dst="0.0.0.0/0", gw="10.1.0.1"),),
-    dns=DNS_READ,
-)
+OLD_READ = Result(ips=(Address(ip="10.1.0.2"), Address(ip="fd00::2")))
 
 LISTS: dict[str, Any] = {
     "interfaces": [{"name": "cni0", "mac": "0a:0a"}, {"name": "eth0", "mac": "0b:0b", "sandbox": NETNS}],
@@ -33,12 +25,7 @@ LISTS: dict[str, Any] = {
 }
 LISTS_READ = Result(
     interfaces=(Interface(name="cni0", mac="0a:0a"), Interface(name="eth0", mac="0b:0b", sandbox=NETNS)),
-    ips=(
-        Address(ip="fd00::2", prefix=64, interface=1),
-        Address(ip="10.1.0.2", prefix=24, gateway="10.1.0.1", interface=1),
-    ),
-    routes=(Route(dst="0.0.0.0/0"),),
-    dns=DNS_READ,
+    ips=(Address(ip="fd00::2", interface=1), Address(ip="10.1.0.2", interface=1)),
 )
 
 
@@ -71,7 +58,6 @@ def test_the_fields_of_1_1_0() -> None:
     assert result.interfaces == (
         Interface(name="eth0", mtu=1450, socket_path="/run/vhost", pci_id="0000:00:02.0", sandbox=NETNS),
     )
-    assert result.routes == (Route(dst="10.0.0.0/8", mtu=1400, advmss=1360, priority=10, table=254, scope=0),)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +75,11 @@ def test_the_fields_of_1_1_0() -> None:
         ({"ip4": {"ip": "nonsense"}}, "'nonsense' does not appear"),
         ({"ip4": "10.1.0.2/24"}, "Expected `object | null`"),
         ({"interfaces": [{"mac": "0a:0a"}]}, "missing required field `name`"),
+        ({"routes": [{"gw": "10.1.0.1"}]}, "missing required field `dst` - at `$.routes[0]`"),
+        ({"routes": [{"dst": "10.0.0.0/8", "mtu": "large"}]}, "Expected `int | null`, got `str`"),
+        ({"dns": {"nameservers": "10.1.0.1"}}, "Expected `array | null`, got `str` - at `$.dns.nameservers`"),
+        ({"ips": [{"address": "10.1.0.2/24", "gateway": 1}]}, "Expected `str | null`, got `int`"),
+        ({"ip4": {"ip": "10.1.0.2/24", "routes": {}}}, "Expected `array | null`, got `object` - at `$.ip4.routes`"),
     ],
 )
 def test_a_malformed_result_says_where(raw: dict[str, Any], words: str) -> None:

@@ -139,7 +139,7 @@ def test_before_the_start_it_is_what_the_container_will_have(rt: Runtime) -> Non
 
 
 def test_a_group_that_vanishes_leaves_what_docker_says(rt: Runtime, tmp_path: Path) -> None:
-    record = record_of(rt, new_group_v2(tmp_path, "elsewhere"))
+    record = record_of(rt)
     docker = Resources(
         cpu_period=50_000,
         cpu_quota=25_000,
@@ -148,7 +148,7 @@ def test_a_group_that_vanishes_leaves_what_docker_says(rt: Runtime, tmp_path: Pa
         memory_limit_in_bytes=64 * MIB,
         memory_swap_limit_in_bytes=64 * MIB,
     )
-    assert actual_resources(rt, record) == docker  # the group is not the container's own
+    assert actual_resources(rt, record) == docker  # this process is in no group of the container's
     group = new_group_v2(tmp_path / "gone", record.id)
     rt.samples.places[record.id] = Place(os.getpid(), replace(group, directory=f"{tmp_path}/no/{record.id}"), group)
     docker.oom_score_adj = own_score()

@@ -135,7 +135,7 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
         short.setattr(os, "pidfd_open", full)
         with pytest.raises(ResourceExhausted, match="too many open files"):
             end_process(rt, exec_id, container_id=container)
-        assert rt.lookout.busy
+        assert rt.lookout._watched
 
     assert leader.wait(SECONDS) == -9
 
@@ -177,9 +177,9 @@ def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
 
     looks = engine.calls.count(("inspect_exec", exec_id))
     wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > looks + 1)
-    assert rt.lookout.busy
+    assert rt.lookout._watched
     engine.exit_container(container)
-    wait_until(lambda: not rt.lookout.busy)
+    wait_until(lambda: not rt.lookout._watched)
 
 
 def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
@@ -192,4 +192,4 @@ def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
     with engine.start_exec(exec_id):
         engine.exit_exec(exec_id, exit_code=0)
 
-    wait_until(lambda: not rt.lookout.busy)
+    wait_until(lambda: not rt.lookout._watched)

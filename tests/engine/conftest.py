@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shim.deadline import LONGEST
 from shim.engine.client import DockerEngine
 from shim.engine.pool import Pool
 from shim.engine.session import Session
@@ -19,7 +20,8 @@ def server(tmp_path: Path) -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
-    made = DockerEngine(f"unix://{server.path}", request_timeout=10)
+    # A timeout that no test waits for: the end of a call that should have ended otherwise would look the same.
+    made = DockerEngine(f"unix://{server.path}", request_timeout=LONGEST)
     yield made
     made.close()
 
@@ -27,5 +29,5 @@ def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
 @pytest.fixture
 def session(server: ScriptedServer) -> Iterator[Session]:
     pool = Pool(str(server.path))
-    yield Session(pool, timeout=10)
+    yield Session(pool, timeout=LONGEST)
     pool.close()

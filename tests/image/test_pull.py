@@ -268,7 +268,6 @@ def test_docker_is_asked_for_the_canonical_reference(rt: Runtime, engine: FakeEn
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("", "image.image is empty"),
         ("R.example/App", "capitals"),
         ("r.example/app:", "malformed tag"),
         ("ab" * 32, "is an image id"),

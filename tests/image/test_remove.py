@@ -58,10 +58,9 @@ def test_twice(rt: Runtime) -> None:
     remove(rt, found)
 
 
-@pytest.mark.parametrize(("name", "words"), [("", "image.image is empty"), ("a//b", "malformed")])
-def test_bad_names(rt: Runtime, name: str, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
-        remove(rt, name)
+def test_a_bad_name(rt: Runtime) -> None:
+    with pytest.raises(InvalidArgument, match="malformed"):
+        remove(rt, "a//b")
 
 
 def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:

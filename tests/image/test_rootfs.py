@@ -73,23 +73,6 @@ def test_what_is_no_file_of_a_fitting_size_is_refused_unread(
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/", PathKind.DIRECTORY),
-        ("/out-of-etc", PathKind.DIRECTORY),
-        ("/etc/passwd", PathKind.FILE),
-        ("/pipe", PathKind.OTHER),
-        ("/dangling", None),
-        ("/etc/nowhere", None),
-    ],
-)
-def test_an_entry_is_told_by_what_it_is_in_the_end(
-    rt: Runtime, image: ImageId, path: str, kind: PathKind | None
-) -> None:
-    assert look_into(rt, image_id=image, look=lambda files: files.entry(path)) is kind
-
-
-@pytest.mark.parametrize(
     ("path", "resolved"),
     [
         ("/", ("/", PathKind.DIRECTORY)),
@@ -97,6 +80,9 @@ def test_an_entry_is_told_by_what_it_is_in_the_end(
         ("/out-of-etc", ("/etc", PathKind.DIRECTORY)),
         ("/out-of-etc/loop-free", ("/usr/lib/real", PathKind.FILE)),
         ("/out", ("/etc/passwd", PathKind.FILE)),
+        ("/etc/passwd", ("/etc/passwd", PathKind.FILE)),
+        ("/pipe", ("/pipe", PathKind.OTHER)),
+        ("/etc/nowhere", None),
         ("/out-of-etc/nothing", None),
         ("/dangling", None),
         ("/etc/passwd/below", None),

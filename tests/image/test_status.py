@@ -39,10 +39,9 @@ def test_what_is_not_here_is_an_empty_answer(rt: Runtime, name: str, *, verbose:
     assert status(rt, name, verbose=verbose) == pb.ImageStatusResponse()
 
 
-@pytest.mark.parametrize(("name", "words"), [("", "image.image is empty"), ("BusyBox", "capitals")])
-def test_bad_names(rt: Runtime, name: str, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
-        status(rt, name)
+def test_a_bad_name(rt: Runtime) -> None:
+    with pytest.raises(InvalidArgument, match="capitals"):
+        status(rt, "BusyBox")
 
 
 def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:

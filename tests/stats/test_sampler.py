@@ -2,15 +2,18 @@ import queue
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shim import deadline
 from shim.errors import Unavailable
 from shim.runtime import Runtime
 from shim.samples import Point
 from shim.stats import sampler as module
 from shim.stats.sampler import Sampler, sample
+from shim.view.node import NodeView
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.stats.placed import pod_with_container, without_docker
@@ -121,9 +124,17 @@ def test_what_ran_before_has_a_second_look_soon(rt: Runtime, monkeypatch: pytest
     assert second - first > 1
 
 
-def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine) -> None:
-    rt.view.begin_rebuild()
-    sampler = Sampler(rt)
+def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def begin(rt: Runtime, *, metrics: bool) -> None:
+        begun.set()
+        sample(rt, metrics=metrics)
+
+    monkeypatch.setattr(module, "sample", begin)
+    never_built = NodeView(engine, patience=deadline.LONGEST)
+    sampler = Sampler(replace(rt, view=never_built))
     sampler.start()
+    assert begun.wait(SECONDS)
 
     sampler.stop()

@@ -189,7 +189,7 @@ def test_garbage_ends_the_session() -> None:
         far.sendall(b"\x80\x03\x00\x01\x00\x00\x00\x00" + b"\xff" * 100)
 
         with pytest.raises(Cancelled):
-            session.next_channel(seconds=SECONDS)
+            session.next_channel()
 
 
 def test_one_stream_that_is_reset_leaves_the_others() -> None:

@@ -39,7 +39,7 @@ def test_question_waits_for_the_rebuild() -> None:
 
 
 def test_loss_refuses_at_once_with_its_reason() -> None:
-    changed, availability = made()
+    changed, availability = made(patience=deadline.LONGEST)
     with changed:
         availability.complete(availability.begin_rebuild())
         availability.lose("no such socket")
@@ -49,7 +49,7 @@ def test_loss_refuses_at_once_with_its_reason() -> None:
 
 
 def test_loss_wakes_those_who_wait() -> None:
-    changed, availability = made()
+    changed, availability = made(patience=deadline.LONGEST)
     refused: list[str] = []
 
     def ask() -> None:
@@ -57,7 +57,7 @@ def test_loss_wakes_those_who_wait() -> None:
             asked(changed, availability)
         refused.append(str(caught.value))
 
-    asker = threading.Thread(target=ask)
+    asker = threading.Thread(target=ask, daemon=True)  # or pytest would wait for it
     asker.start()
     with changed:
         availability.lose("no such socket")

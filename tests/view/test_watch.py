@@ -4,16 +4,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shim import labels
+from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSummary, Event
 from shim.errors import NotFound, Unavailable
-from shim.view import translate
+from shim.view import image_index, translate, watch
 from shim.view.availability import NOT_BUILT
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
@@ -351,17 +352,18 @@ def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:
         def list_containers(self) -> list[ContainerSummary]:
             self.lists += 1
             if self.lists > 1:
-                self.heard.wait(SECONDS)
+                self.heard.wait()
             return super().list_containers()
 
     engine = Deaf()
     with watching(engine, pace=Pace(compare=0.01)) as view:
-        wait_until(lambda: engine.lists == 2)
-        assert not is_out_of_reach(view)
-        engine.disconnect()
-        wait_until(lambda: is_out_of_reach(view))
-        assert not engine.heard.is_set()
-        engine.heard.set()
+        try:
+            wait_until(lambda: engine.lists == 2)
+            assert not is_out_of_reach(view)
+            engine.disconnect()
+            wait_until(lambda: is_out_of_reach(view))
+        finally:
+            engine.heard.set()
 
 
 def test_reader_of_a_lost_stream_is_gone_before_the_next_is_opened() -> None:
@@ -434,10 +436,14 @@ def test_fault_in_the_reader_is_repaired_by_a_rebuild() -> None:
 
 
 @pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
-def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str) -> None:
+def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each look is bound, and would end by itself.
+    monkeypatch.setattr(watch, "LIST_SECONDS", deadline.LONGEST)
+    monkeypatch.setattr(image_index, "INSPECT_SECONDS", deadline.LONGEST)
+    pace = replace(EAGER, inspect=deadline.LONGEST, first_inspect=deadline.LONGEST)
     create_sandbox(engine)
     before = set(threading.enumerate())
-    with engine.held(method) as gate, watching(engine) as view:
+    with engine.held(method) as gate, watching(engine, pace=pace) as view:
         gate.wait_entered()
     assert set(threading.enumerate()) <= before
     with pytest.raises(Unavailable):

@@ -4,6 +4,9 @@
 Source: "SPDY Protocol - Draft 3.1" of the Chromium project; numbers such as 2.6.8 in this package are its sections.
 HTTP over SPDY (its chapter 3) is not spoken here: headers of streams are what the application makes of them.
 
+The server only ever is `Role.SERVER`. The client's half, `Role.CLIENT` with `open_stream`, is the peer that the tests
+play: both roles are tested against each other.
+
 The API::
 
     Connection(role: Role, limits: Limits | None = None)        Role.SERVER or Role.CLIENT

@@ -20,7 +20,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shim import references
-from shim.config.model import Config
+from shim.cidr import parse_pod_cidr
+from shim.config.model import Config, LogLevel
 from shim.errors import InvalidArgument
 
 ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
@@ -114,12 +115,19 @@ def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
 def _choice(choices: tuple[str, ...]) -> _Kind:
     def parse(raw: object) -> str:
         text = str(raw).lower() if isinstance(raw, bool) else _text(raw)
-        text = _LEVEL_ALIASES.get(text, text) if "warning" in choices else text
         if text not in choices:
             raise ValueError(raw)
         return text
 
     return _Kind(parse, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+
+
+def _log_level(raw: object) -> object:
+    return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(raw, raw) if isinstance(raw, str) else raw)
+
+
+def _switch(raw: object) -> bool:
+    return _SWITCHES.parse(raw) == "true"
 
 
 def _text(raw: object) -> str:
@@ -154,7 +162,10 @@ def _listening_endpoint(raw: object) -> str:
 def _networks(raw: object) -> str:
     if raw == "":
         return ""
-    return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
+    try:
+        return ",".join(parse_pod_cidr(_text(raw)))
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from error
 
 
 def _bind_address(raw: object) -> str:
@@ -225,6 +236,8 @@ def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
 
+_SWITCHES = _choice(("true", "false"))
+_LOG_LEVELS = _choice(get_args(LogLevel))
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
@@ -256,11 +269,13 @@ _BY_NAME = {
     ),
     "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
     "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
+    "log_level": _Kind(_log_level, _LOG_LEVELS.accepted),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
 }
 
 _BY_TYPE: dict[object, _Kind] = {
     str: _Kind(_text, "a text that is not empty"),
+    bool: _Kind(_switch, _SWITCHES.accepted),
     float: _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s"),
     Path: _Kind(_path, "an absolute path"),
     tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.errors import InvalidArgument
+from shim.errors import InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""
@@ -93,7 +93,7 @@ def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgument(f"file {path}: cannot be read: {error.strerror}") from error
+        raise InvalidArgument(f"file {path}: cannot be read: {reason_of(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
     except ValueError as error:

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
+from shim.cni.capabilities import INTERFACE
 from shim.samples import LayerUsage
 from shim.stats.network import Interface
 
 LARGEST = (1 << 64) - 1
 """What a field can hold."""
-DEFAULT_INTERFACE = "eth0"
-"""The interface that CNI makes for a pod; see `shim.sandbox.network`."""
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
@@ -78,7 +77,7 @@ def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
 def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage:
     """All interfaces; the default one is that of CNI, else the first."""
     all_of_them = [_interface_usage(interface) for interface in interfaces]
-    default = next((usage for usage in all_of_them if usage.name == DEFAULT_INTERFACE), None)
+    default = next((usage for usage in all_of_them if usage.name == INTERFACE), None)
     return pb.NetworkUsage(
         timestamp=at,
         default_interface=default or next(iter(all_of_them), None),

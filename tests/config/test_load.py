@@ -99,7 +99,7 @@ def test_a_file_that_is_no_text_is_named(file: Path) -> None:
 
 
 def test_a_named_file_must_exist(file: Path) -> None:
-    with pytest.raises(InvalidArgument, match=f"file {file}: cannot be read: No such file"):
+    with pytest.raises(InvalidArgument, match=f"file {file}: cannot be read: no such file"):
         loaded(file=file)
 
 

@@ -170,6 +170,14 @@ def _bind_address(raw: object) -> str:
     return f"[{ip}]:{number}" if ip.version == 6 else f"{ip}:{number}"
 
 
+def _own_directory(raw: object) -> Path:
+    """A directory that becomes private: never the root of the machine, nor one that a link could make another of."""
+    path = _path(raw)
+    if ".." in path.parts or len(path.parts) == 1:
+        raise ValueError(raw)
+    return path
+
+
 def _optional_path(raw: object) -> str:
     return "" if raw == "" else str(_path(raw))
 
@@ -234,6 +242,7 @@ _BY_NAME = {
     "docker_endpoint": _Kind(
         _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
     ),
+    "root_directory": _Kind(_own_directory, "an absolute path of a directory of its own, without `..`; not /"),
     "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
     **dict.fromkeys(
         ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),

@@ -91,6 +91,11 @@ def test_docker_is_reached_by_a_unix_socket_alone() -> None:
     assert refused("docker_endpoint", "fd://")
 
 
+@pytest.mark.parametrize("raw", ["/", "//", "/.", "/var/lib/../..", "/a/..", "state", ""])
+def test_what_can_be_no_directory_of_its_own(raw: str) -> None:
+    assert refused("root_directory", raw)
+
+
 @pytest.mark.parametrize("raw", ["/opt/cni/bin,/usr/lib/cni", ["/opt/cni/bin", "/usr/lib/cni"]])
 def test_a_list_of_directories(raw: object) -> None:
     assert parsed("cni_bin_dir", raw) == (Path("/opt/cni/bin"), Path("/usr/lib/cni"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""
@@ -41,6 +41,7 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
     `flags` maps field names to the text of their flags. `file` must exist; without one, DEFAULT_FILE is read if it is
     there. Environment variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones
     for a Service of our name. InvalidArgument names the flag, variable or file, the field, and the accepted form.
+    FailedPrecondition for a file that is not there or cannot be read: it may come a moment later.
     """
     given = {
         **_from_file(file),
@@ -93,7 +94,7 @@ def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgument(f"file {path}: cannot be read: {error.strerror}") from error
+        raise FailedPrecondition(f"file {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
     except ValueError as error:

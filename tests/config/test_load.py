@@ -6,7 +6,7 @@ import pytest
 from shim.config import load as module
 from shim.config.load import DEFAULT, Loaded, load
 from shim.config.model import Config
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_text_is_named(file: Path) -> None:
 
 
 def test_a_named_file_must_exist(file: Path) -> None:
-    with pytest.raises(InvalidArgument, match=f"file {file}: cannot be read: No such file"):
+    with pytest.raises(FailedPrecondition, match=f"file {file}: cannot be read: No such file"):
         loaded(file=file)
 
 

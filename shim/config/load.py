@@ -80,20 +80,20 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _from_file(file: Path | None) -> dict[str, _Given]:
-    if file is None and not DEFAULT_FILE.exists():
-        return {}
-    path = file if file is not None else DEFAULT_FILE
-    table = _read(path)
+    path = DEFAULT_FILE if file is None else file
+    table = _read(path, may_be_missing=file is None)
     for name in table:
         if name not in fields():
             raise InvalidArgument(f"file {path}: there is no setting {name!r}{_hint(name)}")
     return {name: _Given(f"file {path}", raw) for name, raw in table.items()}
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path, *, may_be_missing: bool) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            return {}
         raise FailedPrecondition(f"file {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shim import references
-from shim.config.model import Config
+from shim.config.model import Config, LogLevel
 from shim.errors import InvalidArgument
 
 ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
@@ -32,7 +32,7 @@ _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
 """What keys of annotations are made of, and `*`."""
 
-# cri-dockerd knows more levels than there is use for; its flags are to be taken as they are.
+# cri-dockerd knows more levels than there is use for, in any case; its flags are to be taken as they are.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
 
 
@@ -114,12 +114,22 @@ def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
 def _choice(choices: tuple[str, ...]) -> _Kind:
     def parse(raw: object) -> str:
         text = str(raw).lower() if isinstance(raw, bool) else _text(raw)
-        text = _LEVEL_ALIASES.get(text, text) if "warning" in choices else text
         if text not in choices:
             raise ValueError(raw)
         return text
 
     return _Kind(parse, " or ".join([", ".join(choices[:-1]), choices[-1]]))
+
+
+def _log_level(raw: object) -> object:
+    """A level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
+    text = "" if raw == "" else _text(raw).lower()
+    return _LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
+
+
+def _request_timeout(raw: object) -> float:
+    """Seconds; 0, cri-dockerd's default, is ours."""
+    return seconds_from(raw) or Config().runtime_request_timeout
 
 
 def _text(raw: object) -> str:
@@ -145,6 +155,11 @@ def _paths(raw: object) -> tuple[Path, ...]:
 def _unix_socket(raw: object) -> str:
     text = _text(raw)
     return "unix://" + str(_path(text.removeprefix("unix://")))
+
+
+def _docker_endpoint(raw: object) -> str:
+    """Empty, as with cri-dockerd, is the default."""
+    return _unix_socket(Config().docker_endpoint if raw == "" else raw)
 
 
 def _listening_endpoint(raw: object) -> str:
@@ -233,6 +248,8 @@ def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
 
+_LEVELS = _choice(get_args(LogLevel))
+_SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
@@ -240,7 +257,7 @@ _BY_NAME = {
         _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not served"
     ),
     "docker_endpoint": _Kind(
-        _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
+        _docker_endpoint, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
     ),
     "root_directory": _Kind(_own_directory, "an absolute path of a directory of its own, without `..`; not /"),
     "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
@@ -258,6 +275,8 @@ _BY_NAME = {
         ("pod_annotations", "container_annotations"),
         _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
+    "log_level": _Kind(_log_level, _LEVELS.accepted),
+    "runtime_request_timeout": _Kind(_request_timeout, _SECONDS.accepted),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "metrics_bind_addr": _Kind(
@@ -270,7 +289,7 @@ _BY_NAME = {
 
 _BY_TYPE: dict[object, _Kind] = {
     str: _Kind(_text, "a text that is not empty"),
-    float: _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s"),
+    float: _SECONDS,
     Path: _Kind(_path, "an absolute path"),
     tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),
 }

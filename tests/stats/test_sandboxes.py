@@ -136,7 +136,11 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     shutil.rmtree(tmp_path / "v1")
 
     assert [stats.attributes.id for stats in listed(rt)] == [stays.sandbox]
-    assert pod_sandbox_stats(rt, sandbox_id=goes.sandbox).linux.memory.usage_bytes.value == 0
+    gone = pod_sandbox_stats(rt, sandbox_id=goes.sandbox)
+    assert gone.attributes.metadata.name == "goes"
+    assert not gone.linux.HasField("memory")
+    assert not gone.linux.HasField("cpu")
+    assert not gone.linux.process.HasField("process_count")
 
 
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:

@@ -59,7 +59,7 @@ _RECOVER_RETRY = 1.0
 _STREAMS_GRACE = 20.0
 """Seconds for the processes of streaming sessions to be ended, when the server stops."""
 
-_DESCRIPTORS = 65536
+DESCRIPTORS = 65536
 """Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
 some programs close every number below it one by one."""
 
@@ -108,7 +108,7 @@ def serve(config: Config) -> bool:
 
 def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -1,6 +1,7 @@
 """CNI configurations for the tests, and what plugins make of the node."""
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,3 +38,8 @@ def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
 def nat_rules() -> str:
     """All NAT rules of the node."""
     return subprocess.run(["iptables", "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
+
+
+def names_port(rules: str, port: int) -> bool:
+    """Whether rules tell of this port: as a whole word, since names of chains are hexadecimal digits."""
+    return re.search(rf"\b{port}\b", rules) is not None

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from shim.errors import InvalidArgument, ResourceExhausted, ShimError
+from shim.errors import InvalidArgument, ResourceExhausted, ShimError, reason_of
 
 MAX_PATH_BYTES = 4095
 """What the kernel takes (`PATH_MAX`, which counts the NUL at the end)."""
@@ -46,7 +46,7 @@ def failing_as(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         kind = ResourceExhausted if error.errno in _EXHAUSTED else ShimError
-        raise kind(f"{what}: {(error.strerror or str(error)).lower()}") from error
+        raise kind(f"{what}: {reason_of(error)}") from error
 
 
 def ensure_private_directory(path: Path) -> None:

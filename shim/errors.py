@@ -44,3 +44,8 @@ class ResourceExhausted(ShimError):
 
 class Unsupported(ShimError):
     """This shim, Engine or kernel cannot do what was asked; the message names it."""
+
+
+def reason_of(error: OSError) -> str:
+    """Say why the system refused, in lower case and without the file, which the message has elsewhere."""
+    return (error.strerror or str(error)).lower()

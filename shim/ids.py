@@ -24,5 +24,5 @@ def only_id(wanted: str, ids: Iterable[str], *, field: str) -> str | None:
     if wanted in fitting:
         return wanted
     if len(fitting) > 1:
-        raise InvalidArgument(f"{field}: {wanted!r} is the beginning of {len(fitting)} ids")
+        raise InvalidArgument(f"{field} {wanted!r} fits {len(fitting)} ids")
     return next(iter(fitting), None)

@@ -20,7 +20,7 @@ import msgspec
 from google.protobuf import json_format
 
 from shim.api.v1 import api_pb2 as pb
-from shim.names import PREFIX
+from shim.names import POD, PREFIX
 
 CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
@@ -75,7 +75,7 @@ def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict
         CONFIG: _json(config),
         RUNTIME_HANDLER: runtime_handler,
         TYPE: TYPE_SANDBOX,
-        CONTAINER_NAME: "POD",
+        CONTAINER_NAME: POD,
     }
 
 

@@ -29,13 +29,13 @@ class _Watched:
             if self.look():
                 return True
         except ShimError as error:
-            log.debug("cannot look", at=self.what, error=str(error))
+            log.debug("cannot check on", what=self.what, error=error)
         except Exception:
-            log.exception("looking failed", at=self.what)
+            log.exception("checking failed", what=self.what)
             return True
         if time.monotonic() < self.until:
             return False
-        log.warning("not looked at any longer", what=self.what)
+        log.warning("gave up waiting for", what=self.what)
         return True
 
 
@@ -71,7 +71,7 @@ class Lookout:
                 threading.Thread(target=self._run, name="lookout", daemon=True).start()
                 self._running = True
             except RuntimeError as error:
-                log.warning("not looked at for want of a thread", what=what, error=str(error))
+                log.warning("no thread to watch it with now", what=what, error=error)
 
     def stop(self) -> None:
         """Look at nothing any more, but for a look under way."""

@@ -11,7 +11,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.errors import InvalidArgument
 
 PREFIX = "k8s_"
-SANDBOX_PREFIX = PREFIX + "POD_"
+POD = "POD"
+"""What stands for the container's name where the pod as a whole is meant, as Docker-backed nodes have always had it."""
+SANDBOX_PREFIX = f"{PREFIX}{POD}_"
 LOOK_PREFIX = "pydockershim-look-"
 """Of containers that exist for the moment in which an image's files are read (`shim.image.rootfs`)."""
 

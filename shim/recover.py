@@ -29,7 +29,7 @@ def recover_checkpoints(rt: Runtime) -> None:
         try:
             rt.checkpoints.put(checkpoint)
         except ShimError as error:
-            log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=str(error))
+            log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=error)
         else:
             log.info("rebuilt the checkpoint of a pod sandbox from the CNI cache", sandbox=record.id)
 
@@ -43,7 +43,7 @@ def restore_limits(rt: Runtime) -> None:
             with rt.locks.hold(("limits", record.id)):
                 ensure_limits(rt, record)
         except ShimError as error:
-            log.error("cannot set the limits of a running container", container=record.id, error=str(error))
+            log.error("cannot set the limits of a running container", container=record.id, error=error)
 
 
 def end_orphaned_plugins(rt: Runtime) -> None:
@@ -73,7 +73,7 @@ def remove_orphaned_files(rt: Runtime) -> None:
         except FileNotFoundError:
             continue  # a Remove was faster
         except OSError as error:
-            log.error("cannot remove the resolv.conf of a pod that never was", file=str(path), error=str(error))
+            log.error("cannot remove the resolv.conf of a pod that never was", file=str(path), error=error)
 
 
 def remove_leftover_containers(rt: Runtime) -> None:

@@ -15,12 +15,15 @@ from shim.errors import InvalidArgument
 from shim.ids import ImageId
 
 DEFAULT_DOMAIN = "docker.io"
+HUB_HOST = "index.docker.io"
+"""Docker Hub's older name; images call it `docker.io`, files of credentials still this."""
+HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
+"""What Docker calls it where credentials are kept."""
 DEFAULT_TAG = "latest"
 MAX_NAME = 255
 """Longest `domain/path` the grammar allows."""
 
 _OFFICIAL = "library/"
-_LEGACY_DOMAIN = "index.docker.io"
 
 _LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _DOMAIN = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?")
@@ -77,7 +80,7 @@ def parse(text: str) -> Reference:
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise InvalidArgument(f"image reference {text!r} has a malformed digest {digest!r}")
-    name, tag = _split_tag(rest)
+    name, tag = split_tag(rest)
     if tag is not None and not _TAG.fullmatch(tag):
         raise InvalidArgument(f"image reference {text!r} has a malformed tag {tag!r}")
     domain, path = _split_domain(name)
@@ -113,7 +116,7 @@ def image_id_prefix(text: str) -> str | None:
     return f"sha256:{match[1]}" if match else None
 
 
-def _split_tag(rest: str) -> tuple[str, str | None]:
+def split_tag(rest: str) -> tuple[str, str | None]:
     """Cut the tag off: what follows the last colon, unless a slash follows it (then it is a port)."""
     name, colon, tag = rest.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (rest, None)
@@ -126,7 +129,7 @@ def _split_domain(name: str) -> tuple[str, str]:
     domain = first if is_domain else DEFAULT_DOMAIN
     if not is_domain:
         path = name
-    if domain == _LEGACY_DOMAIN:
+    if domain == HUB_HOST:
         domain = DEFAULT_DOMAIN
     if domain == DEFAULT_DOMAIN and "/" not in path:
         path = _OFFICIAL + path

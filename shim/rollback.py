@@ -53,7 +53,7 @@ class Rollback:
         try:
             action()
         except Exception as failure:  # noqa: BLE001 - the first error is the one to report; this one is noted on it
-            log.warning("undo failed", of=self._what, undo=words, error=str(failure))
+            log.warning("undo failed", of=self._what, undo=words, error=failure)
             if error is not None:
                 error.add_note(f"undo of {words} failed: {failure}")
             return False

@@ -13,12 +13,11 @@ from typing import Generic, TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group, Mounts, this_machines_mounts
+from shim.times import SECOND
 
 M = TypeVar("M")
 V = TypeVar("V")
 
-SECOND = 1_000_000_000
-"""Nanoseconds."""
 INTERVAL = 9.0
 """Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
 ten seconds after which the kubelet asks again."""

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shim import meter
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
 from shim.meter import Done, Kind
 from shim.view.node import NodeView
@@ -192,7 +192,7 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     try:
         server = _Server((host.strip("[]"), int(port)), registry=registry, view=view)
     except OSError as error:
-        raise FailedPrecondition(f"serve metrics at {address}: {error.strerror}") from error
+        raise FailedPrecondition(f"serve metrics at {address}: {reason_of(error)}") from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     log.info("serving metrics", address=address)

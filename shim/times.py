@@ -3,6 +3,9 @@
 import calendar
 import re
 
+SECOND = 1_000_000_000
+"""Nanoseconds."""
+
 NEVER = 0
 """What the CRI writes for a time that has not come."""
 
@@ -28,4 +31,4 @@ def ns_from_rfc3339(text: str) -> int:
     if sign:
         offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
         seconds += offset if sign == "-" else -offset
-    return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0")[:9])
+    return seconds * SECOND + int((fraction or "").ljust(9, "0")[:9])

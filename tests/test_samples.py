@@ -1,6 +1,7 @@
 import pytest
 
-from shim.samples import INTERVAL, SECOND, CpuHistory, LayerUsage, Point, Samples, Shelf
+from shim.samples import INTERVAL, CpuHistory, LayerUsage, Point, Samples, Shelf
+from shim.times import SECOND
 from tests.clock import Clock
 
 BORN = 1000 * SECOND

@@ -234,9 +234,9 @@ def test_urls_are_given_for_what_runs(rt: Runtime, container: ContainerId) -> No
 def test_no_urls_are_given_for_what_does_not_run(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     idle = created(rt, sandbox)
-    with pytest.raises(FailedPrecondition, match="does not run"):
+    with pytest.raises(FailedPrecondition, match="is not running"):
         exec_url(rt, request=pb.ExecRequest(container_id=idle, cmd=["x"], stdout=True))
-    with pytest.raises(FailedPrecondition, match="does not run"):
+    with pytest.raises(FailedPrecondition, match="is not running"):
         attach_url(rt, request=pb.AttachRequest(container_id=idle, stdout=True))
     stop_pod_sandbox(rt, sandbox_id=sandbox)
     with pytest.raises(FailedPrecondition, match="not ready"):

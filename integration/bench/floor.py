@@ -160,7 +160,7 @@ class Floor:
         conflist = self._bed.conflist
         config = {**plugin, "name": conflist["name"], "cniVersion": conflist["cniVersion"]}
         declared = config.pop("capabilities", {})
-        given = capability_args(pod.config, pod_cidr="")
+        given = capability_args(pod.config, pod_ranges=())
         config["runtimeConfig"] = {key: value for key, value in given.items() if declared.get(key)}
         if previous:
             config["prevResult"] = previous

@@ -9,9 +9,10 @@ import pytest
 
 from integration.cni.conftest import HOST_ADDRESSES, Place
 from integration.conftest import NodeDirs
+from integration.networks import names_port
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.cache import cached_attachments
-from shim.cni.capabilities import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, capability_args, cni_args
+from shim.cni.capabilities import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig, choose, parse_network, read_directory
 from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError
@@ -42,8 +43,9 @@ class Pods:
             conflist=network.conflist,
             container_id="c0ffee",
             netns=str(pod.path),
+            ifname=INTERFACE,
             args=cni_args(config.metadata, sandbox_id="c0ffee"),
-            capabilities=capability_args(config, pod_cidr=""),
+            capabilities=capability_args(config, pod_ranges=()),
         )
 
     def add(self, attachment: Attachment) -> Attachment:
@@ -172,7 +174,7 @@ def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods
     pods.delete(gone)
 
     assert pods.reservations() == set()
-    assert "8080" not in pods.rules()
+    assert not names_port(pods.rules(), 8080)
     # Not the masquerading rule: this bridge plugin finds the address to take out in the namespace only.
 
 
@@ -206,7 +208,7 @@ def test_pod_ranges_of_the_cluster_give_an_address_of_each_family(pods: Pods, po
     bridge = attachment.conflist["plugins"][0]
     del bridge["ipam"]["ranges"]
     bridge["capabilities"] = {"ipRanges": True}
-    attachment.capabilities.update(capability_args(CONFIG, pod_cidr="10.99.1.0/24,fd00:99:1::/64"))
+    attachment.capabilities.update(capability_args(CONFIG, pod_ranges=("10.99.1.0/24", "fd00:99:1::/64")))
 
     added = pods.add(attachment)
 

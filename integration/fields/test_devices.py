@@ -114,8 +114,8 @@ def test_a_privileged_container_gets_renamed_devices_too(kubelet: Kubelet, place
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("missing", "No such file or directory"),
-        ("loop", "Too many levels of symbolic links"),
+        ("missing", "no such file or directory"),
+        ("loop", "too many levels of symbolic links"),
         ("file", "is neither a device nor a directory of devices"),
         ("fifo", "is neither a device nor a directory of devices"),
         ("socket", "is neither a device nor a directory of devices"),
@@ -208,7 +208,7 @@ def test_an_engine_without_cdi_is_named(kubelet: Kubelet, pod: Pod, served: Serv
     code, message = refusal(lambda: kubelet.created(pod, **cdi(f"{KIND}=one")))
 
     assert code == Code.UNIMPLEMENTED
-    assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44), this one speaks 1.41"
+    assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"
 
 
 @pytest.mark.parametrize(

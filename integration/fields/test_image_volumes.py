@@ -78,7 +78,7 @@ def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, se
 
     assert code == Code.UNIMPLEMENTED
     assert message == (
-        "ImageVolumeMountFailed: config.mounts[0].image: needs Docker Engine 28.0 (API 1.48), this one speaks 1.41"
+        "ImageVolumeMountFailed: config.mounts[0].image: needs Docker Engine 28.0 (API 1.48); this one speaks 1.41"
     )
 
 

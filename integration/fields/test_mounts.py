@@ -111,10 +111,10 @@ def traps(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("file/below", "Not a directory"),
-        ("loop", "Too many levels of symbolic links"),
+        ("file/below", "not a directory"),
+        ("loop", "too many levels of symbolic links"),
         ("dangling", "where nothing is"),
-        ("n" * 256, "File name too long"),
+        ("n" * 256, "file name too long"),
     ],
     ids=["below a file", "loop", "dangling", "too long"],
 )

@@ -102,7 +102,7 @@ def _huge(path: Path) -> None:
 BAD_RULE = {"names": ["mkdir"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 0, "value": 0, "op": "=="}]}
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda _: None, "No such file"),
+    "missing": (lambda _: None, "no such file"),
     "empty": (lambda path: path.touch(), "not valid"),
     "broken": (lambda path: path.write_text("{"), "not valid"),
     "deep": (lambda path: path.write_text("[" * 500_000), "not valid"),
@@ -130,7 +130,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "directory": (lambda path: path.mkdir(), "not a regular file"),
     "endless device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
     "1 GiB": (_huge, "more than 1048576 bytes"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "no such file"),
     "link to itself": (lambda path: path.symlink_to(path.name), "symbolic link"),
 }
 
@@ -299,7 +299,7 @@ def test_a_capability_that_the_engine_does_not_know_names_the_one_that_does(
     if served.engine.name == "20.10":
         code, message = refused(kubelet, pod, capabilities=wanted)
         assert code == grpc.StatusCode.UNIMPLEMENTED
-        assert message.endswith("BPF: needs Docker Engine 23.0 (API 1.42), this one speaks 1.41")
+        assert message.endswith("BPF: needs Docker Engine 23.0 (API 1.42); this one speaks 1.41")
     else:
         assert capabilities(served, kubelet.started(pod, **secured(capabilities=wanted))) >> 39 & 1
 

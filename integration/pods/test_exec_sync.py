@@ -143,7 +143,7 @@ def test_a_container_that_does_not_run_refuses(kubelet: Kubelet, pod: Pod) -> No
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.cri.exec(created, "true")
 
-    assert failure(refusal) == (grpc.StatusCode.FAILED_PRECONDITION, f"container {created} does not run")
+    assert failure(refusal) == (grpc.StatusCode.FAILED_PRECONDITION, f"container {created} is not running")
 
 
 def test_an_unknown_container_is_not_found(kubelet: Kubelet) -> None:

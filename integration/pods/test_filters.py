@@ -165,7 +165,7 @@ def test_an_ambiguous_beginning_is_an_error(served: Served, many: list[str], ver
 
     code, message = failure(refusal)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert f"prefix {prefix}" in message
+    assert f"'{prefix}' fits" in message
     assert {container.id for container in served.cri.containers()} >= set(many)
 
 

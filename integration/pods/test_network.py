@@ -13,7 +13,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK, NAMESPACE
-from integration.networks import BRIDGE, bridge, conflist, nat_rules
+from integration.networks import BRIDGE, bridge, conflist, names_port, nat_rules
 from integration.node.box import NODE_ADDRESSES, OUTSIDE, Node
 from integration.node.engine import remove_link
 from integration.pods.kubelet import Kubelet, Pod
@@ -147,7 +147,7 @@ def test_a_host_port_is_open_while_the_pod_runs(kubelet: Kubelet, node: Node) ->
     assert fetch_from_outside(node, NODE_ADDRESS, 18080) == PAGE
     assert "--dport 18080" in nat_rules()
     kubelet.cri.stop(pod.id)
-    assert "18080" not in nat_rules()
+    assert not names_port(nat_rules(), 18080)
 
 
 def test_a_host_port_of_one_address_is_open_there_only(kubelet: Kubelet) -> None:
@@ -157,7 +157,7 @@ def test_a_host_port_of_one_address_is_open_there_only(kubelet: Kubelet) -> None
 
     assert fetch(NODE_ADDRESS, 18081) == PAGE
     assert fetch("127.0.0.1", 18081) == ""
-    assert "9090" not in nat_rules()
+    assert not names_port(nat_rules(), 9090)
 
 
 def test_a_host_network_pod_maps_nothing(kubelet: Kubelet) -> None:
@@ -276,7 +276,7 @@ def test_del_runs_with_the_configuration_of_the_add(kubelet: Kubelet, served: Se
         kubelet.cri.stop(pod.id)
 
     assert reservations(served, "short-lived") == {}
-    assert "18084" not in nat_rules()
+    assert not names_port(nat_rules(), 18084)
 
 
 def test_the_result_is_in_the_cache_that_other_tools_read(kubelet: Kubelet, served: Served) -> None:

@@ -102,6 +102,6 @@ def test_a_container_that_does_not_run_cannot_be_attached(served: Served, images
     pod = kubelet.pod()
     container = served.cri.create(pod.id, container_config("idle", image=images.busybox), pod=pod.config)
 
-    with pytest.raises(Exception, match="does not run"):
+    with pytest.raises(Exception, match="is not running"):
         served.cri.runtime.Attach(pb.AttachRequest(container_id=container, stdout=True))
     served.cri.remove_container(container)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import grpc
 import msgspec
@@ -17,6 +17,9 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 ROUNDS = 10
+
+Step = tuple[str, pb.ContainerEventType]
+"""Of which container, and what."""
 
 
 @contextmanager
@@ -80,8 +83,9 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
     for number in range(ROUNDS):
         earlier.append(known(kubelet))
         told = gone_and_back(served, crash=number % 2 == 1)
-        ended = {earlier[-1].pod.id, earlier[-1].container}
-        assert dict(next_of(told, 2)) == dict.fromkeys(ended, pb.CONTAINER_STOPPED_EVENT)
+        assert dict(islice(told, 2)) == dict.fromkeys(
+            [earlier[-1].pod.id, earlier[-1].container], pb.CONTAINER_STOPPED_EVENT
+        )
         for each in earlier:
             status = served.cri.container_status(each.container)
             assert (status.state, status.started_at) == (pb.CONTAINER_EXITED, each.status.started_at)
@@ -89,17 +93,17 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
             assert served.cri.sandbox_status(each.pod.id).state == pb.SANDBOX_NOTREADY
 
 
-def gone_and_back(served: Served, *, crash: bool) -> Iterable[pb.ContainerEventResponse]:
+def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
     """Stop the engine, or end it like a crash, look, and start it again; the first answer then is complete.
 
-    Gives the events of a client that came while the engine was away.
+    Gives the steps that a client is told that subscribes again as soon as its events have ended.
     """
     events = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
     pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
     (served.engine.kill if crash else served.engine.stop)()
 
     wait_until(lambda: code_of_list(served) is grpc.StatusCode.UNAVAILABLE)
-    assert end_of(events) is grpc.StatusCode.UNAVAILABLE
+    before = steps_before_loss(events)
     condition = served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0]
     assert (condition.type, condition.status, condition.reason) == ("RuntimeReady", False, "DockerDaemonNotReady")
     assert "docker" in condition.message
@@ -108,25 +112,24 @@ def gone_and_back(served: Served, *, crash: bool) -> Iterable[pb.ContainerEventR
             read()
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    told = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
+    after = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
     served.engine.start()
     assert wait_until(lambda: ids_if_answered(served)) == (pods, containers)
     assert served.cri.runtime.Status(pb.StatusRequest()).status.conditions[0].status
-    return told
+    return chain(before, map(step_of, after))
 
 
-def next_of(events: Iterable[pb.ContainerEventResponse], number: int) -> Iterator[tuple[str, pb.ContainerEventType]]:
-    """The next steps of a stream: of which container, and what."""
-    for event in islice(events, number):
-        yield event.container_id, event.container_event_type
-
-
-def end_of(events: Iterable[pb.ContainerEventResponse]) -> grpc.StatusCode:
-    """How a stream of events ends, whatever it brings before."""
+def steps_before_loss(events: Iterable[pb.ContainerEventResponse]) -> list[Step]:
+    """What a stream of events tells before it ends because Docker is lost."""
+    steps: list[Step] = []
     with pytest.raises(grpc.RpcError) as raised:
-        for _ in events:
-            pass
-    return raised.value.code()
+        steps.extend(map(step_of, events))
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    return steps
+
+
+def step_of(event: pb.ContainerEventResponse) -> Step:
+    return event.container_id, event.container_event_type
 
 
 def code_of_list(served: Served) -> grpc.StatusCode:

@@ -37,9 +37,9 @@ def check_unified(unified: Mapping[str, str], *, field: str) -> None:
         raise InvalidArgument(f"{field} has {len(unified)} keys, at most {MAX_KEYS} are allowed")
     for key, value in unified.items():
         if not _KEY.match(key):
-            raise InvalidArgument(f"{field}: {key[:MAX_KEYS]!r} is no cgroup file")
+            raise InvalidArgument(f"{field}: {key[:MAX_KEYS]!r} is not a cgroup file")
         if not _is_limit(key):
-            raise InvalidArgument(f"{field}: {key!r} is no limit of a container")
+            raise InvalidArgument(f"{field}: {key!r} is not a limit of a container")
         if "\0" in value or len(value.encode()) > MAX_VALUE:
             raise InvalidArgument(f"{field}[{key!r}] holds a NUL or more than {MAX_VALUE} bytes")
     _check_pids(unified.get("pids.max", "max"), field=f"{field}['pids.max']")
@@ -77,7 +77,7 @@ def huge_page_limits(limits: Iterable[pb.HugepageLimit], *, field: str) -> dict[
     for index, one in enumerate(limits):
         size = page_size_name(one.page_size)
         if not size:
-            raise InvalidArgument(f"{field}[{index}].page_size {one.page_size[:40]!r} is no size such as 2MB or 1GB")
+            raise InvalidArgument(f"{field}[{index}].page_size {one.page_size[:40]!r} is not a size such as 2MB or 1GB")
         if size in found:
             raise InvalidArgument(f"{field}[{index}].page_size {one.page_size!r} is limited twice")
         found[size] = one.limit

@@ -8,7 +8,7 @@ from typing import Protocol
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
-from shim.errors import NotFound
+from shim.errors import NotFound, reason_of
 
 UNIFIED = ""
 """Key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""
@@ -170,7 +170,7 @@ def groups_of_process(pid: int) -> dict[str, str]:
         # A process that may make groups names them as it likes, also with bytes that are no text.
         return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
     except OSError as error:
-        raise NotFound(f"read the control groups of process {pid}: {error.strerror}") from error
+        raise NotFound(f"read the control groups of process {pid}: {reason_of(error)}") from error
 
 
 def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:

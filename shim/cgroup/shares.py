@@ -5,15 +5,18 @@ OCI runtimes are told shares and turn them into a weight, which is coarser: many
 
 import math
 
-_LEAST_SHARES, _MOST_SHARES = 2, 262144
+LEAST_SHARES, MOST_SHARES = 2, 262_144
+DEFAULT_SHARES, DEFAULT_PERIOD = 1024, 100_000
+"""What the kernel begins a group with; the period in microseconds."""
+
 _LEAST_WEIGHT, _MOST_WEIGHT = 1, 10000
-_SHARES, _WEIGHTS = _MOST_SHARES - _LEAST_SHARES, _MOST_WEIGHT - _LEAST_WEIGHT
+_SHARES, _WEIGHTS = MOST_SHARES - LEAST_SHARES, _MOST_WEIGHT - _LEAST_WEIGHT
 _ROUNDING = 1e-9
 
 
 def shares_from_weight(weight: int) -> int:
     """Give the least shares that become this weight along the straight line, which most runtimes follow."""
-    return _LEAST_SHARES - (_LEAST_WEIGHT - weight) * _SHARES // _WEIGHTS
+    return LEAST_SHARES - (_LEAST_WEIGHT - weight) * _SHARES // _WEIGHTS
 
 
 def may_become(shares: int, *, weight: int) -> bool:
@@ -22,8 +25,8 @@ def may_become(shares: int, *, weight: int) -> bool:
     Along the straight line, or, since runc 1.3.2, along a curve that gives the default of one the default of the
     other.
     """
-    bounded = min(max(shares, _LEAST_SHARES), _MOST_SHARES)
-    straight = _LEAST_WEIGHT + (bounded - _LEAST_SHARES) * _WEIGHTS // _SHARES
+    bounded = min(max(shares, LEAST_SHARES), MOST_SHARES)
+    straight = _LEAST_WEIGHT + (bounded - LEAST_SHARES) * _WEIGHTS // _SHARES
     power = math.log2(bounded)
     curved = math.ceil(10 ** ((power * power + 125 * power) / 612 - 7 / 34) - _ROUNDING)
     return weight in {straight, curved}

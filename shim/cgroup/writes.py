@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shim.cgroup.files import read
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 _REFUSED_VALUE = frozenset({errno.EINVAL, errno.ERANGE, errno.E2BIG})
 
@@ -19,14 +19,14 @@ class Write:
     text: str
     field: str
     """Of the request that asked for it."""
-    if_there: bool = False
+    optional: bool = False
     """Whether a kernel without this file does as well."""
 
 
 def check_there(writes: Iterable[Write]) -> None:
     """Check that every file that is needed is there and may be written. FailedPrecondition names the first other."""
     for write in writes:
-        if not write.if_there and not os.access(write.path, os.W_OK):
+        if not write.optional and not os.access(write.path, os.W_OK):
             raise FailedPrecondition(f"{write.field}: this node has no {_shown(write.path)} to write to")
 
 
@@ -42,7 +42,7 @@ def write_all(writes: Sequence[Write]) -> bool:
         except OSError as error:
             if not os.path.isdir(os.path.dirname(write.path)):  # noqa: PTH112, PTH120 - paths are texts here
                 return False
-            if write.if_there and error.errno == errno.ENOENT:
+            if write.optional and error.errno == errno.ENOENT:
                 continue
             raise _refusal(write, error) from error
     return True
@@ -81,7 +81,7 @@ def _written_back(former: Mapping[str, bytes]) -> dict[str, str]:
             try:
                 _write(path, line + b"\n")
             except OSError as error:
-                failed[path] = (error.strerror or str(error)).lower()
+                failed[path] = reason_of(error)
     return failed
 
 
@@ -94,7 +94,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _refusal(write: Write, error: OSError) -> ShimError:
-    reason = (error.strerror or str(error)).lower()
+    reason = reason_of(error)
     kind = InvalidArgument if error.errno in _REFUSED_VALUE else FailedPrecondition
     return kind(f"{write.field}: write {write.text!r} to {_shown(write.path)}: {reason}")
 

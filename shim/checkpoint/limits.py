@@ -18,7 +18,7 @@ from shim import disk
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import ContainerLimits
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 SUFFIX = ".json"
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
@@ -91,7 +91,7 @@ class LimitStore:
             try:
                 self.delete(container_id)
             except ShimError as error:
-                log.error("cannot remove the limits of a container that is gone", error=str(error))
+                log.error("cannot remove the limits of a container that is gone", error=error)
 
     def _path(self, container_id: str) -> Path:
         if not _ID.match(container_id):
@@ -103,7 +103,7 @@ class LimitStore:
         try:
             self._known[container_id] = decode(path.read_bytes(), container_id=container_id)
         except (OSError, Untrusted) as error:
-            reason = str(error) if isinstance(error, Untrusted) else (error.strerror or str(error)).lower()
+            reason = str(error) if isinstance(error, Untrusted) else reason_of(error)
             self._damaged[container_id] = reason
             log.error("limits of a container are lost", container=container_id, file=str(path), reason=reason)
 

@@ -3,13 +3,13 @@
 The kubelet tells them once, when the node gets its range; a restart of the shim alone must not lose them.
 """
 
-import ipaddress
 import threading
 from pathlib import Path
 
 import structlog
 
 from shim import disk
+from shim.cidr import parse_pod_cidr
 from shim.errors import InvalidArgument
 
 log = structlog.get_logger(__name__)
@@ -30,24 +30,12 @@ class PodCidr:
         return self._ranges
 
     def update(self, text: str) -> None:
-        """Take and store new comma-separated ranges. InvalidArgument names the one that is none."""
+        """Take and store new comma-separated ranges. InvalidArgument names the one that is not a range."""
         ranges = parse_pod_cidr(text)
         with self._lock:
             if ranges != self._ranges:
                 disk.write_atomically(self._path, ",".join(ranges).encode())
                 self._ranges = ranges
-
-
-def parse_pod_cidr(text: str) -> tuple[str, ...]:
-    """Split comma-separated ranges, each in canonical form."""
-    return tuple(_canonical(part.strip()) for part in text.split(",") if part.strip())
-
-
-def _canonical(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError as error:
-        raise InvalidArgument(f"pod_cidr {text!r} is no address range: {error}") from error
 
 
 def _stored(path: Path) -> tuple[str, ...]:
@@ -57,5 +45,5 @@ def _stored(path: Path) -> tuple[str, ...]:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:
         # The kubelet tells the ranges again when it starts; no reason not to serve the pods that are there.
-        log.error("stored pod address ranges ignored", file=str(path), error=str(error))
+        log.error("stored pod address ranges ignored", file=str(path), error=error)
         return ()

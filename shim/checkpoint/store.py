@@ -17,7 +17,7 @@ import structlog
 from shim import disk
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.errors import InvalidArgument, ShimError
+from shim.errors import InvalidArgument, ShimError, reason_of
 from shim.locks import KeyedLocks
 
 SUFFIX = ".json"
@@ -97,7 +97,7 @@ class CheckpointStore:
             try:
                 self._write(checkpoint, sync="nothing")
             except ShimError as error:
-                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=str(error))
+                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=error)
             self._keep(checkpoint)
 
     def _write(self, checkpoint: SandboxCheckpoint, *, sync: disk.Sync) -> None:
@@ -131,7 +131,7 @@ class CheckpointStore:
         try:
             checkpoint = decode(path.read_bytes(), sandbox_id=sandbox_id)
         except OSError as error:
-            self._set_aside(path, reason=(error.strerror or str(error)).lower())
+            self._set_aside(path, reason=reason_of(error))
         except Untrusted as error:
             self._set_aside(path, reason=str(error))
         else:
@@ -141,7 +141,7 @@ class CheckpointStore:
         try:
             kept = _moved_aside(path)
         except OSError as error:
-            reason = f"{reason}; and it could not be set aside: {(error.strerror or str(error)).lower()}"
+            reason = f"{reason}; and it could not be set aside: {reason_of(error)}"
             kept = path
         found = Corrupt(sandbox_id=path.name.removesuffix(SUFFIX), path=kept, reason=reason)
         self._corrupt.append(found)

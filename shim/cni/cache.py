@@ -29,7 +29,8 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the pod sandbox."""
     netns: str
     """Path of the pinned network namespace; may be empty in a DEL."""
-    ifname: str = "eth0"
+    ifname: str
+    """The interface in the pod."""
     args: list[tuple[str, str]] = []
     """CNI_ARGS in order."""
     capabilities: dict[str, Any] = {}

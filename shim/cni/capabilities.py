@@ -5,12 +5,15 @@ Sources: the CNI conventions (dynamic plugin fields), and the Kubernetes annotat
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import InvalidArgument
+
+INTERFACE = "eth0"
+"""The interface of a pod in its pod network (CNI_IFNAME), as with every other runtime."""
 
 INGRESS_BANDWIDTH = "kubernetes.io/ingress-bandwidth"
 EGRESS_BANDWIDTH = "kubernetes.io/egress-bandwidth"
@@ -44,16 +47,16 @@ def cni_args(metadata: pb.PodSandboxMetadata, *, sandbox_id: str) -> list[tuple[
     ]
 
 
-def capability_args(config: pb.PodSandboxConfig, *, pod_cidr: str) -> dict[str, Any]:
+def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -> dict[str, Any]:
     """Collect the capability arguments of a pod; what says nothing is left out.
 
-    `pod_cidr`: the node's pod ranges, comma-separated, or empty. InvalidArgument names the annotation or the range.
+    `pod_ranges`: the node's, such as `10.244.1.0/24`, or none. InvalidArgument names the annotation.
     """
     arguments: dict[str, Any] = {
         "portMappings": port_mappings(config.port_mappings),
         "bandwidth": bandwidth(config.annotations),
         "dns": dns(config.dns_config),
-        "ipRanges": ip_ranges(pod_cidr),
+        "ipRanges": ip_ranges(pod_ranges),
         POD_ANNOTATIONS: dict(config.annotations),
     }
     return {key: value for key, value in arguments.items() if value}
@@ -119,13 +122,9 @@ def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
     return lists if any(lists.values()) else {}
 
 
-def ip_ranges(pod_cidr: str) -> list[list[dict[str, str]]]:
-    """One range set per family, since a plugin assigns one address from each set; "v4,v6" thus gives a pod both."""
+def ip_ranges(pod_ranges: Iterable[str]) -> list[list[dict[str, str]]]:
+    """One range set per family, since a plugin assigns one address from each set; one of each thus gives a pod both."""
     sets: dict[int, list[dict[str, str]]] = {}
-    for part in filter(None, (part.strip() for part in pod_cidr.split(","))):
-        try:
-            network = ipaddress.ip_network(part, strict=False)
-        except ValueError as error:
-            raise InvalidArgument(f"pod_cidr {pod_cidr!r}: {error}") from error
-        sets.setdefault(network.version, []).append({"subnet": str(network)})
+    for text in pod_ranges:
+        sets.setdefault(ipaddress.ip_network(text).version, []).append({"subnet": text})
     return list(sets.values())

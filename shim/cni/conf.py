@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shim.cni.plugin import JsonObject, find_plugin
+from shim.errors import reason_of
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Released versions of the specification, oldest first."""
@@ -95,7 +96,7 @@ def read_directory(directory: Path) -> Listing:
     except FileNotFoundError:
         return Listing(directory, problem="does not exist")
     except OSError as error:
-        return Listing(directory, problem=f"cannot be read: {error.strerror}")
+        return Listing(directory, problem=f"cannot be read: {reason_of(error)}")
     if not paths:
         return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
     return Listing(directory, tuple(_read_file(path) for path in paths))
@@ -149,7 +150,7 @@ def _read_file(path: Path) -> NetworkConfig | Skipped:
     except ConfError as error:
         return Skipped(name, str(error))
     except OSError as error:
-        return Skipped(name, f"cannot be read: {error.strerror}")
+        return Skipped(name, f"cannot be read: {reason_of(error)}")
 
 
 def _json_object(data: bytes) -> JsonObject:

@@ -61,7 +61,7 @@ class Plugins:
             remove_cached(self._cache_dir, attachment)
         except ShimError as error:
             # Nothing leaks but this file, and a read-only disk must not keep a pod from being removed.
-            log.warning("cni result cache kept", sandbox=attachment.container_id, error=str(error))
+            log.warning("cni result cache kept", sandbox=attachment.container_id, error=error)
 
     def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
         return [

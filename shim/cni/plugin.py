@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from shim.errors import FailedPrecondition, ResourceExhausted, ShimError
+from shim.errors import FailedPrecondition, ResourceExhausted, ShimError, reason_of
 from shim.meter import Kind, timed
 from shim.spawn import STDOUT_LIMIT, Outcome, run_bounded
 
@@ -122,7 +122,7 @@ def _run(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     except ResourceExhausted as flood:
         raise PluginError(call, msg=f"printed more than {STDOUT_LIMIT} bytes, killed") from flood
     except OSError as error:
-        raise FailedPrecondition(f"{call.what}: cannot be started: {error.strerror}") from error
+        raise FailedPrecondition(f"{call.what}: cannot be started: {reason_of(error)}") from error
     if outcome.returncode != 0:
         raise _failure(call, outcome)
     return outcome.stdout

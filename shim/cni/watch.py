@@ -14,7 +14,7 @@ import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class ConfDirectory:
         try:
             watch = _Watch(self._directory)
         except OSError as error:
-            raise FailedPrecondition(f"watch cni directory {self._directory}: {error.strerror}") from error
+            raise FailedPrecondition(f"watch cni directory {self._directory}: {reason_of(error)}") from error
         self._stop = os.eventfd(0)
         self._reread()
         self._thread = threading.Thread(target=self._follow, args=(watch, self._stop), name="cni-watch", daemon=True)
@@ -111,7 +111,7 @@ class ConfDirectory:
                 changed = watch.read_changed()
             except OSError as error:
                 # Only arming can fail, for want of kernel memory or watches; what is watched so far goes on.
-                log.error("cni directory is watched in part", directory=str(self._directory), error=str(error))
+                log.error("cni directory is only partly watched", directory=str(self._directory), error=error)
                 changed = True
             if changed:
                 self._reread_again()

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shim import references
+from shim.cidr import parse_pod_cidr
 from shim.config.model import Config, LogLevel
 from shim.errors import InvalidArgument
 
@@ -124,12 +125,16 @@ def _choice(choices: tuple[str, ...]) -> _Kind:
 def _log_level(raw: object) -> object:
     """A level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
     text = "" if raw == "" else _text(raw).lower()
-    return _LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
+    return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
 
 
 def _request_timeout(raw: object) -> float:
     """Seconds; 0, cri-dockerd's default, is ours."""
     return seconds_from(raw) or Config().runtime_request_timeout
+
+
+def _switch(raw: object) -> bool:
+    return _SWITCHES.parse(raw) == "true"
 
 
 def _text(raw: object) -> str:
@@ -169,7 +174,10 @@ def _listening_endpoint(raw: object) -> str:
 def _networks(raw: object) -> str:
     if raw == "":
         return ""
-    return ",".join(str(ipaddress.ip_network(part.strip())) for part in _text(raw).split(","))
+    try:
+        return ",".join(parse_pod_cidr(_text(raw)))
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from error
 
 
 def _bind_address(raw: object) -> str:
@@ -248,7 +256,8 @@ def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
 
-_LEVELS = _choice(get_args(LogLevel))
+_SWITCHES = _choice(("true", "false"))
+_LOG_LEVELS = _choice(get_args(LogLevel))
 _SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
@@ -275,7 +284,6 @@ _BY_NAME = {
         ("pod_annotations", "container_annotations"),
         _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
-    "log_level": _Kind(_log_level, _LEVELS.accepted),
     "runtime_request_timeout": _Kind(_request_timeout, _SECONDS.accepted),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
@@ -284,11 +292,13 @@ _BY_NAME = {
     ),
     "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
     "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
+    "log_level": _Kind(_log_level, _LOG_LEVELS.accepted),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
 }
 
 _BY_TYPE: dict[object, _Kind] = {
     str: _Kind(_text, "a text that is not empty"),
+    bool: _Kind(_switch, _SWITCHES.accepted),
     float: _SECONDS,
     Path: _Kind(_path, "an absolute path"),
     tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""
@@ -94,7 +94,7 @@ def _read(path: Path, *, may_be_missing: bool) -> dict[str, object]:
     except OSError as error:
         if may_be_missing and isinstance(error, FileNotFoundError):
             return {}
-        raise FailedPrecondition(f"file {path}: cannot be read: {error.strerror}") from error
+        raise FailedPrecondition(f"file {path}: cannot be read: {reason_of(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
     except ValueError as error:

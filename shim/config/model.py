@@ -11,7 +11,6 @@ import msgspec
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
-Switch = Literal["true", "false"]
 DockerLogDriver = Literal["json-file", "local"]
 RestrictOomScoreAdj = Literal["auto", "true", "false"]
 
@@ -35,7 +34,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Image of the container that holds the namespaces of a pod; pulled when missing, reported as pinned."""
 
     pinned_images: tuple[str, ...] = ()
-    """Images the kubelet must not collect, as the pause image: names with or without a tag, `*` for any characters."""
+    """Images the kubelet must not collect, besides the pause image: names with or without a tag, `*` for any
+    characters."""
 
     kubelet_root_dir: Path = Path("/var/lib/kubelet")
     """The kubelet's `--root-dir`, the first place of config.json and .dockercfg for pulls that bring no credentials."""
@@ -80,23 +80,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streaming_tls_client_ca_file: str = ""
     """CA certificates (PEM) one of which must have signed a streaming client's certificate; empty asks for none."""
 
-    streaming_allow_plain_remote: Switch = "false"
+    streaming_allow_plain_remote: bool = False
     """Whether streaming may be served without TLS on an address that is not a loopback one."""
 
     streaming_idle_timeout: float = 14400.0
-    """Seconds after which a streaming session is ended in which nothing was sent either way; 0 waits for ever."""
+    """Seconds without traffic in either direction after which a session is ended; 0 waits for ever."""
 
     streaming_creation_timeout: float = 30.0
     """Seconds a client has to open the streams of its session."""
 
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
-    """Whether OOM scores below what Docker may set are raised to it instead of failing; auto finds out."""
+    """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` finds out whether that
+    is needed."""
 
     pod_annotations: tuple[str, ...] = ()
     """Annotations of pods that the OCI runtime gets, for pause and every container: keys, `*` for any characters."""
 
     container_annotations: tuple[str, ...] = ()
-    """Annotations of a container that its OCI runtime gets besides: keys, `*` for any characters."""
+    """Annotations of a container that its OCI runtime gets in addition: keys, `*` for any characters."""
 
     docker_log_driver: DockerLogDriver = "json-file"
     """How Docker keeps its own copy of a new container's output: `local` keeps bytes that are not UTF-8, too."""
@@ -111,7 +112,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Seconds that RPCs under way, such as a CNI ADD, may take to finish after SIGTERM."""
 
     metrics_bind_addr: str = ""
-    """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not."""
+    """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not
+    served."""
 
     log_level: LogLevel = "info"
     """Least severity that is logged."""

@@ -14,6 +14,8 @@ def text(value: object) -> str:
     """One value as a flag takes it."""
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -44,6 +46,6 @@ FORMATS: Mapping[str, Callable[[Loaded], str]] = MappingProxyType({"table": as_t
 
 
 def _plain(loaded: Loaded) -> dict[str, object]:
-    # What TOML and JSON write alike: texts, numbers and lists of texts.
+    # What TOML and JSON write alike: texts, numbers, booleans and lists of texts.
     plain: dict[str, object] = msgspec.to_builtins(loaded.config, enc_hook=str)
     return plain

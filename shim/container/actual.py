@@ -7,9 +7,8 @@ from shim.cgroup.figures import NO_LIMIT, Limits
 from shim.cgroup.files import read
 from shim.cgroup.parse import allowed, line, numbers
 from shim.cgroup.places import Group
-from shim.cgroup.shares import may_become, shares_from_weight
+from shim.cgroup.shares import DEFAULT_SHARES, may_become, shares_from_weight
 from shim.container.cgroup import wanted_resources
-from shim.container.resources import DEFAULT_SHARES
 from shim.runtime import Runtime
 from shim.stats.readings import place_of
 from shim.view.records import ContainerRecord

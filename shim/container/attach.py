@@ -1,19 +1,17 @@
 """Attach."""
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.find import running_container
 from shim.container.pump import copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import AttachOptions
-from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
 
 
 def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
-    """Give the URL at which a client can attach, once. FailedPrecondition unless the container runs."""
-    record = rt.view.container(request.container_id)
-    if not record.life.running:
-        raise FailedPrecondition(f"container {record.id} does not run")
+    """Give the URL at which a client can attach, once. FailedPrecondition unless the container is running."""
+    record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.ATTACH,
         container_id=record.id,

@@ -28,7 +28,7 @@ def check_possible(resources: pb.LinuxContainerResources, *, field: str, version
     (OCI runtimes refuse them too, and the kubelet sends none there).
     """
     if resources.unified and version != "2":
-        raise InvalidArgument(f"{field}.unified needs cgroup v2, this node has v1")
+        raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
     check_unified(resources.unified, field=f"{field}.unified")
     huge_page_limits(resources.hugepage_limits, field=f"{field}.hugepage_limits")
 
@@ -84,12 +84,12 @@ def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
     resources = wanted_resources(rt, record)
     if not needs_writing(resources):
         return
-    group = group_to_write(rt, record, resources)
+    group = group_to_write(rt, record, resources=resources)
     if group is not None:
         write_all(writes_beyond_docker(resources, group, field="config.linux.resources"))
 
 
-def group_to_write(rt: Runtime, record: ContainerRecord, resources: pb.LinuxContainerResources) -> Group | None:
+def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxContainerResources) -> Group | None:
     """The group of a running container; None when it has ended meanwhile, or is in none of its own.
 
     FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
@@ -127,7 +127,7 @@ def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) 
         # An update of Docker's lifts no limit of swap. Kernels that do not count swap lack the file, and Docker, too,
         # does without there.
         path, text = group.swap_file(NO_LIMIT if memory == NO_LIMIT else both, memory=memory)
-        writes.append(Write(path, text, f"{field}.memory_swap_limit_in_bytes", if_there=True))
+        writes.append(Write(path, text, f"{field}.memory_swap_limit_in_bytes", optional=True))
     return writes
 
 
@@ -140,5 +140,5 @@ def _huge_pages(resources: pb.LinuxContainerResources, group: Group, *, field: s
             raise FailedPrecondition(f"{field}: this node does not limit huge pages (no hugetlb controller)")
         for number, path in enumerate(paths):
             # The kubelet sends 0 for every size a pod does not use, also where the kernel has no huge pages.
-            writes.append(Write(path, str(one.limit), f"{field}[{size}]", if_there=not one.limit or number > 0))
+            writes.append(Write(path, str(one.limit), f"{field}[{size}]", optional=not one.limit or number > 0))
     return writes

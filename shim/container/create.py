@@ -82,7 +82,7 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     host = body["HostConfig"]
     mounts = uncovered(host["Mounts"])
     if len(mounts) < len(host["Mounts"]):
-        log.warning("mounts that later ones cover are left out", container=name)
+        log.warning("mounts that later ones cover are left out", name=name)
     try:
         return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:
@@ -160,7 +160,6 @@ def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecor
         return ""
     target = rt.view.container(options.target_id)
     if target.sandbox_id != sandbox.id or not target.life.running:
-        raise FailedPrecondition(
-            f"config.linux.security_context.namespace_options.target_id: container {target.id} does not run in this pod"
-        )
+        field = "config.linux.security_context.namespace_options.target_id"
+        raise FailedPrecondition(f"{field}: container {target.id} is not running in this pod")
     return target.id

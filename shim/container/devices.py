@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 MAX_ENTRIES = 4096
 """Of a directory of devices, with all below it: Docker walks it at every start."""
@@ -35,7 +35,7 @@ def _docker_device(device: pb.Device, *, field: str) -> JsonObject:
     try:
         _check(source, field=f"{field}.host_path {device.host_path}")
     except OSError as error:
-        raise FailedPrecondition(f"{field}.host_path {device.host_path}: {error.strerror}") from error
+        raise FailedPrecondition(f"{field}.host_path {device.host_path}: {reason_of(error)}") from error
     return {
         "PathOnHost": str(source),
         "PathInContainer": container_path(device),

@@ -2,9 +2,9 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.exec_process import end_failed, exit_code, ran_last, wait_ended
+from shim.container.find import running_container
 from shim.container.pump import copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
-from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
 from shim.streaming.sessions import Kind, RemoteTask
@@ -14,10 +14,8 @@ _WITH_SIZE = (1, 42)
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
-    """Give the URL at which a client can run a command, once. FailedPrecondition unless the container runs."""
-    record = rt.view.container(request.container_id)
-    if not record.life.running:
-        raise FailedPrecondition(f"container {record.id} does not run")
+    """Give the URL at which a client can run a command, once. FailedPrecondition unless the container is running."""
+    record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.EXEC,
         container_id=record.id,

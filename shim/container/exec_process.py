@@ -13,7 +13,7 @@ import structlog
 
 from shim import deadline
 from shim.engine.answers import ExecInspect
-from shim.errors import NotFound, ResourceExhausted, ShimError
+from shim.errors import NotFound, ResourceExhausted, ShimError, reason_of
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -173,7 +173,7 @@ def _opened(rt: Runtime, exec_id: str, *, container_id: str) -> Iterator[tuple[E
         yield inspected(rt, exec_id, container_id=container_id), None
         return
     except OSError as error:  # no descriptor is free
-        raise ResourceExhausted(f"open the process of exec {exec_id}: {error.strerror}") from error
+        raise ResourceExhausted(f"open the process of exec {exec_id}: {reason_of(error)}") from error
     try:
         # The pid could have been reused before the handle was opened; the Engine's word after it tells.
         found = inspected(rt, exec_id, container_id=container_id)
@@ -205,7 +205,7 @@ def _wait_process_ended(handle: int, *, exec_id: str) -> None:
     try:
         wakes, waker = socket.socketpair()
     except OSError as error:  # no descriptor is free
-        raise ResourceExhausted(f"wait for the end of exec {exec_id}: {error.strerror}") from error
+        raise ResourceExhausted(f"wait for the end of exec {exec_id}: {reason_of(error)}") from error
     with wakes, waker:
         poll = select.poll()
         poll.register(handle, select.POLLIN)

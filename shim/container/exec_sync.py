@@ -6,15 +6,15 @@ from contextlib import nullcontext
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.exec_process import LOOK_SECONDS, end_failed, end_process, exit_code, ran_last, wait_ended
+from shim.container.find import running_container
 from shim.engine.answers import ExecInspect
 from shim.engine.interface import ProcessStream
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition
+from shim.engine.stdcopy import STDERR, STDOUT
+from shim.errors import Cancelled, DeadlineExceeded
 from shim.runtime import Runtime
 
 OUTPUT_LIMIT = 16 << 20
 """Bytes kept of each stream, as with the other runtimes; the rest is read and dropped, so that the command ends."""
-
-STDOUT, STDERR = 1, 2
 
 
 def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: int) -> pb.ExecSyncResponse:
@@ -24,9 +24,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     killed, and it is gone before DeadlineExceeded, Cancelled or the failure is raised. One that Docker has not begun by
     then is killed when it begins. That the view is lost meanwhile is no failure: the command's own end is awaited.
     """
-    record = rt.view.container(container_id)
-    if not record.life.running:
-        raise FailedPrecondition(f"container {record.id} does not run")
+    record = running_container(rt, container_id=container_id)
     output = {STDOUT: bytearray(), STDERR: bytearray()}
     ended: ExecInspect | None
     with deadline.bound(timeout) if timeout else nullcontext():

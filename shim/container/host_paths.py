@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -25,7 +25,7 @@ def resolved_host_path(path: str, *, field: str) -> Path:
         if _missing(resolved):
             _refuse_dangling(Path(path), field=field)
     except OSError as error:
-        raise FailedPrecondition(f"{field}.host_path {path}: {error.strerror}") from error
+        raise FailedPrecondition(f"{field}.host_path {path}: {reason_of(error)}") from error
     return resolved
 
 

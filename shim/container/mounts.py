@@ -11,7 +11,7 @@ from shim.container.propagation import check_propagation
 from shim.container.read_only import read_only_options
 from shim.container.relabel import relabel
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, Unsupported
+from shim.errors import FailedPrecondition, Unsupported, reason_of
 
 _PROPAGATION = {
     # Docker refuses an explicit rprivate for sources above its own data root (a hostPath of / or /var/lib), and
@@ -74,7 +74,9 @@ def ensure_host_paths(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], 
         try:
             ensure_directory(Path(body["Source"]), made=made)
         except OSError as error:
-            raise FailedPrecondition(f"config.mounts[{index}].host_path {mount.host_path}: {error.strerror}") from error
+            raise FailedPrecondition(
+                f"config.mounts[{index}].host_path {mount.host_path}: {reason_of(error)}"
+            ) from error
 
 
 def relabel_mounts(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, label: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.host_paths import nearest_existing
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 _FDINFO_MOUNT_ID = "mnt_id:"
 _MOUNTINFO = Path("/proc/self/mountinfo")
@@ -35,7 +35,7 @@ def check_propagation(source: Path, *, propagation: pb.MountPropagation, field: 
     try:
         mount = mount_under(nearest_existing(source))
     except OSError as error:
-        raise FailedPrecondition(f"{field}.host_path {source}: {error.strerror}") from error
+        raise FailedPrecondition(f"{field}.host_path {source}: {reason_of(error)}") from error
     if mount.shared or (mount.slave and propagation == pb.PROPAGATION_HOST_TO_CONTAINER):
         return
     wanted = "shared" if propagation == pb.PROPAGATION_BIDIRECTIONAL else "shared or slave"

@@ -10,13 +10,12 @@ import structlog
 
 from shim import deadline
 from shim.engine.interface import ProcessStream
+from shim.engine.stdcopy import STDERR
 from shim.errors import ShimError
 from shim.streaming.channel import Channel
 from shim.streaming.remotecommand import Sizes, Streams, TerminalSize, written
 
 log = structlog.get_logger(__name__)
-
-STDERR = 2
 
 _DETACH_KEYS = 16
 

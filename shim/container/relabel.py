@@ -16,7 +16,7 @@ from pathlib import Path
 from shim import deadline
 from shim.container.host_paths import opened_directory
 from shim.disk import failing_as
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 SELINUX_XATTR = "security.selinux"
 
@@ -49,7 +49,7 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
             for path in _with_all_below(source.name, parent=parent):
                 _ensure_label(path, label.encode(), xattr=xattr)
     except OSError as error:
-        raise FailedPrecondition(f"{field}.selinux_relabel: label {source} as {label}: {error.strerror}") from error
+        raise FailedPrecondition(f"{field}.selinux_relabel: label {source} as {label}: {reason_of(error)}") from error
 
 
 def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:

@@ -65,6 +65,6 @@ def _removed_dead_holder(rt: Runtime, holder: str) -> bool:
             return False
         ensure_removed(rt, holder)
     except ShimError as error:
-        log.warning("cannot remove the holder of a container name", holder=holder, error=str(error))
+        log.warning("cannot remove the holder of a container name", holder=holder, error=error)
         return False
     return True

@@ -1,5 +1,6 @@
 """ReopenContainerLog."""
 
+from shim.container.find import running_container
 from shim.errors import FailedPrecondition
 from shim.runtime import Runtime
 
@@ -7,13 +8,11 @@ from shim.runtime import Runtime
 def reopen_container_log(rt: Runtime, *, container_id: str) -> None:
     """Go on in a new log file of the same name, after the kubelet has renamed the old one.
 
-    No line is lost, none is in both. FailedPrecondition when the container does not run, and for one whose log is not
+    No line is lost, none is in both. FailedPrecondition when the container is not running, and for one whose log is not
     written by us. A container without a log has nothing to reopen.
     """
-    record = rt.view.container(container_id)
-    if not record.life.running:
-        raise FailedPrecondition(f"reopen the log of container {record.id}: it does not run")
+    record = running_container(rt, container_id=container_id)
     if record.foreign:
-        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it, its log is docker's")
+        raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it; its log is docker's")
     if record.log_path:
         rt.logs.reopen(record.id)

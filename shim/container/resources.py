@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
+from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
 from shim.engine.answers import HostSettings
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, InvalidArgument
@@ -14,9 +15,6 @@ SMALLEST_MEMORY = 6 << 20
 
 UNLIMITED_MEMORY = (1 << 63) - (1 << 12)
 """What Docker is told for no limit: it has no word for lifting one. The kernel takes it for the most there is."""
-
-DEFAULT_PERIOD, DEFAULT_SHARES = 100_000, 1024
-"""What the kernel begins a group with: microseconds, CPU shares."""
 
 PIDS, SWAP = "pids.max", "memory.swap.max"
 """Files of cgroup v2 that Docker has a field for."""

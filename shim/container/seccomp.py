@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 LOCALHOST = "localhost/"
 
@@ -192,7 +192,7 @@ def _localhost_profile(reference: str, *, field: str) -> str:
     try:
         text = _read_regular(path)
     except OSError as error:
-        raise FailedPrecondition(f"{field}: seccomp profile {path}: {error.strerror}") from error
+        raise FailedPrecondition(f"{field}: seccomp profile {path}: {reason_of(error)}") from error
     try:
         profile = msgspec.json.decode(text)
         msgspec.convert(profile, _Profile)

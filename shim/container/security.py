@@ -32,7 +32,7 @@ def selinux_options(options: pb.SELinuxOption) -> list[str]:
     return [f"label={name}:{value}" for name, value in parts.items() if value]
 
 
-def no_new_privileges_option(no_new_privs: bool) -> str:
+def no_new_privileges_option(*, no_new_privs: bool) -> str:
     """Say it both ways, since the daemon may have a default of its own."""
     return f"no-new-privileges={'true' if no_new_privs else 'false'}"
 

@@ -168,7 +168,7 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
 def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_seccomp: str) -> list[str]:
     field = "config.linux.security_context"
     options = security.selinux_options(context.selinux_options)
-    options.append(security.no_new_privileges_option(context.no_new_privs))
+    options.append(security.no_new_privileges_option(no_new_privs=context.no_new_privs))
     if context.privileged:
         return options  # Docker confines no privileged container, as the CRI wants
     options += seccomp.seccomp_options(

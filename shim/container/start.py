@@ -61,7 +61,7 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
         try:
             _end(rt, record)
         except ShimError as error:
-            log.error("a container whose start has failed may run", container=record.id, error=str(error))
+            log.error("a container whose start has failed may run", container=record.id, error=error)
         raise
     except ShimError:
         rt.view.refresh_container(record.id)

@@ -46,7 +46,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
         rt.limits.check(record.id)
         wanted = merged(wanted_resources(rt, record), linux)
         check_memory(wanted, field=FIELD)
-        group = group_to_write(rt, record, wanted)
+        group = group_to_write(rt, record, resources=wanted)
         writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
         check_there(writes)
         _check_usage(linux, group, record)
@@ -66,7 +66,7 @@ def _current(rt: Runtime, container_id: str) -> ContainerRecord:
     """Look at the container as it is: one whose end is held back for its output has ended."""
     record = _looked_at(rt, container_id)
     if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
-        raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
+        raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
     return record
 
 
@@ -124,7 +124,7 @@ def _apply(
         rt.engine.update_container(record.id, body=body)
     # Last, since Docker writes again what it knows of.
     if not write_all(writes):
-        raise FailedPrecondition(f"container {record.id} has ended, its resources cannot be changed")
+        raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
 
 
 def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:

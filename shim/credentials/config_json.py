@@ -85,9 +85,9 @@ def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
         except FileNotFoundError:  # since then
             continue
         except OSError as failure:
-            log.warning("a file of credentials cannot be read, the next one is taken", file=path, error=failure)
+            log.warning("a file of credentials cannot be read; the next one is taken", file=path, error=failure)
         except ShimError as failure:
-            log.warning("a file of credentials is malformed, the next one is taken", file=path, error=failure)
+            log.warning("a file of credentials is malformed; the next one is taken", file=path, error=failure)
     return None
 
 

@@ -9,12 +9,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeVar
 
-from shim.references import DEFAULT_DOMAIN
+from shim.references import DEFAULT_DOMAIN, HUB_HOST
 
 T = TypeVar("T")
-
-DEFAULT_REGISTRY = "index.docker.io"
-"""How Docker Hub is called in files of credentials; images call it `docker.io`."""
 
 _API_VERSIONS = ("v1", "v2")
 
@@ -51,7 +48,7 @@ def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str
     ordered = sorted(entries, key=lambda entry: entry[0], reverse=True)
     found = [entry for entry in ordered if matches(entry[0], repository)]
     if not found and repository.startswith(f"{DEFAULT_DOMAIN}/"):
-        found = [entry for entry in ordered if entry[0] == DEFAULT_REGISTRY]
+        found = [entry for entry in ordered if entry[0] == HUB_HOST]
     return found
 
 

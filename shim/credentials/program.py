@@ -7,7 +7,7 @@ the program, so there is nothing by which they could be told from the rest.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shim.errors import ShimError
+from shim.errors import ShimError, reason_of
 from shim.spawn import Outcome, run_bounded
 
 TIMEOUT = 60.0
@@ -38,7 +38,7 @@ def ask(
             program, arguments=arguments, environment=environment, stdin=stdin, timeout=timeout, what=what
         )
     except OSError as failure:
-        raise ShimError(f"{what}: {program} cannot be started: {failure.strerror}") from failure
+        raise ShimError(f"{what}: {program} cannot be started: {reason_of(failure)}") from failure
 
 
 def failure_of(outcome: Outcome) -> str:
@@ -48,5 +48,5 @@ def failure_of(outcome: Outcome) -> str:
     said = outcome.stderr.decode(errors="replace").lower()
     reasons = [reason for reason in _REASONS if reason in said]
     if reasons:
-        return f"{status}, its standard error speaks of {', '.join(reasons)}"
-    return f"{status}, its standard error is not shown since it may hold secrets" if said.strip() else status
+        return f"{status}; its standard error speaks of {', '.join(reasons)}"
+    return f"{status}; its standard error is not shown since it may hold secrets" if said.strip() else status

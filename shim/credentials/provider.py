@@ -176,7 +176,7 @@ class Provider:
         try:
             return seconds_from(response.cache_duration)
         except ValueError:
-            raise ShimError(f"{what}: its response is malformed: cacheDuration is no duration") from None
+            raise ShimError(f"{what}: its response is malformed: cacheDuration is not a duration") from None
 
     def _keep(self, run: _Run) -> None:
         now = self._clock()

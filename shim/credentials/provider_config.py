@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from shim.config.fields import seconds_from
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _parsed(path: Path, *, where: str) -> object:
 
 
 def _unreadable(where: str, failure: OSError) -> FailedPrecondition:
-    return FailedPrecondition(f"{where}: cannot be read: {failure.strerror}")
+    return FailedPrecondition(f"{where}: cannot be read: {reason_of(failure)}")
 
 
 def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSettings:
@@ -161,12 +161,12 @@ def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSett
 def _check_name(name: str, *, where: str) -> None:
     # It becomes the last part of a path.
     if not name or name in {".", ".."} or any(sign in name for sign in "/ \0"):
-        raise InvalidArgument(f"{where}: name {name!r} is no file name without a space")
+        raise InvalidArgument(f"{where}: name {name!r} is not a file name without spaces")
 
 
 def _match_image(text: str, *, where: str) -> str:
     if "://" in text or not text.partition("/")[0] or any(sign.isspace() for sign in text):
-        raise InvalidArgument(f"{where}: matchImages: {text!r} is no host[:port][/path]")
+        raise InvalidArgument(f"{where}: matchImages: {text!r} is not host[:port][/path]")
     return text
 
 
@@ -174,7 +174,7 @@ def _duration(text: str, *, where: str) -> float:
     try:
         return seconds_from(text)
     except ValueError:
-        message = f"{where}: defaultCacheDuration {text!r} is no duration such as 12h or 1h30m"
+        message = f"{where}: defaultCacheDuration {text!r} is not a duration such as 12h or 1h30m"
         raise InvalidArgument(message) from None
 
 
@@ -182,7 +182,7 @@ def _variables(provider: _Provider, *, where: str) -> list[_Variable]:
     variables = provider.env or []
     for variable in variables:
         if not variable.name or "=" in variable.name or "\0" in variable.name + variable.value:
-            raise InvalidArgument(f"{where}: env: {variable.name!r} is no variable an environment can have")
+            raise InvalidArgument(f"{where}: env: {variable.name!r} is not a variable an environment can have")
     return variables
 
 

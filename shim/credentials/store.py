@@ -16,14 +16,12 @@ from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, ask, failure_of
 from shim.errors import ShimError
 from shim.flights import Flights
-from shim.references import DEFAULT_DOMAIN
+from shim.references import DEFAULT_DOMAIN, HUB_ADDRESS
 
 log = structlog.get_logger(__name__)
 
 PREFIX = "docker-credential-"
 
-_HUB = "https://index.docker.io/v1/"
-"""Under this address `docker login` stores what is for Docker Hub; other registries are stored by host."""
 _NOT_FOUND = "credentials not found in native keychain"
 """What programs print, and end with 1, when they have nothing for the registry: words of the protocol."""
 _TOKEN_USER = "<token>"  # noqa: S105 - a name of the protocol
@@ -67,7 +65,8 @@ class CredentialStores:
             _program(name, what=what),
             arguments=["get"],
             environment=os.environ,
-            stdin=(_HUB if domain == DEFAULT_DOMAIN else domain).encode(),
+            # `docker login` stores what is for Docker Hub under an address, and all else by host.
+            stdin=(HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain).encode(),
             timeout=self._timeout,
             what=what,
         )
@@ -90,7 +89,7 @@ def _read(printed: bytes, *, what: str) -> Credentials | None:
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ShimError(f"{what}: its answer is no object with Username and Secret") from None
+        raise ShimError(f"{what}: its answer is not an object with Username and Secret") from None
     if answer.username == _TOKEN_USER:
         credentials = Credentials(identity_token=answer.secret)
     else:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 
 import structlog
 
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 _FIRST_FD = 3
 
@@ -41,14 +41,14 @@ def notify(state: str, environ: Mapping[str, str]) -> None:
         try:
             teller.sendto(state.encode(), name)
         except OSError as error:
-            log.warning("systemd cannot be told", state=state, socket=address, error=error.strerror)
+            log.warning("systemd cannot be told", state=state, socket=address, error=reason_of(error))
 
 
 def _taken_over(descriptor: int) -> socket.socket:
     try:
         taken = socket.socket(fileno=descriptor)
     except OSError as error:
-        raise FailedPrecondition(f"serve the CRI at fd://: fd {descriptor}: {error.strerror}") from error
+        raise FailedPrecondition(f"serve the CRI at fd://: fd {descriptor}: {reason_of(error)}") from error
     taken.set_inheritable(False)
     listens = taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if taken.family != socket.AF_UNIX or taken.type != socket.SOCK_STREAM or not listens:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from shim.cri.activation import listening_socket
 from shim.cri.relay import Relay
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 ACTIVATION = "fd://"
 
@@ -73,7 +73,7 @@ class PathDoor:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._ensure_free()
         except OSError as error:
-            raise FailedPrecondition(f"serve the CRI at {self._path}: {error.strerror}") from error
+            raise FailedPrecondition(f"serve the CRI at {self._path}: {reason_of(error)}") from error
         return self._path.parent
 
     def open(self, bound: Path) -> None:
@@ -117,5 +117,5 @@ def _answers(path: Path) -> bool:
         except TimeoutError:
             return True
         except OSError as error:
-            raise FailedPrecondition(f"serve the CRI at {path}: is it in use? {error.strerror}") from error
+            raise FailedPrecondition(f"serve the CRI at {path}: is it in use? {reason_of(error)}") from error
     return True

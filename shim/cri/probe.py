@@ -12,7 +12,7 @@ import grpc
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported, reason_of
 
 _SECONDS = 5.0
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
@@ -50,7 +50,7 @@ def _check_served(path: Path) -> None:
             raise _silent(path) from error
         except OSError as error:
             kind = NotFound if error.errno in _NOBODY else FailedPrecondition if error.errno in _DENIED else ShimError
-            raise kind(f"connect to {path}: {(error.strerror or str(error)).lower()}") from error
+            raise kind(f"connect to {path}: {reason_of(error)}") from error
 
 
 def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> None:

@@ -12,7 +12,7 @@ import structlog
 from shim.api.v1 import api_pb2_grpc
 from shim.cri.endpoint import door_to
 from shim.cri.interceptors import CallInterceptor, Calls
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, reason_of
 
 MAX_MESSAGE = 64 << 20
 """Bytes of one message, either way."""
@@ -66,7 +66,7 @@ class CriServer:
             with tempfile.TemporaryDirectory(prefix=".pydockershim-", dir=directory) as private:
                 self._begin(Path(private) / "s")
         except OSError as error:
-            raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {error}") from error
+            raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {reason_of(error)}") from error
         log.info("serving", endpoint=self._endpoint)
 
     def stop(self, *, grace: float) -> bool:

@@ -9,7 +9,7 @@ from shim.cni.watch import status_of
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.doctor.findings import Finding
-from shim.errors import ShimError
+from shim.errors import ShimError, reason_of
 
 _FORWARDING = "net/ipv4/ip_forward"
 
@@ -41,7 +41,7 @@ def _forwarding(sysctls: Path) -> Finding:
     try:
         forwards = (sysctls / _FORWARDING).read_text().strip() != "0"
     except OSError as error:
-        return Finding("warn", "forwarding", f"{sysctls / _FORWARDING}: {error.strerror}")
+        return Finding("warn", "forwarding", f"{sysctls / _FORWARDING}: {reason_of(error)}")
     if forwards:
         return Finding("ok", "forwarding", "the kernel routes between pods and the world")
     advice = "sysctl -w net.ipv4.ip_forward=1, and keep it in /etc/sysctl.d"

@@ -16,7 +16,7 @@ from shim.errors import ShimError
 _STAT = "x-docker-container-path-stat"
 
 
-def stat_path(session: Session, container_id: str, path: str, *, timeout: float | None) -> PathStat | None:
+def stat_path(session: Session, container_id: str, *, path: str, timeout: float | None) -> PathStat | None:
     """See `Engine.stat_path`."""
     with asking(_what(container_id, path), within=timeout):
         try:
@@ -33,7 +33,7 @@ def stat_path(session: Session, container_id: str, path: str, *, timeout: float 
 
 
 @contextmanager
-def archive(session: Session, container_id: str, path: str, *, timeout: float | None) -> Iterator[Iterator[bytes]]:
+def archive(session: Session, container_id: str, *, path: str, timeout: float | None) -> Iterator[Iterator[bytes]]:
     """See `Engine.archive`; `timeout` in seconds bounds the wait for its beginning."""
     what = _what(container_id, path)
     with ExitStack() as held:

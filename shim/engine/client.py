@@ -146,11 +146,11 @@ class DockerEngine:
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
         """See `Engine`."""
-        return archive.stat_path(self._session, container_id, path, timeout=self._timeout)
+        return archive.stat_path(self._session, container_id, path=path, timeout=self._timeout)
 
     def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
         """See `Engine`."""
-        return archive.archive(self._session, container_id, path, timeout=self._timeout)
+        return archive.archive(self._session, container_id, path=path, timeout=self._timeout)
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         """See `Engine`."""

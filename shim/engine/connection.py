@@ -1,6 +1,5 @@
 """One connection to the Engine's socket, whose waits end with a scope and from other threads."""
 
-import os
 import select
 import socket
 import threading
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 from shim.deadline import Scope
 from shim.engine import http1
+from shim.errors import reason_of
 
 ApiVersion = tuple[int, int]
 T = TypeVar("T")
@@ -212,7 +212,7 @@ class Connection:
         except TimeoutError as cause:
             raise TimedOut from cause
         except OSError as cause:
-            raise ConnectionLost(_reason(cause)) from cause
+            raise ConnectionLost(reason_of(cause)) from cause
         finally:
             with self._lock:
                 self._busy -= 1
@@ -239,12 +239,12 @@ def connected_socket(path: str, *, scope: Scope) -> socket.socket:
     try:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as cause:  # no descriptor is free
-        raise ConnectionLost(f"connect to {path}: {_reason(cause)}") from cause
+        raise ConnectionLost(f"connect to {path}: {reason_of(cause)}") from cause
     try:
         _wait_connected(connecting, path, scope=scope)
     except OSError as cause:
         connecting.close()
-        raise ConnectionLost(f"connect to {path}: {_reason(cause)}") from cause
+        raise ConnectionLost(f"connect to {path}: {reason_of(cause)}") from cause
     except (ConnectionLost, TimedOut):
         connecting.close()
         raise
@@ -271,7 +271,3 @@ def _shut(connected: socket.socket) -> None:
         connected.shutdown(socket.SHUT_RDWR)
     except OSError:  # the peer has closed already: nothing waits on it any more
         return
-
-
-def _reason(cause: OSError) -> str:
-    return os.strerror(cause.errno).lower() if cause.errno else str(cause)

@@ -13,6 +13,8 @@ from shim.engine.failures import asking, error_from_pull_failure
 from shim.engine.interface import RegistryAuth
 from shim.engine.session import Session, Stream
 from shim.errors import Unavailable
+from shim.references import DEFAULT_TAG, split_tag
+from shim.times import SECOND
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -77,10 +79,8 @@ def split_reference(reference: str) -> tuple[str, str]:
     Without either Docker would pull every tag there is, so `latest` is asked for; of tag and digest the digest wins.
     """
     name, _, digest = reference.partition("@")
-    repository, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        repository, tag = name, ""
-    return repository, digest or tag or "latest"
+    repository, tag = split_tag(name)
+    return repository, digest or tag or DEFAULT_TAG
 
 
 def _header_from_auth(auth: RegistryAuth) -> str:
@@ -95,7 +95,7 @@ def events(session: Session, *, since: int | None, timeout: float | None) -> Ite
     which is the Engine's too: what happens in between comes out of Docker's backlog (64 events in 20.10, 256 later).
     """
     start = time.time_ns() if since is None else since
-    params = {"since": f"{start // 10**9}.{start % 10**9:09}", "filters": _EVENT_TYPES}
+    params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENT_TYPES}
     what = "watch docker's events"
     with ExitStack() as held:
         with asking(what, within=timeout):

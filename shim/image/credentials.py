@@ -9,13 +9,11 @@ from shim.api.v1 import api_pb2 as pb
 from shim.credentials.model import Credentials, pair_from_base64
 from shim.engine.interface import RegistryAuth
 from shim.errors import InvalidArgument
-from shim.references import DEFAULT_DOMAIN
+from shim.references import DEFAULT_DOMAIN, HUB_ADDRESS, HUB_HOST
 
 log = structlog.get_logger(__name__)
 
-_DOCKER_HUB = "https://index.docker.io/v1/"
-"""How Docker spells the registry behind `docker.io` in credentials."""
-_DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"})
+_DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"})
 _DEFAULT_PORTS = {"https": ":443", "http": ":80"}
 _SECRET = 4
 """Characters of the shortest secret that is blanked out; shorter ones would take innocent words with them."""
@@ -70,7 +68,7 @@ def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
         identitytoken=credentials.identity_token,
         registrytoken=credentials.registry_token,
         # Without an address, Docker's containerd store takes credentials for those of Docker Hub.
-        serveraddress=_DOCKER_HUB if domain == DEFAULT_DOMAIN else domain,
+        serveraddress=HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain,
     )
 
 

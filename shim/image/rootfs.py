@@ -170,4 +170,4 @@ def _remove(rt: Runtime, container_id: str) -> None:
     except (NotFound, RemovalInProgress):
         return
     except ShimError as error:
-        log.warning("a look's container stays until the next start", container=container_id, error=str(error))
+        log.warning("a temporary container cannot be removed until the next start", container=container_id, error=error)

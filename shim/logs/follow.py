@@ -11,11 +11,9 @@ from shim.logs.protocol import Follow
 from shim.logs.resume import find_position, written_tail
 from shim.logs.sink import Sink, rotated_logs
 from shim.logs.source import Source, close_all, generations
-from shim.times import ns_from_rfc3339
+from shim.times import SECOND, ns_from_rfc3339
 
 log = structlog.get_logger(__name__)
-
-NANOSECONDS = 1e9
 
 
 @dataclass(slots=True)
@@ -114,7 +112,7 @@ class Follower:
         self._source.dropped = False
 
     def _tell_missing(self, last: str, first: str) -> None:
-        seconds = (ns_from_rfc3339(first) - ns_from_rfc3339(last)) / NANOSECONDS
+        seconds = (ns_from_rfc3339(first) - ns_from_rfc3339(last)) / SECOND
         log.warning(
             "docker has dropped output that was not copied yet",
             container=self.order.id,

@@ -17,7 +17,7 @@ from shim.api.docker.log_entry_pb2 import LogEntry
 from shim.logs.crilog import Written
 from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import end_of_whole, groups_backwards
-from shim.times import ns_from_rfc3339
+from shim.times import SECOND, ns_from_rfc3339
 
 _SIZE = struct.Struct(">I")
 _FRAME = 2 * _SIZE.size
@@ -27,7 +27,6 @@ _MESSAGE = b"\n\x06std"
 """How a message begins: field 1, six bytes, stdout or stderr."""
 _HEAD = _SIZE.size + len(_MESSAGE)
 _STREAMS = {"stdout": b"stdout", "stderr": b"stderr"}
-_SECOND = 1_000_000_000
 
 
 def path(directory: str) -> str:
@@ -101,7 +100,7 @@ def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
             yield at, b""
             continue
         at = end
-        seconds, nanoseconds = divmod(entry.time_nano, _SECOND)
+        seconds, nanoseconds = divmod(entry.time_nano, SECOND)
         if seconds != second:
             second, prefix = seconds, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
         fraction = (b".%09d" % nanoseconds).rstrip(b"0.")

@@ -94,7 +94,7 @@ def cut_torn_line(fd: int) -> None:
     """Cut off what a crash or a full disk left of a line at the end of the file; OSError for what is no log of ours."""
     end, size = end_of_lines(fd), os.fstat(fd).st_size
     if size - end > BLOCK:
-        raise OSError(errno.EINVAL, "it ends in what is no line of a container log")
+        raise OSError(errno.EINVAL, "what it ends in is not a line of a container log")
     if end != size:
         os.ftruncate(fd, end)
 

@@ -66,7 +66,7 @@ class Watches:
                 raise  # else the directory has been there: what was opened in it can be read to its end
         except OSError as error:
             if not self.unwatched:  # said once, however many there are and however often they are tried
-                log.warning("output cannot be watched and is looked at every second", error=str(error))
+                log.warning("output cannot be watched and is looked at every second", error=error)
             self.unwatched[order.id] = None
 
     def _ensure(self, order: Follow) -> None:

@@ -13,11 +13,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import assert_never, get_args
 
 import msgspec
 import structlog
 
+from shim.config.model import LogFormat
+from shim.errors import reason_of
 from shim.log import LEVELS, configure
 from shim.logs.follow import Counts, Follower
 from shim.logs.protocol import (
@@ -297,7 +299,7 @@ class Worker:
 
 
 def _words(error: OSError) -> str:
-    reason = (error.strerror or str(error)).lower()
+    reason = reason_of(error)
     return f"{error.filename}: {reason}" if error.filename else reason
 
 
@@ -306,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m shim.logs.worker", description=__doc__)
     parser.add_argument("--orders", type=int, required=True)
     parser.add_argument("--log-level", choices=list(LEVELS), default="info")
-    parser.add_argument("--log-format", choices=("auto", "console", "json"), default="auto")
+    parser.add_argument("--log-format", choices=get_args(LogFormat), default="auto")
     given = parser.parse_args()
     configure(level=given.log_level, style=given.log_format)
     os.umask(0o022)

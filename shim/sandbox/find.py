@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.errors import InvalidArgument, NotFound
-from shim.ids import SandboxId
+from shim.errors import NotFound
+from shim.ids import SandboxId, only_id
 from shim.labels import sandbox_config_from_dict
 from shim.names import sandbox_name
 from shim.runtime import Runtime
@@ -31,12 +31,11 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
     try:
         return rt.view.sandbox(sandbox_id)
     except NotFound:
-        fitting = [c for c in rt.checkpoints.all() if sandbox_id and c.sandbox_id.startswith(sandbox_id)]
-        if not fitting:
+        kept = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
+        only = only_id(sandbox_id, kept, field="pod sandbox id")
+        if only is None:
             raise
-    if len(fitting) > 1:
-        raise InvalidArgument(f"pod sandbox id {sandbox_id!r} is ambiguous")
-    return _left_behind(fitting[0])
+    return _left_behind(kept[only])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
-from shim.cni.capabilities import capability_args, cni_args
+from shim.cni.capabilities import INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import ResultError, pod_ips, result_from_json
@@ -23,8 +23,6 @@ from shim.labels import sandbox_config_from_dict
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
-
-INTERFACE = "eth0"
 
 _LOOPBACK_IPV6 = frozenset(f"net.ipv6.conf.{which}.disable_ipv6" for which in ("all", "default", "lo"))
 """Sysctls by which a pod can ask to have no ::1."""
@@ -49,7 +47,7 @@ def network_intent(
         netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
-        capabilities=capability_args(config, pod_cidr=",".join(rt.pod_cidr.ranges)),
+        capabilities=capability_args(config, pod_ranges=rt.pod_cidr.ranges),
     )
 
 

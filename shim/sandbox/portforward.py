@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import ShimError
+from shim.errors import ShimError, reason_of
 from shim.netns.enter import in_netns, in_netns_of
 from shim.pod import host_network, ready_sandbox
 from shim.runtime import Runtime
@@ -57,8 +57,8 @@ def _connected(port: int, *, sandbox_id: str) -> socket.socket:
             made.connect((address, port))
         except OSError as error:
             made.close()
-            reasons.append(f"{address}: {error.strerror or error}")
+            reasons.append(f"{address}: {reason_of(error)}")
         else:
             made.settimeout(None)
             return made
-    raise ShimError(f"connect to port {port} of pod sandbox {sandbox_id}: {', '.join(reasons)}".lower())
+    raise ShimError(f"connect to port {port} of pod sandbox {sandbox_id}: {', '.join(reasons)}")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.shares import LEAST_SHARES
 from shim.container import mounts, seccomp, security
 from shim.container.users import DockerUser
 from shim.engine.interface import JsonObject
@@ -11,9 +12,6 @@ from shim.pod import RESOLV_CONF, host_network
 
 OOM_SCORE_ADJ = -998
 """Pause goes last: with it, every container of the pod would lose its namespaces."""
-
-CPU_SHARES = 2
-"""The least there is: pause sleeps."""
 
 SHM_SIZE = 64 << 20
 """Bytes of /dev/shm, which the containers of the pod share by joining the IPC namespace."""
@@ -63,7 +61,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         "Runtime": around.runtime,
         "Sysctls": dict(config.linux.sysctls),
         "OomScoreAdj": around.oom_score_adj,
-        "CpuShares": CPU_SHARES,
+        "CpuShares": LEAST_SHARES,  # pause sleeps
         "ShmSize": SHM_SIZE,
         "Mounts": [mounts.bind(around.resolv_conf, RESOLV_CONF)],
         # A privileged pod lets its containers be privileged; pause itself has no use for it.
@@ -97,7 +95,7 @@ def _security_options(context: pb.LinuxSandboxSecurityContext, *, daemon_seccomp
     unasked = "runtime/default" if daemon_seccomp else "unconfined"
     return [
         *security.selinux_options(context.selinux_options),
-        security.no_new_privileges_option(True),
+        security.no_new_privileges_option(no_new_privs=True),
         *seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path or unasked,

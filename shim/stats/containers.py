@@ -44,10 +44,10 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
     """Tell what a running container uses, also for the stats of its pod; None when it has ended."""
     reading = container_reading(rt, record)
-    return None if reading is None else stats_of(rt, record, reading)
+    return None if reading is None else stats_of(rt, record, reading=reading)
 
 
-def stats_of(rt: Runtime, record: ContainerRecord, reading: Reading) -> pb.ContainerStats:
+def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.ContainerStats:
     """Tell what was read of a running container."""
     processor, memory, at = reading.processor, reading.memory, reading.at
     return pb.ContainerStats(

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Io, Psi
-from shim.samples import SECOND
+from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
 from shim.stats.metric import ContainerMetric, Figures, PodMetric, Values
+from shim.times import SECOND
 
 BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
 """Labels of every metric; some have more behind them."""
-
-DEFAULT_SHARES, DEFAULT_PERIOD = 1024, 100_000
-"""What the kernel takes when nothing is set."""
 
 
 def descriptor(metric: ContainerMetric | PodMetric) -> pb.MetricDescriptor:

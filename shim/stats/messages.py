@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
+from shim.cni.capabilities import INTERFACE
 from shim.samples import LayerUsage
 from shim.stats.network import Interface
 
 LARGEST = (1 << 64) - 1
 """What a field can hold."""
-DEFAULT_INTERFACE = "eth0"
-"""The interface that CNI makes for a pod; see `shim.sandbox.network`."""
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
@@ -83,7 +82,7 @@ def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsag
     all_of_them = [_interface_usage(interface) for interface in interfaces]
     if not all_of_them:
         return None
-    default = next((usage for usage in all_of_them if usage.name == DEFAULT_INTERFACE), all_of_them[0])
+    default = next((usage for usage in all_of_them if usage.name == INTERFACE), all_of_them[0])
     return pb.NetworkUsage(timestamp=at, default_interface=default, interfaces=all_of_them)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.ids import ContainerId, ImageId
+from shim.names import POD
 from shim.runtime import Runtime
 from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
 from shim.stats.metric import Figures
@@ -17,9 +18,6 @@ from shim.stats.processes import processes, soft_limits
 from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
 from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord, SandboxRecord
-
-POD = "POD"
-"""Label `container` of what belongs to the pod as a whole, as Docker-backed nodes have always called it."""
 
 _DEVICES = Path("/sys/dev/block")
 
@@ -64,9 +62,10 @@ def pod_metrics(
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
     metrics = rt.samples.sandbox_metrics.get(record.id)
-    if metrics is None or not runs_exactly(rt, record.id, (each.container_id for each in metrics.container_metrics)):
+    if metrics is None:
         return None
-    return metrics
+    known = [each.container_id for each in metrics.container_metrics]
+    return metrics if runs_exactly(rt, record.id, containers=known) else None
 
 
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:

@@ -125,7 +125,7 @@ def running_containers(rt: Runtime, *, of: SandboxId | None = None) -> list[Cont
     return [record for record in records if record.life.running]
 
 
-def runs_exactly(rt: Runtime, sandbox_id: SandboxId, containers: Iterable[str]) -> bool:
+def runs_exactly(rt: Runtime, sandbox_id: SandboxId, *, containers: Iterable[str]) -> bool:
     """Whether these are the containers that run in a pod now: what was read of it before is still of the same ones."""
     return {record.id for record in running_containers(rt, of=sandbox_id)} == set(containers)
 

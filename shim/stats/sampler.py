@@ -56,7 +56,7 @@ def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
         return None
     reading = container_reading(rt, record)
     if reading is not None:
-        shelf.put(record.id, stats_of(rt, record, reading))
+        shelf.put(record.id, stats_of(rt, record, reading=reading))
         _note(rt, record.id, reading.processor)
     return reading
 

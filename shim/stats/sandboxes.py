@@ -76,9 +76,10 @@ def _known_stats(
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
     stats = rt.samples.sandbox_stats.get(record.id)
-    if stats is None or not runs_exactly(rt, record.id, (each.attributes.id for each in stats.linux.containers)):
+    if stats is None:
         return None
-    return stats
+    known = [each.attributes.id for each in stats.linux.containers]
+    return stats if runs_exactly(rt, record.id, containers=known) else None
 
 
 def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 _BACKLOG = 512
 
@@ -31,7 +31,7 @@ def listen(config: Config) -> Listener:
     address, _, port = config.streaming_bind_addr.rpartition(":")
     ip = ipaddress.ip_address(address.strip("[]"))
     tls = _tls(config)
-    if tls is None and not ip.is_loopback and config.streaming_allow_plain_remote != "true":
+    if tls is None and not ip.is_loopback and not config.streaming_allow_plain_remote:
         raise InvalidArgument(
             f"streaming_bind_addr {config.streaming_bind_addr} is not a loopback address: exec would be served in "
             "plain text to the network; give streaming_tls_cert_file and streaming_tls_key_file, or set "
@@ -60,7 +60,7 @@ def _bind(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> socke
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
-        raise FailedPrecondition(f"listen for streaming on {ip} port {port}: {error.strerror}") from error
+        raise FailedPrecondition(f"listen for streaming on {ip} port {port}: {reason_of(error)}") from error
     return bound
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 import structlog
 
 from shim.deadline import Scope
-from shim.errors import Cancelled
+from shim.errors import Cancelled, reason_of
 from shim.streaming.channel import Channel
 from shim.streaming.pipe import Pipe
 from shim.streaming.spdy import (
@@ -129,7 +129,7 @@ class Session:
             self._early = b""
             self._exchange()
         except OSError as error:
-            why = f"the connection to the client is lost: {error.strerror or error}"
+            why = f"the connection to the client is lost: {reason_of(error)}"
         finally:
             self.close(why)
 

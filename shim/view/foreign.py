@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shim import labels
+from shim import labels, names
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSettings, HostSettings
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
 _MAX_ATTEMPT = 2**32 - 1
-_INTERNAL = frozenset({labels.TYPE, labels.SANDBOX_ID, labels.LOG_PATH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +31,9 @@ class ForeignName:
 
 def foreign_name(name: str) -> ForeignName | None:
     """Read a Docker name (with or without its slash); None for one that is not theirs."""
-    prefix, *parts = name.lstrip("/").split("_")
-    if prefix != "k8s" or len(parts) not in {5, 6}:
+    bare = name.lstrip("/")
+    parts = bare.removeprefix(names.PREFIX).split("_")
+    if not bare.startswith(names.PREFIX) or len(parts) not in {5, 6}:
         return None
     if len(parts) == 6 and not _SUFFIX.fullmatch(parts[5]):
         return None
@@ -69,7 +69,7 @@ def container_config(name: ForeignName, *, settings: ContainerSettings, host: Ho
 
 def _cri_labels(settings: ContainerSettings, *, hidden: set[str]) -> Iterator[tuple[str, str]]:
     for key, value in (settings.labels or {}).items():
-        if key not in _INTERNAL and key not in hidden and not key.startswith(labels.ANNOTATION_PREFIX):
+        if key not in labels.RESERVED and key not in hidden and not key.startswith(labels.ANNOTATION_PREFIX):
             yield key, value
 
 

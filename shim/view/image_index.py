@@ -12,7 +12,7 @@ from shim.engine.answers import ImageInspect, ImageSummary
 from shim.engine.interface import Engine
 from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
 from shim.gather import gather
-from shim.ids import ImageId
+from shim.ids import ImageId, only_id
 from shim.view.records import ImageRecord
 
 INSPECT_SECONDS = 10.0
@@ -48,7 +48,8 @@ class ImageIndex:
         if named is not None:
             return named
         prefix = references.image_id_prefix(reference)
-        return None if prefix is None else self._by_prefix(prefix, reference=reference)
+        only = None if prefix is None else only_id(prefix, self._by_id, field="image id")
+        return None if only is None else self._by_id[ImageId(only)]
 
     def with_record(self, record: ImageRecord) -> "ImageIndex":
         """Give the index with this image as it is now; its tags are no other's any more."""
@@ -63,12 +64,6 @@ class ImageIndex:
         part = _only_as(record, references.canonical(reference))
         known = self._by_id.get(record.id)
         return self.with_record(part if known is None else _with_names(known, part))
-
-    def _by_prefix(self, prefix: str, *, reference: str) -> ImageRecord | None:
-        found = [record for record in self.records if record.id.startswith(prefix)]
-        if len(found) > 1:
-            raise InvalidArgument(f"image id prefix {reference!r} fits {len(found)} images")
-        return found[0] if found else None
 
 
 def name_for_people(record: ImageRecord, *, wanted: str) -> str:
@@ -137,5 +132,5 @@ def _inspected(engine: Engine, image_id: str) -> ImageInspect | None:
         raise
     except ShimError as error:
         deadline.current().check(f"inspect image {image_id}")
-        log.warning("image cannot be inspected", image=image_id, error=str(error))
+        log.warning("image cannot be inspected", image=image_id, error=error)
         return None

@@ -16,7 +16,7 @@ from shim.broadcast import Subscription
 from shim.engine.answers import ContainerInspect, ContainerSummary
 from shim.engine.interface import Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import SandboxId
+from shim.ids import SandboxId, only_id
 from shim.logs.interface import Drains
 from shim.view import changes, translate
 from shim.view.announce import Announcer
@@ -324,12 +324,11 @@ class NodeView:
             if isinstance(exact, kind):
                 return exact
             lists = self._sorted_out_now()
-        found = [record for record in of(lists) if record.id.startswith(wanted)]
-        if not found:
+        known: dict[str, R] = {record.id: record for record in of(lists)}
+        only = only_id(wanted, known, field=f"{what} id")
+        if only is None:
             raise NotFound(f"no {what} has the id {wanted}")
-        if len(found) > 1:
-            raise InvalidArgument(f"{what} id prefix {wanted} fits {len(found)} ids")
-        return found[0]
+        return known[only]
 
     def _published(self, container_id: str, record: Record | None, *, look: Look, seen: Moment | None = None) -> bool:
         with self._changed:

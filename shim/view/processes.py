@@ -8,12 +8,13 @@ good. The pids Docker tells are ours too: without a shared pid namespace no pod 
 import os
 from pathlib import Path
 
+from shim.times import SECOND
 from shim.view.records import Record
 
 SLACK_NS = 10_000_000_000
 """How much later than Docker's `StartedAt` a container's process may seem to have begun: clocks get set."""
 
-_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_NS_PER_TICK = SECOND // os.sysconf("SC_CLK_TCK")
 
 
 def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
@@ -63,7 +64,7 @@ def _boot_time(proc: Path) -> int:
         words = (proc / "stat").read_text().split()
     except OSError as error:
         raise ValueError(f"the kernel does not tell when it began: {error}") from error
-    return int(words[words.index("btime") + 1]) * 1_000_000_000
+    return int(words[words.index("btime") + 1]) * SECOND
 
 
 def _in_cgroup_of(container_id: str, process: Path) -> bool:

@@ -128,4 +128,4 @@ class Refresher:
 
     def _complain(self, key: str, error: ShimError) -> None:
         if not self._dirty.failures(key):
-            log.warning("refresh failed, will be repeated", of=key, error=str(error))
+            log.warning("refresh failed, will be repeated", of=key, error=error)

@@ -21,7 +21,7 @@ from shim.engine.answers import (
 from shim.engine.runc import plain_start_error
 from shim.errors import InvalidArgument
 from shim.ids import ContainerId, ImageId, SandboxId
-from shim.times import NEVER, ns_from_rfc3339
+from shim.times import NEVER, SECOND, ns_from_rfc3339
 from shim.view.foreign import container_config, foreign_name, sandbox_config
 from shim.view.records import ContainerRecord, ImageRecord, Life, Record, SandboxRecord
 
@@ -54,7 +54,6 @@ _UNBORN = Life(
     started_at=NEVER,
     finished_at=NEVER,
 )
-_NANOSECONDS = 1_000_000_000
 
 
 def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> Record | None:
@@ -219,7 +218,7 @@ def _removed_unstarted(born: Life, seen: ContainerInspect) -> Life:
 
 def _life_from_summary(listed: ContainerSummary) -> Life:
     state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
-    life = replace(_UNBORN, created_at=listed.created * _NANOSECONDS, guessed=True)
+    life = replace(_UNBORN, created_at=listed.created * SECOND, guessed=True)
     if state == pb.CONTAINER_EXITED:
         # Without an exit code it must not be called EXITED: 0 would end a Job as a success.
         return replace(life, message=f"docker lists it as {listed.state}, but does not answer an inspect")

@@ -38,7 +38,7 @@ def test_files_of_controllers() -> None:
     ],
 )
 def test_a_key_that_is_no_file_name(key: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"linux\.unified: .* is no cgroup file"):
+    with pytest.raises(InvalidArgument, match=r"linux\.unified: .* is not a cgroup file"):
         check_unified({key: "1"}, field="linux.unified")
 
 
@@ -57,7 +57,7 @@ def test_a_key_that_is_no_file_name(key: str) -> None:
     ],
 )
 def test_files_that_are_no_limits(key: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"linux\.unified: '{key}' is no limit"):
+    with pytest.raises(InvalidArgument, match=rf"linux\.unified: '{key}' is not a limit"):
         check_unified({key: "1"}, field="linux.unified")
 
 
@@ -123,7 +123,7 @@ def test_a_page_size_has_the_kernels_name(spelled: str, name: str) -> None:
 
 @pytest.mark.parametrize("size", ["", "2", "MB", "0MB", "3MB", "-2MB", "2mb", "2TB", "../x", "2MB/", "2MB\n", "9" * 40])
 def test_a_page_size_that_is_none(size: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size .* is no size such as"):
+    with pytest.raises(InvalidArgument, match=r"f\[1\]\.page_size .* is not a size such as"):
         huge_page_limits([pb.HugepageLimit(page_size="2MB"), pb.HugepageLimit(page_size=size)], field="f")
 
 

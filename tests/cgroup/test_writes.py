@@ -16,8 +16,8 @@ def group(tmp_path: Path) -> Path:
     return directory
 
 
-def write(group: Path, name: str = "memory.high", text: str = "4096", *, if_there: bool = False) -> Write:
-    return Write(str(group / name), text, f"linux.unified[{name!r}]", if_there=if_there)
+def write(group: Path, name: str = "memory.high", text: str = "4096", *, optional: bool = False) -> Write:
+    return Write(str(group / name), text, f"linux.unified[{name!r}]", optional=optional)
 
 
 def test_what_was_written_is_there(group: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_file_that_is_not_there(group: Path) -> None:
 
 
 def test_a_file_that_need_not_be_there(group: Path) -> None:
-    optional = write(group, "memory.swap.max", if_there=True)
+    optional = write(group, "memory.swap.max", optional=True)
     check_there([optional])
     assert write_all([optional, write(group)])
     assert sorted(path.name for path in group.iterdir()) == ["memory.high"]

@@ -15,6 +15,7 @@ ATTACHMENT = Attachment(
     conflist=CONFLIST,
     container_id="c0ffee",
     netns="/run/netns/cri-c0ffee",
+    ifname="eth0",
     args=[("IgnoreUnknown", "1"), ("K8S_POD_NAME", "web")],
     capabilities={"portMappings": [{"hostPort": 80}]},
 )
@@ -43,7 +44,7 @@ def test_the_file_is_the_one_the_reference_library_writes(tmp_path: Path) -> Non
 
 
 def test_what_was_not_given_is_not_written(tmp_path: Path) -> None:
-    write_cached(tmp_path, Attachment(conflist=CONFLIST, container_id="c0ffee", netns=""), result=RESULT)
+    write_cached(tmp_path, Attachment(conflist=CONFLIST, container_id="c0ffee", netns="", ifname="eth0"), result=RESULT)
 
     written = json.loads((tmp_path / "results/pods-c0ffee-eth0").read_bytes())
     assert sorted(written) == ["config", "containerId", "ifName", "kind", "networkName", "result"]

@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
     write(tmp_path, "30.conflist", "{")
 
     assert read_directory(tmp_path).entries == (
-        Skipped("10.conflist", "cannot be read: No such file or directory"),
+        Skipped("10.conflist", "cannot be read: no such file or directory"),
         Skipped("20.conflist", "larger than 1048576 bytes"),
         Skipped("30.conflist", "not JSON: Input data was truncated"),
     )
@@ -160,7 +160,7 @@ def test_a_directory_of_none_or_nothing_is_a_problem(tmp_path: Path) -> None:
 
     assert read_directory(tmp_path / "absent").problem == "does not exist"
     assert read_directory(tmp_path).problem == "holds no .conflist, .conf or .json file"
-    assert read_directory(tmp_path / "file").problem == "cannot be read: Not a directory"
+    assert read_directory(tmp_path / "file").problem == "cannot be read: not a directory"
 
 
 def test_the_first_network_whose_plugins_exist_is_chosen(tmp_path: Path, fakes: FakePlugins) -> None:

@@ -26,6 +26,7 @@ def attachment(*types: str, version: str = "1.0.0", **changes: Any) -> Attachmen
         conflist={"cniVersion": version, "name": "pods", "disableCheck": True, "plugins": plugins},
         container_id="c0ffee",
         netns=NETNS,
+        ifname="eth0",
         args=[("IgnoreUnknown", "1"), ("K8S_POD_NAME", "web")],
     )
     return msgspec.structs.replace(made, **changes)

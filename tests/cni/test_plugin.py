@@ -136,7 +136,7 @@ def test_a_plugin_that_hangs_is_given_up(fakes: FakePlugins) -> None:
 def test_a_plugin_that_cannot_be_started(fakes: FakePlugins) -> None:
     binary = fakes.write_program("bridge", "#!/no/such/interpreter\n")
 
-    with pytest.raises(FailedPrecondition, match=rf"plugin {binary} .*: cannot be started: No such file"):
+    with pytest.raises(FailedPrecondition, match=rf"plugin {binary} .*: cannot be started: no such file"):
         add(binary)
 
 

@@ -293,7 +293,7 @@ def test_the_directory_may_be_a_link_that_is_turned(
 def test_a_file_in_the_place_of_the_directory(networks: ConfDirectory, directory: Path, lines: Lines) -> None:
     directory.parent.mkdir(parents=True)
     directory.write_text("")
-    lines.wait_for(f"no pod network: cni configuration directory {directory} cannot be read: Not a directory")
+    lines.wait_for(f"no pod network: cni configuration directory {directory} cannot be read: not a directory")
 
     directory.unlink()
     make_directory(directory, "10.conflist", "first")
@@ -399,7 +399,7 @@ def test_a_kernel_without_room_for_a_watch_is_an_error(directory: Path, ready: C
     another = ConfDirectory(directory, bin_dirs=[])
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
-        with pytest.raises(FailedPrecondition, match=rf"^watch cni directory {directory}: Too many open files"):
+        with pytest.raises(FailedPrecondition, match=rf"^watch cni directory {directory}: too many open files"):
             another.start()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -148,6 +148,16 @@ def test_a_choice_takes_a_boolean_of_toml_too(raw: object, value: str) -> None:
     assert parsed("restrict_oom_score_adj", raw) == value
 
 
+@pytest.mark.parametrize(("raw", "value"), [(True, True), (False, False), ("true", True), ("false", False)])
+def test_a_switch_takes_a_boolean_of_toml_and_the_text_of_a_flag(raw: object, value: object) -> None:
+    assert parsed("streaming_allow_plain_remote", raw) is value
+
+
+@pytest.mark.parametrize("raw", ["True", "yes", "", 1, None, []])
+def test_what_is_no_switch(raw: object) -> None:
+    assert refused("streaming_allow_plain_remote", raw)
+
+
 @pytest.mark.parametrize("raw", ["maybe", "", None, 1])
 def test_what_is_no_choice(raw: object) -> None:
     assert refused("restrict_oom_score_adj", raw)
@@ -159,10 +169,11 @@ def test_choices_are_told_in_words() -> None:
 
 def test_pod_ranges() -> None:
     assert parsed("pod_cidr", "10.244.0.0/24, fd00::/64") == "10.244.0.0/24,fd00::/64"
+    assert parsed("pod_cidr", "10.244.0.1/24") == "10.244.0.0/24"
     assert parsed("pod_cidr", "") == ""
 
 
-@pytest.mark.parametrize("raw", ["10.244.0.0/33", "10.244.0.1/24", "pods", "10.0.0.0/8,", 10])
+@pytest.mark.parametrize("raw", ["10.244.0.0/33", "pods", "10.0.0.0/8;10.1.0.0/16", 10])
 def test_what_is_no_pod_range(raw: object) -> None:
     assert refused("pod_cidr", raw)
 

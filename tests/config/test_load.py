@@ -103,12 +103,12 @@ def test_a_default_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch
     (tmp_path / "private").mkdir(mode=0o700)
     monkeypatch.setattr(module, "DEFAULT_FILE", tmp_path / "private/config.toml")
 
-    with nobodys_files(), pytest.raises(FailedPrecondition, match=r"config\.toml: cannot be read: Permission denied"):
+    with nobodys_files(), pytest.raises(FailedPrecondition, match=r"config\.toml: cannot be read: permission denied"):
         loaded()
 
 
 def test_a_named_file_must_exist(file: Path) -> None:
-    with pytest.raises(FailedPrecondition, match=f"file {file}: cannot be read: No such file"):
+    with pytest.raises(FailedPrecondition, match=f"file {file}: cannot be read: no such file"):
         loaded(file=file)
 
 

@@ -32,7 +32,7 @@ def test_unified_keys_are_files_of_cgroup_v2() -> None:
 
 
 def test_a_key_that_is_no_file_name_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match=r"linux\.unified: '\.\./x' is no cgroup file"):
+    with pytest.raises(InvalidArgument, match=r"linux\.unified: '\.\./x' is not a cgroup file"):
         check_possible(Resources(unified={"../x": "1"}), field="linux", version="2")
     with pytest.raises(InvalidArgument, match=r"linux\.hugepage_limits\[0\]\.page_size"):
         check_possible(Resources(hugepage_limits=[pb.HugepageLimit(page_size="../x")]), field="linux", version="2")
@@ -54,7 +54,7 @@ def test_huge_pages() -> None:
         ("/hugetlb/hugetlb.1GB.rsvd.limit_in_bytes", "0"),
     ]
     assert writes(resources, V2)[:2] == [("/g/hugetlb.2MB.max", "4194304"), ("/g/hugetlb.2MB.rsvd.max", "4194304")]
-    needed = [write.path for write in writes_beyond_docker(resources, V2, field="linux") if not write.if_there]
+    needed = [write.path for write in writes_beyond_docker(resources, V2, field="linux") if not write.optional]
     assert needed == ["/g/hugetlb.2MB.max"]
 
 
@@ -88,12 +88,12 @@ def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch
     """As below a sandbox of the runtime's: what Docker does itself goes on, what needs writing is refused."""
     record = rt.view.container(running(rt, ready_pod(rt)))
     small = Resources(memory_limit_in_bytes=1 << 20)
-    assert group_to_write(rt, record, small) is None  # it has ended
+    assert group_to_write(rt, record, resources=small) is None  # it has ended
     monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
     record = replace(record, life=replace(record.life, pid=os.getpid()))
-    assert group_to_write(rt, record, Resources(cpu_shares=5)) is None
+    assert group_to_write(rt, record, resources=Resources(cpu_shares=5)) is None
     with pytest.raises(FailedPrecondition, match=rf"write limits of container {record.id}: process \d+ is in no"):
-        group_to_write(rt, record, small)
+        group_to_write(rt, record, resources=small)
 
 
 def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
@@ -102,7 +102,7 @@ def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
     try:
         record = rt.view.container(running(rt, ready_pod(rt)))
         record = replace(record, life=replace(record.life, pid=child))
-        assert group_to_write(rt, record, Resources(memory_limit_in_bytes=1 << 20)) is None
+        assert group_to_write(rt, record, resources=Resources(memory_limit_in_bytes=1 << 20)) is None
     finally:
         os.waitpid(child, 0)
 

@@ -62,9 +62,9 @@ def test_a_directory_needs_a_device_somewhere_below(places: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing", "No such file or directory"),
-        ("loop", "Too many levels of symbolic links"),
-        ("file/x", "Not a directory"),
+        ("missing", "no such file or directory"),
+        ("loop", "too many levels of symbolic links"),
+        ("file/x", "not a directory"),
         ("file", "is neither a device nor a directory of devices"),
         ("fifo", "is neither a device nor a directory of devices"),
         ("socket", "is neither a device nor a directory of devices"),

@@ -133,7 +133,7 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
 
     with monkeypatch.context() as short:
         short.setattr(os, "pidfd_open", full)
-        with pytest.raises(ResourceExhausted, match="Too many open files"):
+        with pytest.raises(ResourceExhausted, match="too many open files"):
             end_process(rt, exec_id, container_id=container)
         assert rt.lookout.busy
 
@@ -163,7 +163,7 @@ def test_no_descriptor_to_wait_with(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(socket, "socketpair", full)
-    with pytest.raises(ResourceExhausted, match="Too many open files"):
+    with pytest.raises(ResourceExhausted, match="too many open files"):
         wait_ended(rt, exec_id, container_id=container)
 
 

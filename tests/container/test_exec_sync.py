@@ -42,7 +42,7 @@ def test_output_beyond_the_limit_is_dropped_for_each_stream(rt: Runtime, engine:
 
 def test_the_container_must_run(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
-    with pytest.raises(FailedPrecondition, match="does not run"):
+    with pytest.raises(FailedPrecondition, match="is not running"):
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
 
 

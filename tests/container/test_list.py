@@ -51,6 +51,6 @@ def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: R
     sandbox = ready_pod(rt)
     containers = [created(rt, sandbox, f"c{number}") for number in range(17)]  # two begin with the same digit
     first = next(c[0] for c in containers if sum(other[0] == c[0] for other in containers) > 1)
-    with pytest.raises(InvalidArgument, match=f"'{first}' is the beginning of"):
+    with pytest.raises(InvalidArgument, match=f"'{first}' fits "):
         list_containers(rt, filter=pb.ContainerFilter(id=first))
     assert list_containers(rt, filter=pb.ContainerFilter(id="no such")) == []

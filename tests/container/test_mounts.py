@@ -74,7 +74,7 @@ def test_what_keeps_a_host_path_from_being_made_is_named(tmp_path: Path) -> None
     docker = made(mount)
     (tmp_path / "new").touch()
 
-    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path {tmp_path}/new/below: Not a dir"):
+    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path {tmp_path}/new/below: not a dir"):
         ensured(mount, docker)
 
 
@@ -101,12 +101,12 @@ def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("file/below", "Not a directory"),
-        ("loop", "Too many levels of symbolic links"),
-        ("loop/below", "Too many levels of symbolic links"),
+        ("file/below", "not a directory"),
+        ("loop", "too many levels of symbolic links"),
+        ("loop/below", "too many levels of symbolic links"),
         ("dangling", r"the link .*/dangling leads to nowhere, where nothing is"),
         ("dangling/below", r"the link .*/dangling leads to nowhere, where nothing is"),
-        ("n" * 300, "File name too long"),
+        ("n" * 300, "file name too long"),
     ],
     ids=["below a file", "loop", "below a loop", "dangling", "below dangling", "too long"],
 )

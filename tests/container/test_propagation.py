@@ -89,5 +89,5 @@ def test_what_it_does_not_is_refused_with_the_way_out(
 
 def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.host_path .*/below: Not a directory"):
+    with pytest.raises(FailedPrecondition, match=r"config\.mounts\[0\]\.host_path .*/below: not a directory"):
         check_propagation(tmp_path / "file/below", propagation=BOTH, field="config.mounts[0]")

@@ -32,7 +32,7 @@ def test_recursive_read_only() -> None:
     with pytest.raises(FailedPrecondition, match=r"^RROUnsupported: config\.mounts\[0\]\.recursive_read_only: the OCI"):
         options(mount, recursive=False)
     with pytest.raises(
-        FailedPrecondition, match=r"^RROUnsupported: .*: needs Docker Engine 25\.0 \(API 1\.44\), this one"
+        FailedPrecondition, match=r"^RROUnsupported: .*: needs Docker Engine 25\.0 \(API 1\.44\); this one"
     ):
         options(mount, api=(1, 43), recursive=True)
 

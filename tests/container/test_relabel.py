@@ -84,7 +84,7 @@ def test_a_directory_on_the_way_that_became_a_link_leads_nowhere(volume: Path) -
     (volume / "a").rename(volume / "former")
     (volume / "a").symlink_to(volume.parent / "elsewhere")
 
-    with pytest.raises(FailedPrecondition, match=rf"selinux_relabel: label {volume}/a/b as .*: Not a directory"):
+    with pytest.raises(FailedPrecondition, match=rf"selinux_relabel: label {volume}/a/b as .*: not a directory"):
         relabel(volume / "a/b", label=LABEL, field="config.mounts[0]", xattr=XATTR)
 
     assert labels(volume.parent) == {}

@@ -24,12 +24,12 @@ def test_one_without_a_log_has_nothing_to_reopen(rt: Runtime, logs: FakeLogs) ->
 def test_it_must_run(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     container = created(rt, sandbox)
-    with pytest.raises(FailedPrecondition, match="does not run"):
+    with pytest.raises(FailedPrecondition, match="is not running"):
         reopen_container_log(rt, container_id=container)
     ended = running(rt, sandbox, "ended")
     engine.exit_container(ended)
     rt.view.refresh_container(ended)
-    with pytest.raises(FailedPrecondition, match="does not run"):
+    with pytest.raises(FailedPrecondition, match="is not running"):
         reopen_container_log(rt, container_id=ended)
     with pytest.raises(NotFound):
         reopen_container_log(rt, container_id="e" * 64)

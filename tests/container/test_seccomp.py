@@ -194,7 +194,7 @@ def test_an_unusable_profile_is_never_left_out(kind: str, tmp_path: Path) -> Non
 
 
 NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda _: None, "No such file"),
+    "missing": (lambda _: None, "no such file"),
     "FIFO": (os.mkfifo, "not a regular file"),
     "directory": (lambda path: path.mkdir(), "not a regular file"),
     "endless device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),

@@ -107,8 +107,8 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("echo s3cret; echo s3cret, v4lue and $1 >&2; exit 3", "exit status 3, its standard error is not shown"),
-        ("echo timeout of s3cret >&2; exit 3", "exit status 3, its standard error speaks of timeout"),
+        ("echo s3cret; echo s3cret, v4lue and $1 >&2; exit 3", "exit status 3; its standard error is not shown"),
+        ("echo timeout of s3cret >&2; exit 3", "exit status 3; its standard error speaks of timeout"),
         ("echo s3cret", "its response is malformed: not JSON"),
         (":", "its response is malformed: not JSON"),
         (printing("}}}", "}"), "its response is malformed: not JSON"),
@@ -116,7 +116,7 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
         (printing("io/v1", "io/v1beta1"), "apiVersion is not credentialprovider.kubelet.k8s.io/v1"),
         (printing(cacheKeyType="s3cret"), "cacheKeyType is not Image or Registry or Global"),
         (printing("cacheKeyType", "x"), "missing required field `cacheKeyType`"),
-        (printing(cacheDuration="s3cret"), "cacheDuration is no duration"),
+        (printing(cacheDuration="s3cret"), "cacheDuration is not a duration"),
         (printing(auth={"r.example": ["s3cret"]}), "Expected `object`"),
         ("exec sleep 60", "not finished within 0.3 s, killed"),
         ("yes s3cret", "printed more than"),

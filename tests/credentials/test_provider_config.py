@@ -95,21 +95,21 @@ def test_service_accounts(programs: Programs, *, needs: bool) -> None:
         ("providers", "ecr", r"Expected `array`, got `str` - at `\$.providers`"),
         ("extra", 1, "unknown field `extra`"),
         ("providers.0.name", None, "provider 0: .*missing required field `name`"),
-        ("providers.0.name", "", "provider 0: name '' is no file name"),
-        ("providers.0.name", "a/b", "provider a/b: name 'a/b' is no file name"),
-        ("providers.0.name", "..", "name '..' is no file name"),
+        ("providers.0.name", "", "provider 0: name '' is not a file name"),
+        ("providers.0.name", "a/b", "provider a/b: name 'a/b' is not a file name"),
+        ("providers.0.name", "..", "name '..' is not a file name"),
         ("providers.0.matchImages", None, "provider ecr: .*missing required field `matchImages`"),
         ("providers.0.matchImages", [], "provider ecr: matchImages is empty"),
         ("providers.0.matchImages", ["https://r.example"], "provider ecr: matchImages: 'https://r.example' is no"),
         ("providers.0.matchImages", [""], "provider ecr: matchImages: '' is no"),
         ("providers.0.matchImages", ["a b"], "provider ecr: matchImages: 'a b' is no"),
         ("providers.0.defaultCacheDuration", None, "provider ecr: .*missing required field `defaultCacheDuration`"),
-        ("providers.0.defaultCacheDuration", "soon", "provider ecr: defaultCacheDuration 'soon' is no duration"),
-        ("providers.0.defaultCacheDuration", "-1s", "provider ecr: defaultCacheDuration '-1s' is no duration"),
+        ("providers.0.defaultCacheDuration", "soon", "provider ecr: defaultCacheDuration 'soon' is not a duration"),
+        ("providers.0.defaultCacheDuration", "-1s", "provider ecr: defaultCacheDuration '-1s' is not a duration"),
         ("providers.0.apiVersion", "v1", "provider ecr: apiVersion 'v1' is not credentialprovider"),
         ("providers.0.args", "x", r"provider ecr: Expected `array \| null`, got `str` - at `\$.args`"),
         ("providers.0.env", [{"name": "A", "value": 5}], r"provider ecr: .* - at `\$.env\[0\].value`"),
-        ("providers.0.env", [{"name": "A=B", "value": "s3cret"}], "provider ecr: env: 'A=B' is no variable"),
+        ("providers.0.env", [{"name": "A=B", "value": "s3cret"}], "provider ecr: env: 'A=B' is not a variable"),
         ("providers.0.matchImage", ["x"], "provider ecr: .*unknown field `matchImage`"),
         ("providers.0.tokenAttributes", {"x": 1}, r"provider ecr: .*tokenAttributes"),
     ],
@@ -135,7 +135,7 @@ def test_an_empty_file(programs: Programs) -> None:
 
 
 def test_a_file_that_is_not_there(programs: Programs) -> None:
-    with pytest.raises(FailedPrecondition, match=r"/none\.yaml: cannot be read: No such file"):
+    with pytest.raises(FailedPrecondition, match=r"/none\.yaml: cannot be read: no such file"):
         read_providers(programs.bin_dir / "none.yaml", bin_dir=programs.bin_dir)
 
 

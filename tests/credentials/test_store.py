@@ -50,11 +50,11 @@ def test_one_that_has_nothing(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("echo s3cret; echo no access with s3cret >&2; exit 1", "exit status 1, its standard error is not shown"),
-        ("echo s3cret: keychain is locked >&2; exit 1", "exit status 1, its standard error speaks of locked"),
-        ("echo s3cret", "its answer is no object"),
-        ('echo \'{"Username": "u", "Secret": 5}\'', "its answer is no object"),
-        ("printf '\\377'", "its answer is no object"),
+        ("echo s3cret; echo no access with s3cret >&2; exit 1", "exit status 1; its standard error is not shown"),
+        ("echo s3cret: keychain is locked >&2; exit 1", "exit status 1; its standard error speaks of locked"),
+        ("echo s3cret", "its answer is not an object"),
+        ('echo \'{"Username": "u", "Secret": 5}\'', "its answer is not an object"),
+        ("printf '\\377'", "its answer is not an object"),
         ("exec sleep 60", "not finished within 0.3 s"),
         ("yes s3cret", "printed more than"),
         ("kill -9 $$", "ended by signal 9"),

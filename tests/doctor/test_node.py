@@ -58,7 +58,7 @@ def test_a_kernel_without_ipv4(config: Config, tmp_path: Path) -> None:
     finding = found(config, tmp_path)["forwarding"]
 
     assert finding.level == "warn"
-    assert finding.text.endswith("ip_forward: No such file or directory")
+    assert finding.text.endswith("ip_forward: no such file or directory")
 
 
 def test_credential_providers_that_cannot_work(config: Config, sysctls: Path, tmp_path: Path) -> None:

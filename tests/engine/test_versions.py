@@ -12,4 +12,4 @@ def test_an_engine_that_is_new_enough_is_not_complained_of() -> None:
 def test_one_that_is_too_old_is_told_what_would_do() -> None:
     with pytest.raises(Unsupported) as refusal:
         require_api((1, 41), needs=(1, 44), what="config.CDI_devices")
-    assert str(refusal.value) == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44), this one speaks 1.41"
+    assert str(refusal.value) == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"

@@ -53,6 +53,6 @@ def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
 def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:
     sandboxes = [ready_pod(rt, str(number)) for number in range(17)]  # two of them begin with the same digit
     first = next(s[0] for s in sandboxes if sum(other[0] == s[0] for other in sandboxes) > 1)
-    with pytest.raises(InvalidArgument, match=f"'{first}' is the beginning of"):
+    with pytest.raises(InvalidArgument, match=f"'{first}' fits "):
         list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id=first))
     assert list_pod_sandbox(rt, filter=pb.PodSandboxFilter(id="no such")) == []

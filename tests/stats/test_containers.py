@@ -10,9 +10,10 @@ from shim.cgroup.places import Group
 from shim.cgroup.v2 import GroupV2
 from shim.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
-from shim.samples import SECOND, LayerUsage, Point
+from shim.samples import LayerUsage, Point
 from shim.stats.containers import container_stats, list_container_stats
 from shim.stats.sandboxes import pod_sandbox_stats
+from shim.times import SECOND
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
@@ -116,7 +117,7 @@ def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
     begins = {"id": [each.id[0] for each in containers], "pod_sandbox_id": [each.id[0] for each in sandboxes]}
     for part, firsts in begins.items():
         first = next(digit for digit in firsts if firsts.count(digit) > 1)
-        with pytest.raises(InvalidArgument, match=rf"^filter\.{part}: '{first}' is the beginning of"):
+        with pytest.raises(InvalidArgument, match=rf"^filter\.{part} '{first}' fits "):
             listed(rt, **{part: first})
 
 

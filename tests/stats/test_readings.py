@@ -7,8 +7,9 @@ from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
 from shim.runtime import Runtime
-from shim.samples import SECOND, Point, Samples
+from shim.samples import Point, Samples
 from shim.stats.readings import container_reading, place_of, pod_processor
+from shim.times import SECOND
 from shim.view.records import ContainerRecord
 from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, group_v2
 from tests.pods import ready_pod, running

@@ -108,7 +108,7 @@ def test_filters(rt: Runtime) -> None:
 def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
     firsts = [ready_pod(rt, str(number))[0] for number in range(17)]  # two begin with the same digit
     first = next(digit for digit in firsts if firsts.count(digit) > 1)
-    with pytest.raises(InvalidArgument, match=rf"^filter\.id: '{first}' is the beginning of"):
+    with pytest.raises(InvalidArgument, match=rf"^filter\.id '{first}' fits "):
         listed(rt, id=first)
 
 

@@ -32,7 +32,7 @@ def test_other_addresses_need_tls(address: str) -> None:
 
 
 def test_other_addresses_are_served_plain_where_a_setting_says_so() -> None:
-    listener = listen(Config(streaming_bind_addr="0.0.0.0:0", streaming_allow_plain_remote="true"))
+    listener = listen(Config(streaming_bind_addr="0.0.0.0:0", streaming_allow_plain_remote=True))
     with listener.socket:
         assert listener.base_url == f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
 
@@ -66,5 +66,5 @@ def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(FailedPrecondition, match=f"port {port}: Address already in use"):
+        with pytest.raises(FailedPrecondition, match=f"port {port}: address already in use"):
             listen(Config(streaming_bind_addr=f"127.0.0.1:{port}"))

@@ -77,7 +77,7 @@ def test_an_image_that_is_listed_twice_is_one_with_all_its_names() -> None:
 
 
 def test_beginning_of_several_ids_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'abc' fits 2 images"):
+    with pytest.raises(InvalidArgument, match="image id 'sha256:abc' fits 2 ids"):
         INDEX.find("abc")
 
 

@@ -68,7 +68,7 @@ def test_beginning_of_several_ids_is_refused(engine: LateEngine, view: NodeView)
     for made in ids:
         view.refresh_container(made)
     shared = next(made[0] for made in ids if sum(other[0] == made[0] for other in ids) > 1)
-    with pytest.raises(InvalidArgument, match=f"pod sandbox id prefix {shared} fits"):
+    with pytest.raises(InvalidArgument, match=f"pod sandbox id '{shared}' fits"):
         view.sandbox(shared)
 
 

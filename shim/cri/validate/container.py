@@ -7,10 +7,7 @@ from shim.cri.validate.mounts import cdi_devices, container_mounts, host_devices
 from shim.cri.validate.selinux import selinux
 from shim.disk import check_path_length
 from shim.errors import InvalidArgument
-from shim.names import check_name_part
-
-RESERVED_NAME = "POD"
-"""The name that pause containers have in `docker ps`."""
+from shim.names import POD, check_name_part
 
 
 def container_config(config: pb.ContainerConfig, *, field: str) -> None:
@@ -33,7 +30,7 @@ def container_config(config: pb.ContainerConfig, *, field: str) -> None:
 
 def _name(name: str, *, field: str) -> None:
     check_name_part(name, field=field)
-    if name == RESERVED_NAME:
+    if name == POD:
         raise InvalidArgument(f"{field} {name!r} is the name of pause containers")
 
 

@@ -9,13 +9,13 @@ import re
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import MAX_VALUE, check_unified, huge_page_limits
+from shim.cgroup.shares import LEAST_SHARES, MOST_SHARES
 from shim.cri.validate import rules
 from shim.errors import InvalidArgument
 
 PERIOD = (1_000, 1_000_000)
 """Microseconds; what the kernel takes."""
 LEAST_QUOTA = 1_000
-SHARES = (2, 262_144)
 MAX_OOM_SCORE_ADJ = 1_000
 MAX_CPU, MAX_NODE = 8_191, 1_023
 """Largest numbers a kernel can be built for. Docker takes memory for every number of a range."""
@@ -42,7 +42,7 @@ def _cpu(wanted: pb.LinuxContainerResources, *, field: str) -> None:
     if wanted.cpu_period:
         rules.between(wanted.cpu_period, least=PERIOD[0], most=PERIOD[1], field=f"{field}.cpu_period")
     if wanted.cpu_shares:
-        rules.between(wanted.cpu_shares, least=SHARES[0], most=SHARES[1], field=f"{field}.cpu_shares")
+        rules.between(wanted.cpu_shares, least=LEAST_SHARES, most=MOST_SHARES, field=f"{field}.cpu_shares")
     if wanted.cpu_quota not in {0, NO_LIMIT} and wanted.cpu_quota < LEAST_QUOTA:
         raise InvalidArgument(f"{field}.cpu_quota {wanted.cpu_quota} is neither -1 nor at least {LEAST_QUOTA}")
 
@@ -54,7 +54,7 @@ def _numbers(text: str, *, most: int, field: str) -> None:
     for part in text.split(",") if text else ():
         parsed = _RANGE.match(part)
         if parsed is None:
-            raise InvalidArgument(f"{field} {text[:80]!r} is no list such as 0-3,8")
+            raise InvalidArgument(f"{field} {text[:80]!r} is not a list such as 0-3,8")
         first, last = int(parsed[1]), int(parsed[2] or parsed[1])
         if first > last or last > most:
-            raise InvalidArgument(f"{field}: {part} is no range up to {most}")
+            raise InvalidArgument(f"{field}: {part} is not a range up to {most}")

@@ -59,8 +59,8 @@ def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
     taken: dict[tuple[object, ...], int] = {}
     for index, mapping in enumerate(config.port_mappings):
         at = f"{field}[{index}]"
-        rules.between(mapping.container_port, least=1, most=65535, field=f"{at}.container_port")
-        rules.between(mapping.host_port, least=0, most=65535, field=f"{at}.host_port")
+        rules.between(mapping.container_port, least=1, most=rules.MAX_PORT, field=f"{at}.container_port")
+        rules.between(mapping.host_port, least=0, most=rules.MAX_PORT, field=f"{at}.host_port")
         key = (mapping.protocol, mapping.host_port, _host_ip(mapping.host_ip, field=f"{at}.host_ip"))
         if not mapping.host_port or on_host or taken.setdefault(key, index) == index:
             continue

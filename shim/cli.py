@@ -20,7 +20,7 @@ from shim.errors import InvalidArgument, ShimError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-"""Wrong flags or settings; starting again would not help, so the unit does not."""
+"""Wrong flags, settings or content of a file; starting again would not help, so the unit does not."""
 
 _VERSION = ("--version", "--buildinfo")
 _WITHOUT_COMMAND = {*_VERSION, "--help"}

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from shim import disk
+from shim.checkpoint import root as state
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -58,7 +59,7 @@ _RECOVER_RETRY = 1.0
 _STREAMS_GRACE = 20.0
 """Seconds for the processes of streaming sessions to be ended, when the server stops."""
 
-_DESCRIPTORS = 65536
+DESCRIPTORS = 65536
 """Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
 some programs close every number below it one by one."""
 
@@ -107,7 +108,7 @@ def serve(config: Config) -> bool:
 
 def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -123,9 +124,9 @@ def _wait_told_to_stop(signals: "queue.SimpleQueue[int]") -> None:
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Hold the state directory: two servers would undo each other's work."""
-    disk.ensure_private_directory(root)
-    with disk.failing_as(f"open {root}/lock"):
-        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    state.ensure_root_directory(root)
+    with disk.failing_as(f"open {root / state.LOCK}"):
+        lock = os.open(root / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(lock, root)
         yield
@@ -196,9 +197,9 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             facts=facts,
             view=view,
             logs=logs,
-            checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
-            limits=LimitStore(config.root_directory / "limits"),
-            pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=config.pod_cidr),
+            checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
+            limits=LimitStore(config.root_directory / state.LIMITS),
+            pod_cidr=PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr),
             networks=networks,
             plugins=Plugins(
                 bin_dirs=config.cni_bin_dir,

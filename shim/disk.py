@@ -90,6 +90,11 @@ def remove_temporaries(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def is_temporary(name: str, *, of: str) -> bool:
+    """Whether `name` is what a crash in `write_atomically` left of a file that is called `of`."""
+    return name.startswith(f".{of}.") and name.endswith(_TEMPORARY)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in `path` durable. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -48,6 +48,17 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
     return found[0] if found else Path(info.docker_root_dir)
 
 
+def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
+    """Give the whole path of a writable layer whose mount names it with a relative one; None for no driver's.
+
+    The options of an image of many layers are longer than a page, the most that mount(2) takes. Then the driver
+    `overlay2` mounts from its own directory, with paths relative to it, and the kernel repeats them as they were given.
+    """
+    if info.driver not in _LAYERS or ".." in relative.parts:
+        return None
+    return Path(info.docker_root_dir, _LAYERS[info.driver], relative)
+
+
 def store_parts(
     info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
 ) -> dict[str, Path | None]:

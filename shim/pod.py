@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shim import names
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint import root as state
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.config.model import Config
 from shim.engine.interface import JsonObject
@@ -57,7 +58,7 @@ def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
 
 def resolv_conf_directory(rt: Runtime) -> Path:
     """Where each pod's own resolv.conf is."""
-    return rt.config.root_directory / "resolv-conf"
+    return rt.config.root_directory / state.RESOLV_CONF
 
 
 def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:

@@ -3,11 +3,13 @@
 import contextlib
 import ipaddress
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 import structlog
@@ -146,6 +148,18 @@ class _Server(ThreadingHTTPServer):
         self._free = threading.Semaphore(_MOST_CONNECTIONS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer looks up the name of its host, and the start of the server would wait for the DNS.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            log.debug("a client of the metrics has gone", client=client_address, error=error)
+        else:
+            log.error("metrics could not be told", client=client_address, exc_info=error)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):

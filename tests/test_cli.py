@@ -72,17 +72,18 @@ def test_a_flag_that_changes_nothing_is_a_warning(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "code"),
     [
-        pytest.param(["--log-level=loud"], "flag --log-level: log_level 'loud' is not accepted", id="value"),
-        pytest.param(["--network-plugin=kubenet"], "flag --network-plugin 'kubenet' is not cni", id="plugin"),
-        pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", id="no-file"),
+        pytest.param(["--log-level=loud"], "flag --log-level: log_level 'loud' is not accepted", 2, id="value"),
+        pytest.param(["--network-plugin=kubenet"], "flag --network-plugin 'kubenet' is not cni", 2, id="plugin"),
+        # The unit tries again: the file may come a moment later.
+        pytest.param(["--config=/nowhere/x.toml"], "file /nowhere/x.toml: cannot be read", 1, id="no-file"),
     ],
 )
-def test_wrong_settings_are_one_line_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_wrong_settings_are_one_line_and_an_exit_code(
+    arguments: list[str], message: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", *arguments]) == 2
+    assert main(["serve", *arguments]) == code
 
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"pydockershim: error: {message}")

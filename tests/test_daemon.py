@@ -19,6 +19,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from tests.facts import mode_of
 
 SECONDS = 60
 """Bound on a start; generous, since the tests of a busy machine run side by side."""
@@ -199,6 +200,33 @@ def test_a_state_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> No
         [line] = server.process.stderr.read().splitlines()
 
     assert line.startswith(f"pydockershim: error: create the directory {tmp_path}/file/root: ")
+
+
+def test_a_directory_that_others_use_is_not_taken_from_them(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(mode=0o755)
+    (tmp_path / "shared/theirs").touch()
+
+    with running(tmp_path, f"--root-directory={tmp_path}/shared") as server:
+        assert server.process.wait(SECONDS) == 1
+        assert server.process.stderr is not None
+        [line] = server.process.stderr.read().splitlines()
+
+    assert f"root_directory {tmp_path}/shared is not the server's own" in line
+    assert mode_of(tmp_path / "shared") == 0o755
+
+
+def test_a_server_finds_all_that_it_has_made_its_own(server: Server, tmp_path: Path) -> None:
+    with grpc.insecure_channel(f"unix:{server.socket}") as channel:
+        told = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.244.7.0/24"))
+        api.RuntimeServiceStub(channel).UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=told))
+    server.process.kill()
+    server.process.wait(SECONDS)
+    (tmp_path / "root").chmod(0o755)
+
+    with running(tmp_path) as again:
+        again.line("serving")
+
+    assert mode_of(tmp_path / "root") == 0o700
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may(tmp_path: Path) -> None:

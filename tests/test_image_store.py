@@ -9,7 +9,7 @@ import pytest
 
 from shim import image_store
 from shim.engine.answers import EngineInfo
-from shim.image_store import store_parts, store_root
+from shim.image_store import layer_directory, store_parts, store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"
@@ -56,6 +56,20 @@ def test_without_containers_known_places_are_tried(
 
 def graph_info(root: Path, driver: str) -> EngineInfo:
     return EngineInfo(docker_root_dir=str(root), driver=driver, driver_status=[["Supports d_type", "true"]])
+
+
+@pytest.mark.parametrize(
+    ("driver", "relative", "expected"),
+    [
+        ("overlay2", "ab/diff", "/data/docker/overlay2/ab/diff"),
+        ("overlay2", "../../etc", None),
+        ("btrfs", "ab/diff", None),
+    ],
+)
+def test_a_layer_that_is_mounted_with_relative_paths(driver: str, relative: str, expected: str | None) -> None:
+    found = layer_directory(graph_info(Path("/data/docker"), driver), Path(relative))
+
+    assert found == (None if expected is None else Path(expected))
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,40 @@ def test_an_address_that_others_can_reach_is_a_warning(view: NodeView, address: 
     assert [line["address"] for line in logs if line["log_level"] == "warning"] == [address] * warned
 
 
+def test_a_start_waits_for_no_name_server(view: NodeView, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr(socket, "getfqdn", looked_up.append)
+    with telemetry("127.0.0.1:0", view=view, logs=FakeLogs()):
+        assert looked_up == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "event", "level"),
+    [
+        (BrokenPipeError("broken pipe"), "a client of the metrics has gone", "debug"),
+        (ValueError("a bug"), "metrics could not be told", "error"),
+    ],
+)
+def test_an_answer_that_fails_is_logged_as_all_else_is(
+    port: int,
+    view: NodeView,
+    failure: Exception,
+    event: str,
+    level: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise failure
+
+    monkeypatch.setattr(view, "stats", fail)
+    with capture_logs() as lines, pytest.raises(http.client.RemoteDisconnected):
+        get(port, "/healthz")
+
+    assert [line["log_level"] for line in lines if line["event"] == event] == [level]
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_connections_beyond_a_number_are_closed_at_once(port: int, view: NodeView) -> None:
     view.complete_rebuild(view.begin_rebuild())
     with contextlib.ExitStack() as stack:

@@ -33,7 +33,7 @@ _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
 """What keys of annotations are made of, and `*`."""
 
-# cri-dockerd knows more levels than there is use for; its flags are to be taken as they are.
+# cri-dockerd knows more levels than there is use for, in any case; its flags are to be taken as they are.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
 
 
@@ -123,7 +123,14 @@ def _choice(choices: tuple[str, ...]) -> _Kind:
 
 
 def _log_level(raw: object) -> object:
-    return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(raw, raw) if isinstance(raw, str) else raw)
+    """A level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
+    text = "" if raw == "" else _text(raw).lower()
+    return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
+
+
+def _request_timeout(raw: object) -> float:
+    """Seconds; 0, cri-dockerd's default, is ours."""
+    return seconds_from(raw) or Config().runtime_request_timeout
 
 
 def _switch(raw: object) -> bool:
@@ -155,6 +162,11 @@ def _unix_socket(raw: object) -> str:
     return "unix://" + str(_path(text.removeprefix("unix://")))
 
 
+def _docker_endpoint(raw: object) -> str:
+    """Empty, as with cri-dockerd, is the default."""
+    return _unix_socket(Config().docker_endpoint if raw == "" else raw)
+
+
 def _listening_endpoint(raw: object) -> str:
     return "fd://" if raw == "fd://" else _unix_socket(raw)
 
@@ -179,6 +191,14 @@ def _bind_address(raw: object) -> str:
     if number >= 1 << 16:
         raise ValueError(raw)
     return f"[{ip}]:{number}" if ip.version == 6 else f"{ip}:{number}"
+
+
+def _own_directory(raw: object) -> Path:
+    """A directory that becomes private: never the root of the machine, nor one that a link could make another of."""
+    path = _path(raw)
+    if ".." in path.parts or len(path.parts) == 1:
+        raise ValueError(raw)
+    return path
 
 
 def _optional_path(raw: object) -> str:
@@ -238,6 +258,7 @@ def _is_go_form(text: str) -> bool:
 
 _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
+_SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
@@ -245,8 +266,9 @@ _BY_NAME = {
         _listening_endpoint, "unix:///path, an absolute path, or fd:// for a socket of systemd; TCP is not served"
     ),
     "docker_endpoint": _Kind(
-        _unix_socket, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
+        _docker_endpoint, "unix:///path or an absolute path; the Engine must be this machine's, so TCP is not used"
     ),
+    "root_directory": _Kind(_own_directory, "an absolute path of a directory of its own, without `..`; not /"),
     "streaming_bind_addr": _Kind(_bind_address, "an IP address, IP:PORT or [IP]:PORT; host names are not looked up"),
     **dict.fromkeys(
         ("streaming_tls_cert_file", "streaming_tls_key_file", "streaming_tls_client_ca_file"),
@@ -262,6 +284,7 @@ _BY_NAME = {
         ("pod_annotations", "container_annotations"),
         _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
+    "runtime_request_timeout": _Kind(_request_timeout, _SECONDS.accepted),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "metrics_bind_addr": _Kind(
@@ -276,7 +299,7 @@ _BY_NAME = {
 _BY_TYPE: dict[object, _Kind] = {
     str: _Kind(_text, "a text that is not empty"),
     bool: _Kind(_switch, _SWITCHES.accepted),
-    float: _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s"),
+    float: _SECONDS,
     Path: _Kind(_path, "an absolute path"),
     tuple[Path, ...]: _Kind(_paths, "absolute paths, comma-separated (in TOML also a list)"),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
-from shim.errors import InvalidArgument, reason_of
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""
@@ -41,6 +41,7 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
     `flags` maps field names to the text of their flags. `file` must exist; without one, DEFAULT_FILE is read if it is
     there. Environment variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones
     for a Service of our name. InvalidArgument names the flag, variable or file, the field, and the accepted form.
+    FailedPrecondition for a file that is not there or cannot be read: it may come a moment later.
     """
     given = {
         **_from_file(file),
@@ -79,21 +80,21 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _from_file(file: Path | None) -> dict[str, _Given]:
-    if file is None and not DEFAULT_FILE.exists():
-        return {}
-    path = file if file is not None else DEFAULT_FILE
-    table = _read(path)
+    path = DEFAULT_FILE if file is None else file
+    table = _read(path, may_be_missing=file is None)
     for name in table:
         if name not in fields():
             raise InvalidArgument(f"file {path}: there is no setting {name!r}{_hint(name)}")
     return {name: _Given(f"file {path}", raw) for name, raw in table.items()}
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path, *, may_be_missing: bool) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgument(f"file {path}: cannot be read: {reason_of(error)}") from error
+        if may_be_missing and isinstance(error, FileNotFoundError):
+            return {}
+        raise FailedPrecondition(f"file {path}: cannot be read: {reason_of(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"file {path}: is not TOML: {error}") from error
     except ValueError as error:

@@ -52,7 +52,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Docker lets it wait for other pulls, it may be ten times as long, and sixty while others of this server move on."""
 
     runtime_request_timeout: float = 120.0
-    """Seconds one call to Docker may take, on top of a grace period that is part of the call."""
+    """Seconds one call to Docker may take, on top of a grace period that is part of the call; 0 is the default."""
 
     cni_conf_dir: Path = Path("/etc/cni/net.d")
     """Directory of CNI configurations; the first valid one by file name is used."""

@@ -90,7 +90,7 @@ class Keyring:
 
 
 def keyring_of_node(config: Config, *, environ: Mapping[str, str]) -> Keyring:
-    """Make the keyring the settings describe; InvalidArgument for providers that cannot work."""
+    """Make the keyring the settings describe; InvalidArgument and FailedPrecondition as `read_providers`."""
     paths = search_paths(kubelet_root=config.kubelet_root_dir, working=Path.cwd(), home=home_directory(environ))
     return Keyring(paths=paths, providers=_providers(config))
 

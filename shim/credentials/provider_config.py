@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from shim.config.fields import seconds_from
-from shim.errors import InvalidArgument, reason_of
+from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 T = TypeVar("T")
 
@@ -80,10 +80,11 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 def read_providers(config: Path, *, bin_dir: Path) -> tuple[ProviderSettings, ...]:
     """Read the file, or all in a directory by name, and find every plugin in `bin_dir`.
 
-    InvalidArgument names file, provider and field.
+    InvalidArgument names file, provider and field. FailedPrecondition for what is not there or cannot be read: whoever
+    sets up a node may bring it a moment later.
     """
-    if not bin_dir.is_dir():
-        raise InvalidArgument(f"image_credential_provider_bin_dir {bin_dir} is not a directory")
+    if not (os.access(bin_dir, os.X_OK) and bin_dir.is_dir()):
+        raise FailedPrecondition(f"image_credential_provider_bin_dir {bin_dir} is not a directory")
     found: dict[str, ProviderSettings] = {}
     for path in _files(config):
         for where, raw in _raw_providers(path):
@@ -95,11 +96,14 @@ def read_providers(config: Path, *, bin_dir: Path) -> tuple[ProviderSettings, ..
 
 
 def _files(config: Path) -> list[Path]:
-    if not config.is_dir():
+    try:
+        files = sorted(path for path in config.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    except NotADirectoryError:
         return [config]
-    files = sorted(path for path in config.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+    except OSError as failure:
+        raise _unreadable(f"image_credential_provider_config {config}", failure) from failure
     if not files:
-        raise InvalidArgument(f"image_credential_provider_config {config}: no .json, .yaml or .yml file in it")
+        raise FailedPrecondition(f"image_credential_provider_config {config}: no .json, .yaml or .yml file in it")
     return files
 
 
@@ -122,12 +126,16 @@ def _parsed(path: Path, *, where: str) -> object:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as failure:
-        raise InvalidArgument(f"{where}: cannot be read: {reason_of(failure)}") from failure
+        raise _unreadable(where, failure) from failure
     except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or a date that is none
         # The text quotes the line it stumbled over, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""
         raise InvalidArgument(f"{where}: is not YAML{place}") from None
+
+
+def _unreadable(where: str, failure: OSError) -> FailedPrecondition:
+    return FailedPrecondition(f"{where}: cannot be read: {reason_of(failure)}")
 
 
 def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSettings:
@@ -179,8 +187,8 @@ def _variables(provider: _Provider, *, where: str) -> list[_Variable]:
 
 
 def _binary(path: Path, *, where: str) -> Path:
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise InvalidArgument(f"{where}: name: {path} is not an executable file")
+    if not (os.access(path, os.X_OK) and path.is_file()):
+        raise FailedPrecondition(f"{where}: name: {path} is not an executable file")
     return path
 
 

@@ -1,5 +1,10 @@
 """Asking a server who it is, as clients do."""
 
+import errno
+import queue
+import socket
+import stat
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -7,18 +12,71 @@ import grpc
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
-from shim.errors import Unavailable
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported, reason_of
 
 _SECONDS = 5.0
+_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
 def version_at(path: Path) -> pb.VersionResponse:
-    """Call Version on the socket at `path`; Unavailable with the reason when it does not answer as a CRI server."""
+    """Call Version on the socket at `path`.
+
+    NotFound when nobody serves it, FailedPrecondition when this user may not connect, Unsupported when no CRI server
+    does, DeadlineExceeded for silence, Unavailable when the server has nothing to say without its Docker.
+    """
+    until = time.monotonic() + _SECONDS
+    _check_served(path)
     with grpc.insecure_channel(f"unix:{quote(str(path))}") as channel:
+        _wait_speaks_grpc(channel, path, until=until)
         try:
             answer: pb.VersionResponse = api_pb2_grpc.RuntimeServiceStub(channel).Version(
-                pb.VersionRequest(), timeout=_SECONDS
+                pb.VersionRequest(), timeout=max(0.0, until - time.monotonic())
             )
         except grpc.RpcError as error:
-            raise Unavailable(f"{path} does not answer as a CRI server: {error.details()}") from error
+            raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
     return answer
+
+
+def _check_served(path: Path) -> None:
+    """Connect once, since gRPC tells its reasons as text only."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_SECONDS)
+        try:
+            if not stat.S_ISSOCK(path.stat().st_mode):
+                raise Unsupported(f"{path} is not a socket")
+            probe.connect(str(path))
+        except TimeoutError as error:
+            raise _silent(path) from error
+        except OSError as error:
+            kind = NotFound if error.errno in _NOBODY else FailedPrecondition if error.errno in _DENIED else ShimError
+            raise kind(f"connect to {path}: {reason_of(error)}") from error
+
+
+def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> None:
+    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+    channel.subscribe(states.put, try_to_connect=True)
+    try:
+        while (state := states.get(timeout=max(0.0, until - time.monotonic()))) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                raise Unsupported(f"{path} is not a CRI server: it speaks no gRPC")
+    except queue.Empty:
+        raise _silent(path) from None
+    finally:
+        channel.unsubscribe(states.put)
+
+
+def _error_from_code(code: grpc.StatusCode, text: str, path: Path) -> ShimError:
+    match code:
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return Unsupported(f"{path} is not a CRI server: it does not know the call Version")
+        case grpc.StatusCode.UNAVAILABLE:
+            return Unavailable(text)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return _silent(path)
+        case _:
+            return ShimError(text)
+
+
+def _silent(path: Path) -> DeadlineExceeded:
+    return DeadlineExceeded(f"{path} does not answer within {_SECONDS:g} s")

@@ -7,7 +7,7 @@ from shim.doctor.findings import Finding
 from shim.engine.answers import EngineInfo
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import NotFound, ShimError
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.sandbox.spec import OOM_SCORE_ADJ
 
 _USERNS = "name=userns"
@@ -19,8 +19,7 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     try:
         info = engine.info()
     except ShimError as error:
-        advice = "start Docker (systemctl start docker), or name its socket in docker_endpoint"
-        yield Finding("FAIL", "docker", str(error), advice)
+        yield Finding("FAIL", "docker", str(error), _advice(error))
         return
     major, minor = engine.api_version
     yield Finding(
@@ -35,6 +34,28 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
         yield Finding("warn", "user namespace", text, 'take "userns-remap" out of /etc/docker/daemon.json')
     for warning in info.warnings or []:
         yield Finding("warn", "docker info", warning.removeprefix("WARNING: "))
+
+
+def _advice(error: ShimError) -> str:
+    """What to do about an Engine that cannot be talked to."""
+    if _is_denied(error):
+        return "run as root"
+    match error:
+        case FailedPrecondition():
+            return "install a Docker Engine of 20.10 or newer, or a pydockershim that knows the one there is"
+        case Unavailable():
+            return "start Docker (systemctl start docker), or name its socket in docker_endpoint"
+        case DeadlineExceeded():
+            return "Docker runs and does not answer: journalctl --unit docker, systemctl restart docker"
+        case _:
+            return "see why Docker answers so: journalctl --unit docker"
+
+
+def _is_denied(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, PermissionError):
+        cause = cause.__cause__
+    return cause is not None
 
 
 def _cgroups(info: EngineInfo) -> Finding:

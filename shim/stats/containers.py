@@ -6,7 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu
 from shim.runtime import Runtime
 from shim.stats import messages
-from shim.stats.readings import Reading, container_reading
+from shim.stats.readings import Reading, container_processor, container_reading
 from shim.view.lists import fitting_containers
 from shim.view.records import ContainerRecord
 
@@ -14,10 +14,13 @@ from shim.view.records import ContainerRecord
 def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
     """Tell what a container uses. NotFound for an unknown id.
 
-    One that does not run uses nothing but its last known CPU time and its layer.
+    One that does not run uses nothing but its last known CPU time and its layer. Of one that may run, what cannot be
+    read is not set.
     """
     record = rt.view.container(container_id)
-    return running_stats(rt, record) or _stopped_stats(rt, record)
+    if not record.life.may_run:
+        return _stopped_stats(rt, record)
+    return running_stats(rt, record) or _partial_stats(rt, record)
 
 
 def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
@@ -61,6 +64,13 @@ def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage |
     """Give the last measurement of a container's layer; None before the first."""
     layer = rt.samples.layers.get(record.id)
     return None if layer is None else messages.filesystem_usage(layer)
+
+
+def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
+    """Tell what is known of a running container whose groups cannot be read, or not all: nobody knows that it is 0."""
+    processor = container_processor(rt, record)
+    cpu = None if processor is None else messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate)
+    return pb.ContainerStats(attributes=_attributes(rt, record), cpu=cpu, writable_layer=writable_layer(rt, record))
 
 
 def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:

@@ -19,6 +19,7 @@ import structlog
 
 from shim import deadline
 from shim.errors import ShimError
+from shim.image_store import layer_directory
 from shim.overlay import upper_directory
 from shim.runtime import Runtime
 from shim.samples import FileSystem, LayerUsage
@@ -66,11 +67,16 @@ def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
     """
     known = rt.samples.uppers.get(record.id)
     if known is None and record.life.pid:
-        known = upper_directory(_PROC / str(record.life.pid))
-        if not known.is_absolute():
-            return None
-        rt.samples.uppers[record.id] = known
+        known = _whole(rt, upper_directory(_PROC / str(record.life.pid)))
+        if known is not None:
+            rt.samples.uppers[record.id] = known
     return known
+
+
+def _whole(rt: Runtime, upper: Path) -> Path | None:
+    if not upper.parts:
+        return None
+    return upper if upper.is_absolute() else layer_directory(rt.facts.info(), upper)
 
 
 def file_system_of(directory: Path) -> FileSystem | None:

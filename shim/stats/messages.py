@@ -74,15 +74,16 @@ def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
     )
 
 
-def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage:
-    """All interfaces; the default one is that of CNI, else the first."""
+def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage | None:
+    """All interfaces; the default one is that of CNI, else the first. None without any.
+
+    A kubelet takes it for granted that there is a default interface, and crashes where there is none.
+    """
     all_of_them = [_interface_usage(interface) for interface in interfaces]
-    default = next((usage for usage in all_of_them if usage.name == INTERFACE), None)
-    return pb.NetworkUsage(
-        timestamp=at,
-        default_interface=default or next(iter(all_of_them), None),
-        interfaces=all_of_them,
-    )
+    if not all_of_them:
+        return None
+    default = next((usage for usage in all_of_them if usage.name == INTERFACE), all_of_them[0])
+    return pb.NetworkUsage(timestamp=at, default_interface=default, interfaces=all_of_them)
 
 
 def _interface_usage(interface: Interface) -> pb.NetworkInterfaceUsage:

@@ -3,7 +3,7 @@
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from shim import pod
@@ -41,8 +41,16 @@ def pod_metrics(
     `read` is what the same pass has read of its containers already.
     """
     known = read or {}
+    # For this pass only: the number of a device that has gone is soon another one's, and a new one has no name yet.
+    device_name = functools.cache(_device_name)
     containers = (
-        _container_metrics(rt, record, container, known.get(container.id) or container_reading(rt, container))
+        _container_metrics(
+            rt,
+            record,
+            container,
+            known.get(container.id) or container_reading(rt, container),
+            device_name=device_name,
+        )
         for container in running_containers(rt, of=record.id)
     )
     return pb.PodSandboxMetrics(
@@ -79,7 +87,12 @@ def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
 
 
 def _container_metrics(
-    rt: Runtime, sandbox: SandboxRecord, record: ContainerRecord, reading: Reading | None
+    rt: Runtime,
+    sandbox: SandboxRecord,
+    record: ContainerRecord,
+    reading: Reading | None,
+    *,
+    device_name: Callable[[int, int], str],
 ) -> pb.ContainerMetrics | None:
     if reading is None:
         return None
@@ -87,7 +100,8 @@ def _container_metrics(
     spec = record.image_spec
     image = _image_name(rt, record.image_id, wanted=spec.user_specified_image or spec.image)
     base = (metadata.name, metadata.namespace, record.config.metadata.name, record.id, image, record.name)
-    return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(_figures(rt, record, reading), base=base))
+    figures = _figures(rt, record, reading, device_name=device_name)
+    return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(figures, base=base))
 
 
 def _metrics(figures: Figures, *, base: tuple[str, ...]) -> Iterator[pb.Metric]:
@@ -103,7 +117,9 @@ def _metrics(figures: Figures, *, base: tuple[str, ...]) -> Iterator[pb.Metric]:
                 )
 
 
-def _figures(rt: Runtime, record: ContainerRecord, reading: Reading) -> Figures:
+def _figures(
+    rt: Runtime, record: ContainerRecord, reading: Reading, *, device_name: Callable[[int, int], str]
+) -> Figures:
     group = reading.place.group
     return Figures(
         cpu=reading.processor.cpu,
@@ -120,11 +136,10 @@ def _figures(rt: Runtime, record: ContainerRecord, reading: Reading) -> Figures:
         host=record.host,
         started_at=record.life.started_at,
         at=reading.at,
-        device_name=_device_name,
+        device_name=device_name,
     )
 
 
-@functools.lru_cache(maxsize=256)
 def _device_name(major: int, minor: int) -> str:
     """Name a block device as dashboards know it; its number where it has no name any more."""
     try:

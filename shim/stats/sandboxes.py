@@ -4,12 +4,13 @@ import time
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.figures import Cpu
+from shim.cgroup.figures import Cpu, Memory
 from shim.runtime import Runtime
 from shim.stats import messages
 from shim.stats.containers import running_stats
 from shim.stats.network import interfaces_of
 from shim.stats.readings import (
+    Processor,
     has_group,
     place_of,
     pod_memory,
@@ -23,9 +24,14 @@ from shim.view.records import ContainerRecord, SandboxRecord
 
 
 def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
-    """Tell what a pod uses. NotFound for an unknown id; one that does not run uses its last known CPU time."""
+    """Tell what a pod uses. NotFound for an unknown id; one that does not run uses its last known CPU time.
+
+    Of one that may run, what cannot be read is not set.
+    """
     record = rt.view.sandbox(sandbox_id)
-    return running_pod_stats(rt, record, ahead=False) or _stopped_stats(rt, record)
+    if not record.life.may_run:
+        return _stopped_stats(rt, record)
+    return _known_stats(rt, record, pod_processor(rt, record), pod_memory(rt, record), ahead=False)
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
@@ -47,15 +53,19 @@ def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.
     With `ahead` its containers may have been read a few seconds before.
     """
     processor, memory = pod_processor(rt, record), pod_memory(rt, record)
-    if processor is None or memory is None:
-        return None
+    return None if processor is None or memory is None else _known_stats(rt, record, processor, memory, ahead=ahead)
+
+
+def _known_stats(
+    rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, ahead: bool
+) -> pb.PodSandboxStats:
     at = time.time_ns()
     containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, of=record.id))
     return pb.PodSandboxStats(
         attributes=_attributes(record),
         linux=pb.LinuxPodSandboxStats(
-            cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate),
-            memory=messages.memory_usage(memory, at=at),
+            cpu=messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate) if processor else None,
+            memory=messages.memory_usage(memory, at=at) if memory else None,
             network=_network(record),
             process=pb.ProcessUsage(timestamp=at, process_count=messages.value(pod_tasks(rt, record))),
             containers=[stats for stats in containers if stats is not None],

@@ -91,6 +91,26 @@ def test_docker_is_reached_by_a_unix_socket_alone() -> None:
     assert refused("docker_endpoint", "fd://")
 
 
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("docker_endpoint", "", "unix:///var/run/docker.sock"),
+        ("runtime_request_timeout", "0", 120.0),
+        ("runtime_request_timeout", "0s", 120.0),
+        ("runtime_request_timeout", 0, 120.0),
+        ("runtime_request_timeout", "2m", 120.0),
+        ("runtime_request_timeout", "0.5", 0.5),
+    ],
+)
+def test_what_means_the_default_with_cri_dockerd_is_the_default(name: str, raw: object, value: object) -> None:
+    assert parsed(name, raw) == value
+
+
+@pytest.mark.parametrize("raw", ["/", "//", "/.", "/var/lib/../..", "/a/..", "state", ""])
+def test_what_can_be_no_directory_of_its_own(raw: str) -> None:
+    assert refused("root_directory", raw)
+
+
 @pytest.mark.parametrize("raw", ["/opt/cni/bin,/usr/lib/cni", ["/opt/cni/bin", "/usr/lib/cni"]])
 def test_a_list_of_directories(raw: object) -> None:
     assert parsed("cni_bin_dir", raw) == (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
@@ -103,10 +123,24 @@ def test_what_is_no_list_of_directories(raw: object) -> None:
 
 @pytest.mark.parametrize(
     ("raw", "level"),
-    [("info", "info"), ("warn", "warning"), ("trace", "debug"), ("fatal", "error"), ("panic", "error")],
+    [
+        ("info", "info"),
+        ("INFO", "info"),
+        ("Warn", "warning"),
+        ("warning", "warning"),
+        ("trace", "debug"),
+        ("fatal", "error"),
+        ("Panic", "error"),
+        ("", "info"),
+    ],
 )
 def test_log_levels_of_cri_dockerd_are_understood(raw: str, level: str) -> None:
     assert parsed("log_level", raw) == level
+
+
+@pytest.mark.parametrize("raw", ["loud", " info", "warnin", None, 1, ["info"]])
+def test_what_is_no_log_level(raw: object) -> None:
+    assert refused("log_level", raw)
 
 
 @pytest.mark.parametrize(("raw", "value"), [("auto", "auto"), (True, "true"), (False, "false"), ("true", "true")])

@@ -6,7 +6,8 @@ import pytest
 from shim.config import load as module
 from shim.config.load import DEFAULT, Loaded, load
 from shim.config.model import Config
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
+from tests.users import nobodys_files
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +99,16 @@ def test_a_file_that_is_no_text_is_named(file: Path) -> None:
         loaded(file=file)
 
 
+def test_a_default_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    monkeypatch.setattr(module, "DEFAULT_FILE", tmp_path / "private/config.toml")
+
+    with nobodys_files(), pytest.raises(FailedPrecondition, match=r"config\.toml: cannot be read: permission denied"):
+        loaded()
+
+
 def test_a_named_file_must_exist(file: Path) -> None:
-    with pytest.raises(InvalidArgument, match=f"file {file}: cannot be read: no such file"):
+    with pytest.raises(FailedPrecondition, match=f"file {file}: cannot be read: no such file"):
         loaded(file=file)
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from shim.credentials.provider_config import ProviderSettings, read_providers
-from shim.errors import InvalidArgument
+from shim.errors import FailedPrecondition, InvalidArgument
 from tests.credentials.programs import Programs
 
 GOOD: dict[str, Any] = {
@@ -98,7 +98,6 @@ def test_service_accounts(programs: Programs, *, needs: bool) -> None:
         ("providers.0.name", "", "provider 0: name '' is not a file name"),
         ("providers.0.name", "a/b", "provider a/b: name 'a/b' is not a file name"),
         ("providers.0.name", "..", "name '..' is not a file name"),
-        ("providers.0.name", "absent", "provider absent: name: .*/absent is not an executable file"),
         ("providers.0.matchImages", None, "provider ecr: .*missing required field `matchImages`"),
         ("providers.0.matchImages", [], "provider ecr: matchImages is empty"),
         ("providers.0.matchImages", ["https://r.example"], "provider ecr: matchImages: 'https://r.example' is no"),
@@ -136,18 +135,24 @@ def test_an_empty_file(programs: Programs) -> None:
 
 
 def test_a_file_that_is_not_there(programs: Programs) -> None:
-    with pytest.raises(InvalidArgument, match=r"/none\.yaml: cannot be read: no such file"):
+    with pytest.raises(FailedPrecondition, match=r"/none\.yaml: cannot be read: no such file"):
         read_providers(programs.bin_dir / "none.yaml", bin_dir=programs.bin_dir)
 
 
 def test_a_plugin_that_cannot_be_run(programs: Programs, plugin: Path) -> None:
     plugin.chmod(0o644)
-    with pytest.raises(InvalidArgument, match=r"provider ecr: name: .*/ecr is not an executable file"):
+    with pytest.raises(FailedPrecondition, match=r"provider ecr: name: .*/ecr is not an executable file"):
+        read(programs, GOOD)
+
+
+def test_a_plugin_that_is_not_there(programs: Programs, plugin: Path) -> None:
+    plugin.unlink()
+    with pytest.raises(FailedPrecondition, match=r"provider ecr: name: .*/ecr is not an executable file"):
         read(programs, GOOD)
 
 
 def test_a_directory_of_plugins_that_is_not_there(programs: Programs, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"image_credential_provider_bin_dir .*/none is not a directory"):
+    with pytest.raises(FailedPrecondition, match=r"image_credential_provider_bin_dir .*/none is not a directory"):
         read_providers(tmp_path / "providers.yaml", bin_dir=tmp_path / "none")
 
 
@@ -159,7 +164,7 @@ def test_a_name_that_is_taken(programs: Programs) -> None:
 def test_a_directory_of_files(programs: Programs, tmp_path: Path) -> None:
     directory = tmp_path / "providers"
     directory.mkdir()
-    with pytest.raises(InvalidArgument, match=r"no \.json, \.yaml or \.yml file in it"):
+    with pytest.raises(FailedPrecondition, match=r"no \.json, \.yaml or \.yml file in it"):
         read_providers(directory, bin_dir=programs.bin_dir)
     for name in ("b", "a", "c"):
         programs.write(name, "")

@@ -1,11 +1,16 @@
+import socket
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from shim.config.model import Config
 from shim.doctor.docker import check_docker
 from shim.doctor.findings import Finding
-from shim.errors import Unavailable
+from shim.engine.client import DockerEngine
+from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.fakes.engine import FakeEngine
+from tests.users import nobodys_files
 
 
 def found(engine: FakeEngine, **settings: object) -> dict[str, Finding]:
@@ -23,6 +28,37 @@ def test_one_that_does_not_answer(engine: FakeEngine) -> None:
     (finding,) = check_docker(engine, Config())
     assert (finding.level, finding.text) == ("FAIL", "docker cannot be reached: connect to /run/no.sock")
     assert "docker_endpoint" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        pytest.param(FailedPrecondition("the docker engine speaks api version 1.38"), "20.10 or newer", id="version"),
+        pytest.param(DeadlineExceeded("docker did not answer within 120 s"), "systemctl restart docker", id="hangs"),
+        pytest.param(ShimError("docker's answer cannot be read"), "journalctl --unit docker", id="odd"),
+    ],
+)
+def test_what_to_do_follows_from_the_error(engine: FakeEngine, error: ShimError, word: str) -> None:
+    engine.fail_next("info", error)
+
+    (finding,) = check_docker(engine, Config())
+    assert word in finding.advice
+    assert "systemctl start docker" not in finding.advice
+
+
+def test_a_socket_that_is_not_for_this_user(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as docker:
+        docker.bind(str(path))
+        docker.listen()
+        path.chmod(0o600)
+        engine = DockerEngine(f"unix://{path}", request_timeout=60)
+        with nobodys_files():
+            (finding,) = check_docker(engine, Config())
+        engine.close()
+
+    assert "permission denied" in finding.text
+    assert finding.advice == "run as root"
 
 
 def test_a_good_one(engine: FakeEngine) -> None:

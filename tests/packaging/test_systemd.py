@@ -11,6 +11,7 @@ from shim.cli import EXIT_USAGE
 from shim.config.fields import fields
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
+from shim.daemon import DESCRIPTORS
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 
@@ -28,6 +29,12 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
 
 def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
     assert unit("pydockershim.service")["Service"]["KillMode"] == "process"
+
+
+def test_plugins_inherit_no_higher_limit_of_open_files_than_the_server_sets() -> None:
+    soft, _, hard = unit("pydockershim.service")["Service"]["LimitNOFILE"].partition(":")
+
+    assert int(soft) == DESCRIPTORS < int(hard)
 
 
 def test_wrong_settings_are_not_tried_again() -> None:

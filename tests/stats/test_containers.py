@@ -166,12 +166,28 @@ def test_unknown_and_ambiguous_ids(rt: Runtime) -> None:
 def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v2", tmp_path / "v2")
     stays = pod_with_container(rt, group_v2(), name="stays")
-    goes = pod_with_container(rt, group_v2(root=tmp_path / "v2"), name="goes")
+    pod_with_container(rt, group_v2(root=tmp_path / "v2"), name="goes")
     assert len(listed(rt)) == 2
     shutil.rmtree(tmp_path / "v2")
 
     assert [stats.attributes.id for stats in listed(rt)] == [stays.container]
-    assert container_stats(rt, container_id=goes.container).memory.working_set_bytes.value == 0
+
+
+def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "v1", tmp_path / "v1")
+    pod = pod_with_container(rt, group_v1(root=tmp_path / "v1"))
+    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
+    shutil.rmtree(tmp_path / "v1/memory")
+
+    without_memory = container_stats(rt, container_id=pod.container)
+    shutil.rmtree(tmp_path / "v1")
+    stats = container_stats(rt, container_id=pod.container)
+
+    assert without_memory.cpu.usage_core_nano_seconds.value > 0
+    assert not without_memory.HasField("memory")
+    assert (stats.attributes.metadata.name, stats.writable_layer.used_bytes.value) == ("app", 4096)
+    assert not stats.HasField("memory")
+    assert not stats.HasField("cpu")
 
 
 def test_a_process_nobody_has_is_left_out(rt: Runtime) -> None:

@@ -320,6 +320,14 @@ def test_a_layer_that_could_not_be_seen_is_looked_for_again(
     assert [upper_of(rt, record) for _ in range(3)] == [None, tree, tree]
 
 
+def test_a_layer_of_an_image_with_very_many_layers(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker mounts it with paths relative to the directory of its driver."""
+    record = rt.view.container(running(rt, ready_pod(rt)))
+    monkeypatch.setattr(module, "upper_directory", lambda _process: Path("ab/diff"))
+
+    assert upper_of(rt, record) == Path("/var/lib/docker/overlay2/ab/diff")
+
+
 @pytest.mark.usefixtures("no_mounts")
 def test_a_store_whose_name_is_no_text(rt: Runtime, tmp_path: Path) -> None:
     upper = tmp_path / os.fsdecode(b"docker\xff") / "overlay2/ab/diff"

@@ -190,6 +190,27 @@ def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
     assert {labels[1:] for labels in found["container_blkio_device_usage_total"]} >= {("8", "0", "read")}
 
 
+def test_a_device_has_the_name_that_it_has_now(
+    rt: Runtime, upper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number is another one's as soon as it has gone, and is there before its name."""
+    pod_with_layer(rt, group_v2(), upper)
+    devices = tmp_path / "devices"
+    devices.mkdir()
+    monkeypatch.setattr(module, "_DEVICES", devices)
+    seen: list[str] = []
+    for name in ("", "sda", "sdb"):
+        (devices / "8:0").unlink(missing_ok=True)
+        if name:
+            (devices / "8:0").symlink_to(f"../../devices/virtual/block/{name}")
+        [container] = list_pod_sandbox_metrics(rt)[0].container_metrics
+        seen += {
+            labels[0] for labels in values(by_name(container)["container_blkio_device_usage_total"]) if labels[1] == "8"
+        }
+
+    assert seen == ["8:0", "/dev/sda", "/dev/sdb"]
+
+
 def test_a_quota_is_told_where_there_is_one(rt: Runtime, upper: Path) -> None:
     pod = pod_with_layer(rt, group_v2(), upper)
     rt.engine.update_container(pod.container, body={"CpuQuota": 20_000})

@@ -82,6 +82,16 @@ def test_the_network_of_a_pod(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> N
     assert network.timestamp > 0
 
 
+def test_without_an_interface_there_is_no_network(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a network without a default interface a kubelet reads that one all the same, and crashes."""
+    pod = pod_with_container(rt, group_v1())
+    rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
+    only_loopback = b"\n".join(NET_DEV.splitlines()[:3])
+    monkeypatch.setattr(sandboxes, "interfaces_of", lambda _pid: interfaces_from_net_dev(only_loopback))
+
+    assert not pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.HasField("network")
+
+
 def test_filters(rt: Runtime) -> None:
     first = pod_with_container(rt, group_v1(), name="a")
     second = pod_with_container(rt, group_v1(), name="b")
@@ -126,7 +136,11 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     shutil.rmtree(tmp_path / "v1")
 
     assert [stats.attributes.id for stats in listed(rt)] == [stays.sandbox]
-    assert pod_sandbox_stats(rt, sandbox_id=goes.sandbox).linux.memory.usage_bytes.value == 0
+    gone = pod_sandbox_stats(rt, sandbox_id=goes.sandbox)
+    assert gone.attributes.metadata.name == "goes"
+    assert not gone.linux.HasField("memory")
+    assert not gone.linux.HasField("cpu")
+    assert not gone.linux.process.HasField("process_count")
 
 
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:

@@ -1,0 +1,42 @@
+"""The directory of what must outlive a restart (setting `root_directory`), and what is in it."""
+
+from pathlib import Path
+
+from shim import disk
+from shim.errors import FailedPrecondition
+
+LOCK = "lock"
+SANDBOXES = "sandboxes"
+LIMITS = "limits"
+POD_CIDR = "pod-cidr"
+RESOLV_CONF = "resolv-conf"
+
+_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, RESOLV_CONF, "logs.lock"})
+"""All that a server makes there; the last one was made by servers before this one."""
+_EXPECTED = frozenset({"sandbox", "lost+found"})
+"""cri-dockerd's checkpoints, for its flag names the same directory, and what is at the root of a file system."""
+_SHOWN = 3
+
+
+def ensure_root_directory(path: Path) -> None:
+    """Make `path` and what is missing above it; it is 0700 afterwards.
+
+    FailedPrecondition where others may look into it and it holds what is no server's: to close a directory that
+    programs share would keep them out of what is theirs.
+    """
+    if foreign := _foreign_names(path):
+        shown = ", ".join(sorted(foreign)[:_SHOWN]) + (", ..." if len(foreign) > _SHOWN else "")
+        raise FailedPrecondition(
+            f"root_directory {path} is not the server's own: it is open to other users and holds {shown}; name a new "
+            f"or empty directory, or make this one private: chmod 0700 {path}"
+        )
+    disk.ensure_private_directory(path)
+
+
+def _foreign_names(path: Path) -> set[str]:
+    """Give the names in a directory that is open to others, unless a server has made them."""
+    with disk.failing_as(f"look into root_directory {path}"):
+        if not path.is_dir() or not path.stat().st_mode & 0o077:
+            return set()
+        names = {entry.name for entry in path.iterdir()}
+    return {name for name in names - _OWN - _EXPECTED if not disk.is_temporary(name, of=POD_CIDR)}

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import Kubelet, Pod, failure, proc_status, secured
+from integration.pods.kubelet import Kubelet, Pod, failure, in_context, proc_status, secured
 from shim.api.v1 import api_pb2 as pb
 
 MIB = 1 << 20
@@ -310,8 +310,7 @@ def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: S
     assert "config.linux.security_context.privileged: the pod sandbox is not privileged" in message
 
     skip_where_all_capabilities_are_too_many(served)
-    context = pb.LinuxSandboxSecurityContext(privileged=True)
-    privileged = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
+    privileged = kubelet.pod(**in_context(privileged=True))
     container = kubelet.started(privileged, **secured(privileged=True, seccomp=localhost(no_mkdir)))
 
     assert capabilities(served, container) >> NET_ADMIN & 1
@@ -362,6 +361,17 @@ def test_paths_are_hidden_exactly_as_asked_for(
     container = kubelet.started(pod, **secured(masked_paths=masked, readonly_paths=readonly))
 
     assert kubelet.inside(container, SHOWN) == seen
+
+
+def test_no_path_of_a_privileged_container_is_hidden_or_read_only(kubelet: Kubelet, served: Served) -> None:
+    """Kubelets send their lists for every container, and kube-proxy writes below /proc/sys."""
+    skip_where_all_capabilities_are_too_many(served)
+    pod = kubelet.pod(**in_context(privileged=True))
+    paths = {"masked_paths": ["/proc/uptime"], "readonly_paths": ["/proc/sys"]}
+
+    container = kubelet.started(pod, **secured(privileged=True, **paths))
+
+    assert kubelet.inside(container, SHOWN) == "writable\n"
 
 
 def test_files_and_directories_of_the_image_can_be_hidden(kubelet: Kubelet, pod: Pod) -> None:

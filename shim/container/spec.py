@@ -112,9 +112,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "GroupAdd": list(around.user.group_add),
         "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
         "Annotations": around.oci_annotations,
-        # Docker fills in its defaults for null, not for an empty list.
-        "MaskedPaths": list(context.masked_paths),
-        "ReadonlyPaths": list(context.readonly_paths),
+        **_hidden_paths(context),
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
         # A daemon-wide `init: true` must not put a process of Docker's in front. Also a sign of ours: `shim.labels`.
@@ -144,6 +142,17 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
         "CgroupnsMode": "host" if context.privileged else around.cgroupns_mode,
         # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
         "UsernsMode": "host",
+    }
+
+
+def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
+    """Give the lists as asked for; a privileged container has none, although kubelets send theirs for every container.
+
+    Docker keeps to the lists also where it is privileged, and fills in its defaults for null, not for an empty list.
+    """
+    return {
+        "MaskedPaths": [] if context.privileged else list(context.masked_paths),
+        "ReadonlyPaths": [] if context.privileged else list(context.readonly_paths),
     }
 
 

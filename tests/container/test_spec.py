@@ -111,7 +111,15 @@ def test_no_path_is_masked_unless_asked_for() -> None:
     host = host_config(config())
     assert host["MaskedPaths"] == []
     assert host["ReadonlyPaths"] == []
-    assert host_config(config(masked_paths=["/proc/kcore"]))["MaskedPaths"] == ["/proc/kcore"]
+    host = host_config(config(masked_paths=["/proc/kcore"], readonly_paths=["/proc/sys"]))
+    assert (host["MaskedPaths"], host["ReadonlyPaths"]) == (["/proc/kcore"], ["/proc/sys"])
+
+
+def test_no_path_of_a_privileged_container_is_masked_or_read_only() -> None:
+    """Kubelets send their lists for every container."""
+    made = config(privileged=True, masked_paths=["/proc/kcore"], readonly_paths=["/proc/sys"])
+    host = host_config(made, privileged_pod=True)
+    assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
 
 
 def test_new_privileges_are_said_both_ways() -> None:

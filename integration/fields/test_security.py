@@ -198,6 +198,20 @@ def test_an_apparmor_profile_that_is_not_loaded_is_refused(kubelet: Kubelet, pod
     assert "config.linux.security_context.apparmor: AppArmor profile 'none-such' is not loaded" in message
 
 
+@pytest.mark.parametrize(
+    "context",
+    [{"apparmor": localhost("localhost/none-such")}, {"apparmor_profile": "localhost/none-such"}],
+    ids=["new", "old"],
+)
+def test_an_apparmor_profile_for_a_privileged_container_is_refused(kubelet: Kubelet, context: dict[str, Any]) -> None:
+    """Docker would run the container without it."""
+    code, message = refused(kubelet, kubelet.pod(**in_context(privileged=True)), privileged=True, **context)
+
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert "config.linux.security_context.apparmor: Docker cannot confine a privileged container" in message
+    assert "'none-such'" in message
+
+
 @pytest.mark.skipif(Path("/sys/fs/selinux/enforce").exists(), reason="what the policy allows is another question")
 def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: Pod) -> None:
     options = pb.SELinuxOption(user="system_u", role="system_r", type="container_t", level="s0:c1,c5")

@@ -178,17 +178,17 @@ def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_secco
     field = "config.linux.security_context"
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(context.no_new_privs))
-    if context.privileged:
-        return options  # Docker confines no privileged container, as the CRI wants
-    options += seccomp.seccomp_options(
-        context.seccomp if context.HasField("seccomp") else None,
-        deprecated=context.seccomp_profile_path,
-        daemon_profile=daemon_seccomp,
-        field=f"{field}.seccomp",
-    )
+    if not context.privileged:  # else there is no seccomp, as in other runtimes
+        options += seccomp.seccomp_options(
+            context.seccomp if context.HasField("seccomp") else None,
+            deprecated=context.seccomp_profile_path,
+            daemon_profile=daemon_seccomp,
+            field=f"{field}.seccomp",
+        )
     options += security.apparmor_options(
         context.apparmor if context.HasField("apparmor") else None,
         deprecated=context.apparmor_profile,
         field=f"{field}.apparmor",
+        privileged=context.privileged,
     )
     return options

@@ -134,7 +134,37 @@ def test_a_privileged_container_needs_a_privileged_pod() -> None:
     assert host["Privileged"] is True
     assert host["CgroupnsMode"] == "host"
     assert host_config(config())["CgroupnsMode"] == "private"
-    assert not any(option.startswith(("seccomp", "apparmor")) for option in host["SecurityOpt"])
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {},
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)},
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)},
+        {"apparmor_profile": "runtime/default"},
+        {"apparmor_profile": "unconfined"},
+        {"seccomp": pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref="/none")},
+    ],
+    ids=["nothing", "default", "unconfined", "old default", "old unconfined", "seccomp"],
+)
+def test_a_privileged_container_is_not_confined(context: dict[str, Any]) -> None:
+    host = host_config(config(privileged=True, **context), privileged_pod=True)
+    assert host["SecurityOpt"] == ["no-new-privileges=false"]
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref="localhost/mine")},
+        {"apparmor_profile": "localhost/mine"},
+    ],
+    ids=["new", "old"],
+)
+def test_a_privileged_container_with_an_apparmor_profile_of_the_node_is_refused(context: dict[str, Any]) -> None:
+    """Docker would run it without."""
+    with pytest.raises(Unsupported, match=r"security_context\.apparmor: .* 'mine'"):
+        host_config(config(privileged=True, **context), privileged_pod=True)
 
 
 def test_capabilities() -> None:

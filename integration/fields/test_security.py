@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import Kubelet, Pod, failure, proc_status, secured
+from integration.pods.kubelet import Kubelet, Pod, failure, in_context, proc_status, secured
 from shim.api.v1 import api_pb2 as pb
 
 MIB = 1 << 20
@@ -206,6 +206,20 @@ def test_an_apparmor_profile_that_is_not_loaded_is_refused(kubelet: Kubelet, pod
     assert "config.linux.security_context.apparmor: AppArmor profile 'none-such' is not loaded" in message
 
 
+@pytest.mark.parametrize(
+    "context",
+    [{"apparmor": localhost("localhost/none-such")}, {"apparmor_profile": "localhost/none-such"}],
+    ids=["new", "old"],
+)
+def test_an_apparmor_profile_for_a_privileged_container_is_refused(kubelet: Kubelet, context: dict[str, Any]) -> None:
+    """Docker would run the container without it."""
+    code, message = refused(kubelet, kubelet.pod(**in_context(privileged=True)), privileged=True, **context)
+
+    assert code == grpc.StatusCode.UNIMPLEMENTED
+    assert "config.linux.security_context.apparmor: Docker cannot confine a privileged container" in message
+    assert "'none-such'" in message
+
+
 @pytest.mark.skipif(Path("/sys/fs/selinux/enforce").exists(), reason="what the policy allows is another question")
 def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     options = pb.SELinuxOption(user="system_u", role="system_r", type="container_t", level="s0:c1,c5")
@@ -320,8 +334,7 @@ def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: S
     assert "config.linux.security_context.privileged: the pod sandbox is not privileged" in message
 
     skip_where_all_capabilities_are_too_many(served)
-    context = pb.LinuxSandboxSecurityContext(privileged=True)
-    privileged = kubelet.pod(linux=pb.LinuxPodSandboxConfig(security_context=context))
+    privileged = kubelet.pod(**in_context(privileged=True))
     container = kubelet.started(privileged, **secured(privileged=True, seccomp=localhost(no_mkdir)))
 
     assert capabilities(served, container) >> NET_ADMIN & 1
@@ -372,6 +385,17 @@ def test_paths_are_hidden_exactly_as_asked_for(
     container = kubelet.started(pod, **secured(masked_paths=masked, readonly_paths=readonly))
 
     assert kubelet.inside(container, SHOWN) == seen
+
+
+def test_no_path_of_a_privileged_container_is_hidden_or_read_only(kubelet: Kubelet, served: Served) -> None:
+    """Kubelets send their lists for every container, and kube-proxy writes below /proc/sys."""
+    skip_where_all_capabilities_are_too_many(served)
+    pod = kubelet.pod(**in_context(privileged=True))
+    paths = {"masked_paths": ["/proc/uptime"], "readonly_paths": ["/proc/sys"]}
+
+    container = kubelet.started(pod, **secured(privileged=True, **paths))
+
+    assert kubelet.inside(container, SHOWN) == "writable\n"
 
 
 def test_files_and_directories_of_the_image_can_be_hidden(kubelet: Kubelet, pod: Pod) -> None:

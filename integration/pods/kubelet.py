@@ -16,6 +16,25 @@ from shim.api.v1 import api_pb2 as pb
 
 SLEEP = ("sleep", "3600")
 
+KUBELETS_PATHS = {
+    "masked_paths": [
+        "/proc/asound",
+        "/proc/acpi",
+        "/proc/interrupts",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/sys/firmware",
+        "/sys/devices/virtual/powercap",
+    ],
+    "readonly_paths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+}
+"""What a kubelet sends for every container, also for a privileged one, unless the pod wants an unmasked /proc."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -43,7 +62,8 @@ class Kubelet:
 
     def created(self, pod: Pod, *command: str, **fields: Any) -> str:
         """Create a container; it sleeps unless there is a command. `fields` are those of ContainerConfig."""
-        config = container_config(unused_name("c"), **({"image": self.image, "command": command or SLEEP} | fields))
+        own: dict[str, Any] = {"image": self.image, "command": command or SLEEP, **secured()}
+        config = container_config(unused_name("c"), **(own | fields))
         container_id = self.cri.create(pod.id, config, pod=pod.config)
         self._containers.append(container_id)
         return container_id
@@ -69,7 +89,8 @@ class Kubelet:
 
 def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
     """The field `linux` of a container with a security context."""
-    return {"linux": pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**fields))}
+    context = pb.LinuxContainerSecurityContext(**(KUBELETS_PATHS | fields))
+    return {"linux": pb.LinuxContainerConfig(security_context=context)}
 
 
 def in_context(**fields: Any) -> dict[str, Any]:

@@ -7,21 +7,28 @@ from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.seccomp import LOCALHOST, profile_of
-from shim.errors import FailedPrecondition
+from shim.errors import FailedPrecondition, Unsupported
 
 APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
 
 
-def apparmor_options(profile: pb.SecurityProfile | None, *, deprecated: str, field: str) -> list[str]:
-    """`apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string."""
+def apparmor_options(
+    profile: pb.SecurityProfile | None, *, deprecated: str, field: str, privileged: bool = False
+) -> list[str]:
+    """`apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string.
+
+    Docker runs every privileged container unconfined, whatever it is told: Unsupported for a profile of the node.
+    """
     if profile is None and not deprecated:
         return []
     kind, reference = profile_of(profile, deprecated=deprecated, field=field)
-    if kind == pb.SecurityProfile.RuntimeDefault:
+    name = reference.removeprefix(LOCALHOST)
+    if privileged and kind == pb.SecurityProfile.Localhost:
+        raise Unsupported(f"{field}: Docker cannot confine a privileged container by AppArmor profile {name!r}")
+    if privileged or kind == pb.SecurityProfile.RuntimeDefault:
         return []
     if kind == pb.SecurityProfile.Unconfined:
         return ["apparmor=unconfined"]
-    name = reference.removeprefix(LOCALHOST)
     _require_loaded(name, field=field)
     return [f"apparmor={name}"]
 

@@ -112,9 +112,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "GroupAdd": list(around.user.group_add),
         "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
         "Annotations": around.oci_annotations,
-        # Docker fills in its defaults for null, not for an empty list.
-        "MaskedPaths": list(context.masked_paths),
-        "ReadonlyPaths": list(context.readonly_paths),
+        **_hidden_paths(context),
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
         # A daemon-wide `init: true` must not put a process of Docker's in front. Also a sign of ours: `shim.labels`.
@@ -147,6 +145,17 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings)
     }
 
 
+def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
+    """Give the lists as asked for; a privileged container has none, although kubelets send theirs for every container.
+
+    Docker keeps to the lists also where it is privileged, and fills in its defaults for null, not for an empty list.
+    """
+    return {
+        "MaskedPaths": [] if context.privileged else list(context.masked_paths),
+        "ReadonlyPaths": [] if context.privileged else list(context.readonly_paths),
+    }
+
+
 def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
     docker = [
         mounts.docker_image_mount(mount, around.image_mounts[index], field=f"config.mounts[{index}]")
@@ -169,17 +178,17 @@ def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_secco
     field = "config.linux.security_context"
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(no_new_privs=context.no_new_privs))
-    if context.privileged:
-        return options  # Docker confines no privileged container, as the CRI wants
-    options += seccomp.seccomp_options(
-        context.seccomp if context.HasField("seccomp") else None,
-        deprecated=context.seccomp_profile_path,
-        daemon_profile=daemon_seccomp,
-        field=f"{field}.seccomp",
-    )
+    if not context.privileged:  # else there is no seccomp, as in other runtimes
+        options += seccomp.seccomp_options(
+            context.seccomp if context.HasField("seccomp") else None,
+            deprecated=context.seccomp_profile_path,
+            daemon_profile=daemon_seccomp,
+            field=f"{field}.seccomp",
+        )
     options += security.apparmor_options(
         context.apparmor if context.HasField("apparmor") else None,
         deprecated=context.apparmor_profile,
         field=f"{field}.apparmor",
+        privileged=context.privileged,
     )
     return options

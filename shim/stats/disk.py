@@ -198,7 +198,8 @@ class LayerMeter:
     """Measures the layers of running containers, one after the other, from `start` to `stop`.
 
     A walk that takes long lets the others pass every few thousand entries, so that a container with a million files
-    delays no other one's figure.
+    delays no other one's figure. A container that has just been started has its turn at once, also while the
+    budget is being waited for: metrics that are asked for before lack its file system.
     """
 
     def __init__(
@@ -208,13 +209,13 @@ class LayerMeter:
         parts: Parts | None = None,
         budget: Budget | None = None,
         look: float = 1.0,
-        wait: Callable[[float], bool] | None = None,
+        wait: Callable[[float], object] | None = None,
     ) -> None:
         """`parts` are measured one at a time beside the layers, from the same budget.
 
         `look` is how many seconds may pass before new containers are looked for.
 
-        `wait` lets seconds pass that the budget wants, and says whether the meter is being stopped.
+        `wait` lets seconds pass that the budget wants, or fewer when a container is started or the meter stopped.
         """
         self._rt = rt
         self._parts = parts
@@ -225,7 +226,7 @@ class LayerMeter:
         self._has_part = False
         """Whether one of the walks is of a part."""
         self._stopping = threading.Event()
-        self._wait = wait or self._stopping.wait
+        self._wait = wait or rt.samples.started.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -262,6 +263,8 @@ class LayerMeter:
         until = time.monotonic() + self._look
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
+            if self._rt.samples.started.is_set():  # looked at after the walk, so that each look advances one
+                return
 
     def _begin_due(self) -> None:
         now = time.monotonic()
@@ -291,14 +294,18 @@ class LayerMeter:
             self._walks.append(_Walk(name, walk(top), partial(self._finish_part, self._parts)))
 
     def _advance(self, turn: _Walk) -> None:
-        """Go on with one walk for its turn; one that is not done is put behind the others."""
+        """Go on with one walk for its turn or until a container is started; if not done, it is put behind the others."""
         for _ in range(_TURN):
             before = turn.cost
             more = self._slice(turn)
             # Also after the last slice: many small layers cost as much as a large one.
             pause = self._budget.spend(turn.cost - before)
-            if (pause and self._wait(pause)) or not more:
+            if pause:
+                self._wait(pause)
+            if not more:
                 return
+            if self._rt.samples.started.is_set():
+                break
         self._walks.append(turn)
 
     def _slice(self, turn: _Walk) -> bool:

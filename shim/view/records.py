@@ -114,6 +114,8 @@ class ContainerRecord:
             labels=self.config.labels,
             annotations=self.config.annotations,
         )
+        # A kubelet that tells images apart by handler looks for this one in ListImages, where no image has any.
+        message.image.ClearField("runtime_handler")
         object.__setattr__(self, "listed", message)  # the dataclass is frozen
 
     @property

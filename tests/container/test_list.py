@@ -4,8 +4,11 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
+from shim.container.status import container_status
 from shim.errors import InvalidArgument
+from shim.image.list import list_images
 from shim.runtime import Runtime
+from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
 
@@ -54,3 +57,16 @@ def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: R
     with pytest.raises(InvalidArgument, match=f"'{first}' fits "):
         list_containers(rt, filter=pb.ContainerFilter(id=first))
     assert list_containers(rt, filter=pb.ContainerFilter(id="no such")) == []
+
+
+def test_the_image_has_no_runtime_handler_as_in_the_list_of_images(rt: Runtime) -> None:
+    """A kubelet that tells images apart by handler would else find none in use, and collect them all."""
+    asked = pb.ImageSpec(image=BUSYBOX, user_specified_image="busybox", runtime_handler="runc")
+    container = created(rt, ready_pod(rt), image=asked)
+
+    [row] = list_containers(rt, filter=pb.ContainerFilter(id=container))
+    [image] = list_images(rt, filter=pb.ImageFilter(image=pb.ImageSpec(image=BUSYBOX)))
+
+    assert (row.image_id, row.image.runtime_handler) == (image.id, image.spec.runtime_handler) == (image.id, "")
+    assert row.image.user_specified_image == "busybox"
+    assert container_status(rt, container_id=container, verbose=False).status.image.runtime_handler == "runc"

@@ -111,7 +111,15 @@ def test_no_path_is_masked_unless_asked_for() -> None:
     host = host_config(config())
     assert host["MaskedPaths"] == []
     assert host["ReadonlyPaths"] == []
-    assert host_config(config(masked_paths=["/proc/kcore"]))["MaskedPaths"] == ["/proc/kcore"]
+    host = host_config(config(masked_paths=["/proc/kcore"], readonly_paths=["/proc/sys"]))
+    assert (host["MaskedPaths"], host["ReadonlyPaths"]) == (["/proc/kcore"], ["/proc/sys"])
+
+
+def test_no_path_of_a_privileged_container_is_masked_or_read_only() -> None:
+    """Kubelets send their lists for every container."""
+    made = config(privileged=True, masked_paths=["/proc/kcore"], readonly_paths=["/proc/sys"])
+    host = host_config(made, privileged_pod=True)
+    assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
 
 
 def test_new_privileges_are_said_both_ways() -> None:
@@ -126,7 +134,37 @@ def test_a_privileged_container_needs_a_privileged_pod() -> None:
     assert host["Privileged"] is True
     assert host["CgroupnsMode"] == "host"
     assert host_config(config())["CgroupnsMode"] == "private"
-    assert not any(option.startswith(("seccomp", "apparmor")) for option in host["SecurityOpt"])
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {},
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)},
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)},
+        {"apparmor_profile": "runtime/default"},
+        {"apparmor_profile": "unconfined"},
+        {"seccomp": pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref="/none")},
+    ],
+    ids=["nothing", "default", "unconfined", "old default", "old unconfined", "seccomp"],
+)
+def test_a_privileged_container_is_not_confined(context: dict[str, Any]) -> None:
+    host = host_config(config(privileged=True, **context), privileged_pod=True)
+    assert host["SecurityOpt"] == ["no-new-privileges=false"]
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"apparmor": pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref="localhost/mine")},
+        {"apparmor_profile": "localhost/mine"},
+    ],
+    ids=["new", "old"],
+)
+def test_a_privileged_container_with_an_apparmor_profile_of_the_node_is_refused(context: dict[str, Any]) -> None:
+    """Docker would run it without."""
+    with pytest.raises(Unsupported, match=r"security_context\.apparmor: .* 'mine'"):
+        host_config(config(privileged=True, **context), privileged_pod=True)
 
 
 def test_capabilities() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.start import start_container
 from shim.ids import ContainerId
 from shim.runtime import Runtime
 from shim.samples import LayerUsage
@@ -17,7 +18,7 @@ from shim.stats.disk import Budget, LayerMeter, Sum, file_system_of, upper_of, w
 from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import sample
 from tests.cgroup.trees import group_v2
-from tests.pods import ready_pod, running
+from tests.pods import created, ready_pod, running
 from tests.stats.placed import pod_with_container, without_docker
 from tests.stats.walks import finished, total
 from tests.waits import SECONDS, wait_until
@@ -150,8 +151,9 @@ def test_the_budget_is_a_share_of_what_passes() -> None:
 
 def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> ContainerId:
     """The directory is given before the container is seen: the fake Engine mounts nothing."""
-    container = running(rt, ready_pod(rt, name), name)
+    container = created(rt, ready_pod(rt, name), name)
     rt.samples.uppers[container] = upper
+    start_container(rt, container_id=container)
     return container
 
 
@@ -299,6 +301,46 @@ def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> No
         container = container_with_layer(rt, tree)
         rt.samples.started.set()
         wait_measured(rt, container)
+    finally:
+        meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+@pytest.mark.parametrize(
+    "budget", [Budget(share=1000, burst=1000), Budget(share=1e-9, burst=0)], ids=["walking", "waiting for its budget"]
+)
+def test_a_started_container_is_measured_while_other_walks_go_on(
+    rt: Runtime, tree: Path, budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks = threading.Event()
+
+    def walking(top: Path) -> Generator[None, None, Sum]:
+        while top.name == "deep":
+            walks.set()
+            yield
+        return Sum(1, 1)
+
+    monkeypatch.setattr(module, "walk", walking)
+    meter = LayerMeter(rt, parts=OneByOne(tree / "deep"), budget=budget, look=1000)
+    meter.start()
+    try:
+        assert walks.wait(SECONDS)
+        container = container_with_layer(rt, tree)
+        wait_measured(rt, container)
+    finally:
+        meter.stop()
+
+
+@pytest.mark.usefixtures("no_mounts")
+def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measured(
+    rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
+    monkeypatch.setattr(rt.samples.started, "clear", lambda: None)  # there is always one more
+    meter = LayerMeter(rt)
+    meter.start()
+    try:
+        wait_until(lambda: rt.samples.layers.keys() == containers)
     finally:
         meter.stop()
 

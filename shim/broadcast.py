@@ -6,6 +6,7 @@ leaving out items in silence would make it believe what is no longer true.
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -84,11 +85,15 @@ class Broadcast(Generic[T]):
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription[T]] = set()
 
-    def subscribe(self) -> Subscription[T]:
-        """Open a subscription to everything published from now on; use it as a context manager."""
+    def subscribe(self, first: Iterable[T] = ()) -> Subscription[T]:
+        """Open a subscription to `first` and all that is published from now on; use it as a context manager.
+
+        To whom `first` alone is too much has fallen behind as well.
+        """
         subscription = Subscription(self, capacity=self._capacity)
         with self._lock:
-            self._subscriptions.add(subscription)
+            if all(subscription.put(item) for item in first):
+                self._subscriptions.add(subscription)
         return subscription
 
     def unsubscribe(self, subscription: Subscription[T]) -> None:

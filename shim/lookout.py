@@ -49,17 +49,27 @@ class Lookout:
         self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._watched: list[_Watched] = []
+        self._watched: dict[str, _Watched] = {}
         self._running = False
+
+    def watches(self, what: str) -> bool:
+        """Whether this is watched."""
+        return what in self._watched
+
+    def forget(self, what: str) -> None:
+        """Watch this no longer, but for a look under way. Idempotent."""
+        with self._lock:
+            self._watched.pop(what, None)
 
     def watch(self, look: Look, *, what: str, seconds: float) -> None:
         """Call `look` now and then until it gives True; at least once, and no more when `seconds` have passed.
 
-        A ShimError in it counts as False. It bounds its own waits: what it takes, the others wait. Where no thread is
-        to be had now, the next call starts the one for all.
+        It takes the place of what is watched under the same name, `what`. A ShimError in it counts as False. It bounds
+        its own waits: what it takes, the others wait. Where no thread is to be had now, the next call starts the one
+        for all.
         """
         with self._lock:
-            self._watched.append(_Watched(look=look, what=what, until=time.monotonic() + seconds))
+            self._watched[what] = _Watched(look=look, what=what, until=time.monotonic() + seconds)
             if self._running:
                 return
             try:
@@ -79,9 +89,11 @@ class Lookout:
     def _look_at_all(self) -> bool:
         """Look at each once; whether any is left."""
         with self._lock:
-            watched = list(self._watched)
-        over = {each for each in watched if each.is_over()}
+            watched = list(self._watched.values())
+        over = [each for each in watched if each.is_over()]
         with self._lock:
-            self._watched = [each for each in self._watched if each not in over]
+            for each in over:
+                if self._watched.get(each.what) is each:
+                    del self._watched[each.what]
             self._running = bool(self._watched)
             return self._running

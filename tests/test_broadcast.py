@@ -49,6 +49,16 @@ def test_later_subscription_is_not_ended() -> None:
         assert subscription.wait_next() == 1
 
 
+def test_a_subscription_may_begin_with_what_came_before() -> None:
+    source = Broadcast[int](capacity=2)
+    with source.subscribe([1]) as subscription, source.subscribe([1, 2, 3]) as behind:
+        source.publish(2)
+        assert [subscription.wait_next(), subscription.wait_next()] == [1, 2]
+        with pytest.raises(ResourceExhausted, match="fell 2 changes behind"):
+            behind.wait_next()
+        assert len(source) == 1
+
+
 def test_leaving_the_block_unsubscribes() -> None:
     source = Broadcast[int](capacity=1)
     with source.subscribe():

@@ -87,6 +87,28 @@ def test_what_there_was_no_thread_for_is_looked_at_with_the_next(monkeypatch: py
     assert first.wait_last() is second.wait_last()
 
 
+def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
+    lookout = Lookout(pause_seconds=0.001)
+    held, leave = threading.Event(), threading.Event()
+
+    def first() -> bool:
+        held.set()
+        return leave.wait(SECONDS)
+
+    second = Seen(*[False] * 100_000)
+    lookout.watch(first, what="a test", seconds=SECONDS)
+    assert held.wait(SECONDS)
+    lookout.watch(second, what="a test", seconds=1000)
+    leave.set()
+    wait_until(lambda: second.threads)
+    assert lookout.watches("a test")
+    lookout.forget("a test")
+    lookout.forget("a test")
+    assert not lookout.watches("a test")
+    second.threads[0].join(SECONDS)
+    assert not second.threads[0].is_alive()
+
+
 def test_it_can_be_stopped() -> None:
     lookout = Lookout(pause_seconds=0.001)
     seen = Seen(*[False] * 100_000)

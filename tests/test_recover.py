@@ -1,14 +1,18 @@
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shim import daemon, labels, names, pod
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.container.remove import remove_container
 from shim.errors import ShimError
+from shim.lookout import Lookout
 from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
 from tests.cgroup.trees import new_group_v1
@@ -16,6 +20,7 @@ from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod
+from tests.waits import wait_until
 
 
 def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
@@ -100,6 +105,32 @@ def test_limits_that_a_crash_came_before_are_written(
 
     restore_limits(rt)
 
+    assert Path(path).read_text() == str(1 << 20)
+
+
+def test_limits_of_what_docker_starts_after_the_recovery_are_written(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    sandbox = ready_pod(rt)
+    group = new_group_v1(tmp_path, "late")
+    groups: dict[str, Group] = {sandbox: new_group_v1(tmp_path, "pause")}
+    other = new_group_v1(tmp_path, "other")
+    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, name, **_: groups.get(name, other))
+    linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
+    late, gone, ended = (created(rt, sandbox, name, linux=linux) for name in ("late", "gone", "ended"))
+    groups[late] = group
+    path, _ = group.memory_file(1 << 20)
+
+    restore_limits(rt)
+    remove_container(rt, container_id=gone)
+    engine.start_container(ended)
+    engine.exit_container(ended)
+    wait_until(lambda: not rt.lookout.watches(f"limits of container {ended}"))
+    assert Path(path).read_text() != str(1 << 20)
+    engine.start_container(late)
+
+    wait_until(lambda: not rt.lookout.watches(f"limits of container {late}"))
     assert Path(path).read_text() == str(1 << 20)
 
 

@@ -1,5 +1,7 @@
 """StartContainer."""
 
+from functools import partial
+
 import structlog
 
 from shim import deadline, pod
@@ -18,6 +20,10 @@ START_SECONDS = 120.0
 """Bound on a start, also for a client that has gone: only who has Docker's answer can end what must not go on."""
 KILL_SECONDS = 30.0
 """Bound on ending a container that must not go on."""
+LATE_SECONDS = 600.0
+"""How long a container is watched that Docker may yet start, or that could not be ended: it may be restarted first."""
+LATE_LOOK_SECONDS = 2.0
+"""Bound on ending such a container, each time."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
@@ -37,6 +43,7 @@ def _start(rt: Runtime, container_id: str) -> None:
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
     rt.limits.check(record.id)
+    rt.lookout.forget(_late(record.id))
     _follow_log(rt, record)
     with deadline.shielded(START_SECONDS):
         _start_in_docker(rt, record)
@@ -49,7 +56,7 @@ def _start(rt: Runtime, container_id: str) -> None:
                 ensure_limits(rt, started)
         except ShimError:
             # It would run on with weaker limits than asked for, or in a pod that is gone.
-            _end(rt, record)
+            _end_failed(rt, record.id)
             raise
 
 
@@ -58,10 +65,7 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
         rt.engine.start_container(record.id)
     except (Unavailable, DeadlineExceeded):
         # Docker may have started it all the same, or do so yet.
-        try:
-            _end(rt, record)
-        except ShimError as error:
-            log.error("a container whose start has failed may run", container=record.id, error=error)
+        _end_failed(rt, record.id)
         raise
     except ShimError:
         rt.view.refresh_container(record.id)
@@ -80,6 +84,30 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
         log.warning("container starts without a log", container=record.id, path=record.log_path, problem=problem)
 
 
-def _end(rt: Runtime, record: ContainerRecord) -> None:
-    with deadline.shielded(KILL_SECONDS):
-        ensure_killed(rt, record.id)
+def _end_failed(rt: Runtime, container_id: str) -> None:
+    """End a container whose start has failed; now if it runs, else if it should begin or Docker answers later."""
+    try:
+        with deadline.shielded(KILL_SECONDS):
+            ensure_killed(rt, container_id)
+    except ShimError as error:
+        log.error("a container whose start has failed may run", container=container_id, error=error)
+    rt.lookout.watch(partial(_late_is_over, rt, container_id), what=_late(container_id), seconds=LATE_SECONDS)
+
+
+def _late(container_id: str) -> str:
+    return f"container {container_id}, whose start has failed"
+
+
+def _late_is_over(rt: Runtime, container_id: str) -> bool:
+    """Whether a container whose start has failed has ended or is gone; it is ended if it runs now."""
+    known = rt.view.last_known(container_id)
+    if known is None or known.life.state == pb.CONTAINER_EXITED:
+        return True
+    if not known.life.running:
+        return False
+    with deadline.bound(LATE_LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+        # Not one that somebody has started again while this thread waited.
+        if rt.lookout.watches(_late(container_id)):
+            ensure_killed(rt, container_id)
+            log.warning("container that started too late is ended", container=container_id)
+    return True

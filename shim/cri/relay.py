@@ -22,7 +22,7 @@ import structlog
 
 _CHUNK = 1 << 16
 _PAUSE = 1.0
-"""Seconds before the next try when no client can be taken in, for want of file descriptors for one."""
+"""Seconds before the next try when no client can be taken in, for want of file descriptors or threads for one."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,37 +65,39 @@ class Relay:
         os.close(self._target)
 
     def _accept(self) -> None:
+        """Let the next client in. One that cannot be sees its connection close, and comes again."""
         try:
             client, _ = self._listener.accept()
-        except OSError as error:
+            self._let_in(client)
+        except (OSError, RuntimeError) as error:
+            # No descriptor or thread is to be had, or gRPC has just stopped listening.
             log.warning("a client could not be let in", error=error)
             select.select([self._closing], [], [], _PAUSE)
-            return
-        self._let_in(client)
 
     def _let_in(self, client: socket.socket) -> None:
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        """Carry for a client; it is closed if that cannot begin. OSError and RuntimeError tell why."""
+        with contextlib.ExitStack() as ends:
+            ends.enter_context(client)
+            server = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             server.connect(f"/proc/self/fd/{self._target}")
-        except OSError as error:
-            # gRPC has just stopped listening; the client sees its connection close and comes again.
-            log.warning("a client could not be let in", error=error)
-            client.close()
-            server.close()
-            return
-        self._begin(_carry_both, client, server)
+            self._begin(_carry_both, client, server)
+            ends.pop_all()
 
     def _begin(self, work: Callable[..., None], *args: object) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=work, args=args, name="relay", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
 
 def _carry_both(client: socket.socket, server: socket.socket) -> None:
     with client, server:
         back = threading.Thread(target=_carry, args=(server, client), name="relay-back", daemon=True)
-        back.start()
+        try:
+            back.start()
+        except RuntimeError as error:
+            log.warning("a client could not be let in", error=error)
+            return
         _carry(client, server)
         back.join()
 

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +11,7 @@ import structlog
 from shim.api.v1 import api_pb2_grpc
 from shim.cri.endpoint import door_to
 from shim.cri.interceptors import CallInterceptor, Calls
+from shim.cri.workers import Workers
 from shim.errors import FailedPrecondition, reason_of
 
 MAX_MESSAGE = 64 << 20
@@ -49,9 +49,9 @@ class CriServer:
         self._endpoint = endpoint
         self._door = door_to(endpoint, environ=environ)
         self._calls = Calls()
-        self._pool = ThreadPoolExecutor(MAX_RPCS, thread_name_prefix="cri")
+        self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(
-            self._pool,
+            self._workers,  # type: ignore[arg-type]  # it calls nothing but `submit`
             interceptors=[CallInterceptor(self._calls)],
             options=_OPTIONS,
             maximum_concurrent_rpcs=MAX_RPCS,
@@ -83,13 +83,14 @@ class CriServer:
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)
         self._door.wait_empty(_SETTLE)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown(wait=False, cancel_futures=True)
         return idle or self._calls.wait_idle(_SETTLE)
 
     def _begin(self, bound: Path) -> None:
         try:
+            self._workers.start()
             self._grpc.add_insecure_port(f"unix:{quote(str(bound))}")
+            self._grpc.start()
+            self._door.open(bound)
         except RuntimeError as error:
             raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {error}") from error
-        self._grpc.start()
-        self._door.open(bound)

@@ -26,7 +26,7 @@ class Pending:
 
 
 class Mailbox:
-    """Holds every order until it is answered. Thread-safe; to put one in never waits."""
+    """Holds every order that was put in until it is answered. Thread-safe; to put one in never waits."""
 
     def __init__(self) -> None:
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -46,7 +46,9 @@ class Mailbox:
     def put(self, order: Order, *, then: Callable[[Answer], None] | None = None) -> Pending:
         """Give an order."""
         with self._changed:
-            pending = self._put(order, then)
+            pending = Pending(next(self._tickets), order, then)
+            self._unanswered[pending.ticket] = pending
+            self._unsent.append(pending)
         self._awake()
         return pending
 
@@ -75,13 +77,15 @@ class Mailbox:
             pending.then(answer)
 
     def repeat(self, first: list[Order]) -> None:
-        """Begin anew with another process: send it `first`, then all that has had no answer yet, in order."""
+        """Begin anew with another process: send it `first`, then all that has had no answer yet, in order.
+
+        `first` is for this process alone. The next one gets another, and an old Follow behind a newer Drain would tell
+        it that a container runs again.
+        """
         with self._changed:
-            again = list(self._unanswered.values())
             self._unsent.clear()
-            for order in first:
-                self._put(order, None)
-            self._unsent.extend(again)
+            self._unsent.extend(Pending(next(self._tickets), order, None) for order in first)
+            self._unsent.extend(self._unanswered.values())
 
     def first_unsent(self) -> Pending | None:
         """Give the order that is to be sent next; it stays until `sent`. For one thread only, as is `sent`."""
@@ -90,12 +94,6 @@ class Mailbox:
     def sent(self) -> None:
         """Say that the first order has been sent."""
         self._unsent.popleft()
-
-    def _put(self, order: Order, then: Callable[[Answer], None] | None) -> Pending:
-        pending = Pending(next(self._tickets), order, then)
-        self._unanswered[pending.ticket] = pending
-        self._unsent.append(pending)
-        return pending
 
     def _notify(self) -> None:
         with self._changed:

@@ -54,6 +54,8 @@ class _Followed:
     follower: Follower
     drains: list[int] = field(default_factory=list)
     """Tickets to answer when everything is written."""
+    ended: bool = False
+    """It writes no more, and is followed no more once everything is written."""
     gone: bool = False
     """The container was removed: there is no second try."""
     error: str = ""
@@ -133,8 +135,10 @@ class Worker:
             return
         if more:
             self._ready[container_id] = None
-        elif followed.drains:
+        elif followed.ended:
             self._drop(container_id)
+        else:
+            self._answer_drains(followed, "")
 
     # Orders
 
@@ -162,11 +166,14 @@ class Worker:
     def _follow(self, order: Follow) -> str:
         followed = self._followed.get(order.id)
         if followed is not None and followed.follower.order == order:
-            self._answer_drains(followed, "")  # it runs again
+            followed.ended = False  # it runs again; who waits for what it wrote before still does
+            self._ready[order.id] = None
             return followed.error
+        drains: list[int] = []
         if followed is not None:
+            drains, followed.drains = followed.drains, []
             self._drop(order.id)
-        followed = self._followed[order.id] = _Followed(Follower(order, self._counts))
+        followed = self._followed[order.id] = _Followed(Follower(order, self._counts), drains)
         self._tried(followed, lambda: self._open(followed))
         self._ready[order.id] = None
         return followed.error
@@ -191,6 +198,7 @@ class Worker:
             self._answer(ticket, "")
             return
         followed.drains.append(ticket)
+        followed.ended = True
         followed.gone = followed.gone or isinstance(order, Forget)
         if followed.gone and followed.error:
             self._drop(order.id)
@@ -236,7 +244,7 @@ class Worker:
         return followed.follower.step()
 
     def _step(self, followed: _Followed) -> bool:
-        if not followed.drains:  # what has ended writes no more
+        if not followed.ended:
             self._ensure_watched(followed)
         return followed.follower.step()
 

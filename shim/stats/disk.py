@@ -294,7 +294,7 @@ class LayerMeter:
             self._walks.append(_Walk(name, walk(top), partial(self._finish_part, self._parts)))
 
     def _advance(self, turn: _Walk) -> None:
-        """Go on with one walk for its turn or until a container is started; if not done, it is put behind the others."""
+        """Go on with one walk for its turn, or until a container is started; if not done, it goes behind the others."""
         for _ in range(_TURN):
             before = turn.cost
             more = self._slice(turn)

@@ -18,23 +18,34 @@ class Announcer:
 
     def __init__(self, *, capacity: int) -> None:
         """`capacity` is how many changes a subscriber may fall behind."""
+        self._capacity = capacity
         self._broadcast = Broadcast[Change](capacity=capacity)
+        self._missed: list[Change] | None = None
+        """What was told since all subscriptions were ended, and one more than a subscriber can take at most."""
         self._held: dict[str, list[Change]] = {}
         self._closed: ShimError | None = None
 
     def subscribe(self) -> Subscription[Change]:
-        """Every change from now on, as a context manager. Raises what this was closed with."""
+        """Every change from now on, and after `lose` also those since then; as a context manager.
+
+        Raises what this was closed with.
+        """
         if self._closed is not None:
             raise self._closed
-        return self._broadcast.subscribe()
+        return self._broadcast.subscribe(self._missed or ())
 
     def subscribers(self) -> int:
         """How many there are."""
         return len(self._broadcast)
 
-    def end(self, error: ShimError) -> None:
-        """End every subscription with `error`."""
+    def lose(self, error: ShimError) -> None:
+        """End every subscription with `error`, and keep what is told from now on for those who come before `found`."""
+        self._missed = []
         self._broadcast.end(error)
+
+    def found(self) -> None:
+        """Keep nothing any more: who comes from now on has the present state to go by."""
+        self._missed = None
 
     def close(self, error: ShimError) -> None:
         """End every subscription with `error`, and refuse new ones with it."""
@@ -51,7 +62,7 @@ class Announcer:
         for kind in changes.steps(old, new):
             change = Change(kind=kind, record=shown, at=now)
             if held is None:
-                self._broadcast.publish(change)
+                self._publish(change)
             else:
                 held.append(change)
 
@@ -62,4 +73,9 @@ class Announcer:
     def release(self, name: str) -> None:
         """Tell what was kept back, in its order, as of now: it must not seem older than what was told before."""
         for change in self._held.pop(name):
-            self._broadcast.publish(replace(change, at=time.time_ns()))
+            self._publish(replace(change, at=time.time_ns()))
+
+    def _publish(self, change: Change) -> None:
+        if self._missed is not None and len(self._missed) <= self._capacity:
+            self._missed.append(change)
+        self._broadcast.publish(change)

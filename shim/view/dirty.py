@@ -74,6 +74,19 @@ class Dirty:
             self._postpone(key)
             self._repeat(key)
 
+    def put_off(self, key: str) -> None:
+        """Say that `key` could not be looked at through no fault of its own: tried again as after one failure."""
+        with self._changed:
+            self._running.discard(key)
+            self._repeat(key)
+            self._enqueue(key, after=self._retry_seconds)
+            self._changed.notify()
+
+    def forgive(self, key: str) -> None:
+        """Say that a look elsewhere has succeeded: it has not failed before."""
+        with self._changed:
+            self._failures.pop(key, None)
+
     def failures(self, key: str) -> int:
         """How many looks at `key` have failed one after the other."""
         with self._changed:

@@ -237,7 +237,10 @@ class NodeView:
                 self._changed.wait_for(lambda: not self._held_back or self._availability.stale(epoch), patience)
                 for container_id in list(self._held_back):
                     self.show_end(container_id)
-            return self._availability.complete(epoch)
+            if not self._availability.complete(epoch):
+                return False
+            self._announcer.found()
+            return True
 
     def lose(self, reason: str) -> None:
         """Answer no question, and end every subscription, until the view has been rebuilt."""
@@ -245,7 +248,7 @@ class NodeView:
             was_fed = self._availability.outage is None
             self._availability.lose(reason)
             if was_fed:  # those who came since then wait for what has changed
-                self._announcer.end(Unavailable(reason))
+                self._announcer.lose(Unavailable(reason))
 
     def note_ended(self, record: Record) -> None:
         """Say that the process of this container is gone although Docker calls it running; a newer record stays."""

@@ -17,7 +17,8 @@ WORKERS = 6
 SLOW_WORKERS = 3
 """How many of the workers may be busy with what has failed before."""
 DOUBT_AFTER = 2
-"""A look that fails after so many failures makes the state UNKNOWN: kubelets kill what is, so not the first time."""
+"""A look that fails after so many failures makes the state UNKNOWN: kubelets kill what is, so not the first time.
+That Docker cannot be reached at all is no failure of a container's."""
 LIST_SECONDS = 60.0
 """Bound on listing all containers or images."""
 
@@ -79,16 +80,27 @@ class Refresher:
 
         Unavailable and Cancelled are raised: they are not about this container.
         """
-        if not self._refreshed(container_id, seconds=seconds, fallback=fallback):
+        if self._refreshed(container_id, seconds=seconds, fallback=fallback):
+            self._dirty.forgive(container_id)
+        else:
             self._dirty.mark_failed(container_id)
 
     def _work(self) -> None:
         with deadline.entered(self._scope):
             while (key := self._dirty.wait_next()) is not None:
-                if self._view.seen_since(key, self._stamp_of(key)) or self._tried(key):
-                    self._dirty.done(key)
-                else:
-                    self._dirty.failed(key)
+                self._look(key)
+
+    def _look(self, key: str) -> None:
+        try:
+            known = self._view.seen_since(key, self._stamp_of(key)) or self._tried(key)
+        except (Unavailable, Cancelled):
+            # Docker is gone, or the shim is stopping: nothing that this container could be doubted for.
+            self._dirty.put_off(key)
+            return
+        if known:
+            self._dirty.done(key)
+        else:
+            self._dirty.failed(key)
 
     def _note(self, container_id: str, stamp: int) -> None:
         with self._lock:
@@ -102,11 +114,7 @@ class Refresher:
     def _tried(self, key: str) -> bool:
         in_doubt = self._dirty.failures(key) >= DOUBT_AFTER
         fallback = partial(unanswered, message="docker does not answer an inspect of it") if in_doubt else None
-        try:
-            return self._refreshed(key, seconds=self._inspect_seconds, fallback=fallback)
-        except (Unavailable, Cancelled):
-            # Docker is gone, or the shim is stopping; the rebuild that follows looks at everything.
-            return False
+        return self._refreshed(key, seconds=self._inspect_seconds, fallback=fallback)
 
     def _refreshed(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:
         try:

@@ -12,13 +12,16 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.container.start import start_container
 from shim.container.update import update_container_resources
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.ids import ContainerId
+from shim.lookout import Lookout
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
+from tests.waits import wait_until
 
 SMALL = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
 
@@ -188,6 +191,50 @@ def test_one_whose_start_docker_does_not_answer_is_ended(
         start_container(rt, container_id=container)
     assert not engine.inspect_container(container).state.running
     assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
+def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
+    """Create a container whose start Docker has not answered, and not done."""
+    container = created(rt, ready_pod(rt))
+    engine.fail_next("start_container", Unavailable("docker is restarted"))
+    with pytest.raises(Unavailable):
+        start_container(rt, container_id=container)
+    assert rt.view.container(container).life.state == pb.CONTAINER_CREATED
+    return container
+
+
+def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    container = left_created(rt, engine)
+    engine.start_container(container)
+    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+
+
+def test_one_that_cannot_be_ended_now_is_ended_later(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    container = created(rt, ready_pod(rt))
+
+    def refused(*_: object) -> None:
+        raise FailedPrecondition("no limits")
+
+    monkeypatch.setattr("shim.container.start.ensure_limits", refused)
+    engine.fail_next("kill_container", Unavailable("docker is restarted"))
+    with pytest.raises(FailedPrecondition, match="no limits"):
+        start_container(rt, container_id=container)
+    wait_until(lambda: rt.view.container(container).life.state == pb.CONTAINER_EXITED)
+    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+
+
+def test_one_that_is_started_again_after_a_failure_is_not_ended(rt: Runtime, engine: FakeEngine) -> None:
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    container = left_created(rt, engine)
+    assert rt.lookout.watches(f"container {container}, whose start has failed")
+    start_container(rt, container_id=container)
+    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+    assert engine.inspect_container(container).state.running
 
 
 def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngine) -> None:

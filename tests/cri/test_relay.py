@@ -1,10 +1,11 @@
 # ruff: noqa: N802 - gRPC names the methods
 """The door behind a socket of systemd, with the real socket, threads and gRPC; systemd is played by the test."""
 
+import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -12,9 +13,10 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
-from shim.cri import activation
+from shim.cri import activation, relay
 from shim.cri.server import CriServer
 from tests.cri.conftest import SECONDS, client
+from tests.threads import no_thread_for
 
 
 class Runtime(api.RuntimeServiceServicer):
@@ -85,6 +87,45 @@ def test_a_client_that_came_before_the_server_is_answered(systemd: Systemd) -> N
         systemd.start(Runtime())
 
         assert early.result(SECONDS).version == "v1"
+
+
+class NoDescriptor(socket.socket):
+    """What the relay gets when it asks for a socket and accepting the client has taken the last descriptor."""
+
+    def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        if fileno is None and threading.current_thread().name == "relay":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        super().__init__(family, kind, proto, fileno)
+
+
+def no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", NoDescriptor)
+
+
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_thread_for("relay", monkeypatch)
+
+
+def no_thread_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_thread_for("relay-back", monkeypatch)
+
+
+@pytest.mark.parametrize("nothing_left", [no_descriptor, no_thread, no_thread_back])
+def test_one_for_whom_nothing_is_left_is_sent_away_and_later_ones_are_answered(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch, nothing_left: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    monkeypatch.setattr(relay, "_PAUSE", 0.001)
+    systemd.start(Runtime())
+    with socket.socket(socket.AF_UNIX) as early:
+        early.settimeout(SECONDS)
+        with monkeypatch.context() as short:
+            nothing_left(short)
+            early.connect(str(systemd.path))
+            while early.recv(1 << 16):
+                pass
+    with client(systemd.path) as channel:
+        ask = api.RuntimeServiceStub(channel).Version
+        assert ask(pb.VersionRequest(version="v1"), timeout=SECONDS).version == "v1"
 
 
 def test_large_messages_pass_both_ways(systemd: Systemd) -> None:

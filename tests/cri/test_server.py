@@ -15,8 +15,10 @@ from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.cri import server as module
 from shim.cri.server import CriServer
+from shim.cri.workers import READY
 from shim.errors import FailedPrecondition, InvalidArgument
 from tests.cri.conftest import SECONDS, Serve, Served
+from tests.threads import no_thread_for
 
 if TYPE_CHECKING:
     from grpc import _CallFuture  # has no public name
@@ -160,6 +162,29 @@ def test_many_slow_stops_do_not_delay_others(serve: Serve, runtime: Runtime) -> 
 
     runtime.leave.set()
     assert [call.result() for call in calls] == [pb.StopContainerResponse()] * 64
+
+
+def test_a_node_without_threads_for_a_while_is_served_again(
+    serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = serve(runtime)
+    calls = [stopping(at.runtime, runtime) for _ in range(READY)]
+    with monkeypatch.context() as short:
+        no_thread_for(f"cri_{READY}", short)
+        waiting = at.runtime.Version.future(pb.VersionRequest(version="v1"), timeout=SECONDS)
+        with pytest.raises(grpc.RpcError):  # one worker would have sufficed
+            at.runtime.Version(pb.VersionRequest(version="v2"), timeout=0.5)
+    assert at.runtime.Version(pb.VersionRequest(version="v3"), timeout=SECONDS).version == "v3"
+    assert waiting.result().version == "v1"
+
+    runtime.leave.set()
+    assert [call.result() for call in calls] == [pb.StopContainerResponse()] * READY
+
+
+def test_a_server_that_gets_no_thread_does_not_start(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_thread_for("cri_0", monkeypatch)
+    with pytest.raises(FailedPrecondition, match="can't start new thread"):
+        serve()
 
 
 def test_too_many_at_once_are_refused(serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ class Reader:
 
 def subscribed(rt: Runtime) -> Reader:
     """A reader that misses nothing from here on."""
+    rt.view.sandboxes()  # who comes before the view is fed waits for Docker, also when it is lost once more
     reader = Reader(rt)
     until = time.monotonic() + 10
     while not rt.view.stats().subscribers:

@@ -5,7 +5,7 @@ import pytest
 from shim import deadline
 from shim.errors import Cancelled, Unavailable
 from shim.logs.mailbox import Mailbox
-from shim.logs.protocol import Answer, Drain, Order, Reopen, Report
+from shim.logs.protocol import Answer, Drain, Follow, Order, Reopen, Report
 
 
 def unsent(mailbox: Mailbox) -> list[Order]:
@@ -65,3 +65,23 @@ def test_another_process_is_told_what_had_no_answer_in_order() -> None:
     mailbox.take_answer(Answer(ticket=pending[0].ticket))
     mailbox.repeat([Report()])
     assert unsent(mailbox) == [Report(), *orders[1:]]
+
+
+def test_what_each_process_is_told_first_is_not_told_to_the_next() -> None:
+    mailbox = Mailbox()
+    follow, drain = Follow(id="a", docker="/docker", cri="/cri"), Drain(id="a")
+    mailbox.put(drain)
+    for _ in range(3):  # that die before they answer
+        mailbox.repeat([follow])
+        assert unsent(mailbox) == [follow, drain]
+
+
+def test_answers_to_what_a_process_is_told_first_are_taken() -> None:
+    mailbox = Mailbox()
+    asked = mailbox.put(Report())
+    mailbox.repeat([Reopen(id="a")])
+    first = mailbox.first_unsent()
+    assert first is not None
+    assert first.ticket != asked.ticket
+    mailbox.take_answer(Answer(ticket=first.ticket))
+    assert asked.answer is None

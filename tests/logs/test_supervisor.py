@@ -116,6 +116,24 @@ def test_a_second_run_has_an_end_of_its_own(
     assert path.read_bytes() == docker.as_cri()
 
 
+def test_an_end_is_held_back_also_when_it_is_seen_running_once_more(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    path.parent.write_text("in the way")
+    docker.lines(0, 10)
+    logs.follow(of)
+    for _ in range(2):
+        assert not logs.drained(of, run=RUN)
+        logs.follow(of)
+    assert not logs.drained(of, run=RUN)
+    assert logs.stats().figures is not None  # asked last, and answered last
+    assert not logs.drained(of, run=RUN)
+    assert ends.shown == []
+    path.parent.unlink()
+    wait_until(lambda: ends.shown)
+    assert path.read_bytes() == docker.as_cri()
+
+
 def test_a_container_without_a_log_of_docker_is_not_waited_for(logs: LogSupervisor) -> None:
     nothing = ContainerLog(id="c", docker="", cri="/nowhere/0.log", created_at=1)
     logs.follow(nothing)

@@ -132,6 +132,27 @@ def test_a_log_that_cannot_be_written_is_told_and_tried_again(
     assert boss.blocked() == []
 
 
+@pytest.mark.parametrize("since", [0, 1], ids=["same order", "changed order"])
+def test_a_drain_is_not_answered_before_all_is_written_although_it_runs_again(
+    boss: Boss, docker: DockerLog, path: Path, order: Follow, since: int
+) -> None:
+    docker.start()
+    docker.lines(0, 10)
+    path.parent.write_text("in the way")
+    boss.ask(order)
+    drained = boss.say(Drain(id="c"))
+    boss.ask(msgspec.structs.replace(order, since=since))
+    path.parent.unlink()
+    assert boss.answer(drained).error == ""
+    assert path.read_bytes() == docker.as_cri()
+    docker.lines(10, 20)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+    docker.lines(20, 30)
+    assert boss.ask(Drain(id="c")) == ""
+    assert path.read_bytes() == docker.as_cri()
+    assert boss.ask(Reopen(id="c")) == "its output is not followed"
+
+
 def test_a_full_disk_is_told_once_however_often_it_is_tried(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,38 @@ def test_failure_waits_its_time_but_not_for_a_mark() -> None:
     assert queue.wait_next() == "a"
 
 
+def test_what_is_put_off_is_tried_again_and_not_counted() -> None:
+    queue = dirty()
+    queue.mark("a")
+    for _ in range(3):
+        assert queue.wait_next() == "a"
+        queue.put_off("a")
+    assert queue.failures("a") == 0
+    assert queue.wait_next() == "a"
+
+
+def test_what_is_put_off_waits_its_time_but_not_for_a_mark() -> None:
+    queue = dirty(retry_seconds=1000)
+    queue.mark("a")
+    assert queue.wait_next() == "a"
+    queue.put_off("a")
+    queue.mark("b")
+    assert queue.wait_next() == "b"
+    queue.mark("a")
+    assert queue.wait_next() == "a"
+    queue.mark("a")
+    queue.put_off("a")
+    assert queue.wait_next() == "a"
+
+
+def test_what_has_been_looked_at_elsewhere_has_not_failed_before() -> None:
+    queue = dirty()
+    queue.mark_failed("a")
+    queue.forgive("a")
+    assert queue.failures("a") == 0
+    assert queue.wait_next() == "a"
+
+
 def test_what_is_marked_for_later_lets_the_others_pass() -> None:
     queue = dirty()
     queue.mark("later", after=0.01)

@@ -10,7 +10,15 @@ import pytest
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.broadcast import Subscription
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+)
 from shim.ids import SandboxId
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
@@ -276,12 +284,14 @@ def test_subscriptions_end_with_docker(view: NodeView) -> None:
 
 
 @contextmanager
-def waiting_subscriber(view: NodeView, *, scope: deadline.Scope | None = None) -> Iterator[Future[Told]]:
+def waiting_subscriber(
+    view: NodeView, *, scope: deadline.Scope | None = None, count: int = 1
+) -> Iterator[Future[Told]]:
     """Somebody who subscribes while Docker is lost; the result is what he is told first, or his failure."""
 
     def subscribe() -> Told:
         with deadline.entered(scope or deadline.Scope()), view.subscribe() as changes:
-            return told(changes, 1)
+            return told(changes, count)
 
     before = view.stats().subscribers
     with ThreadPoolExecutor(1) as pool:
@@ -303,6 +313,38 @@ def test_who_subscribes_while_docker_is_lost_is_told_what_has_changed(engine: La
         assert not subscribing.done()
         view.complete_rebuild(epoch)
         assert subscribing.result(10) == [(STOPPED, container_id)]
+    assert view.stats().subscribers == 0
+
+
+def test_who_subscribes_in_the_middle_of_a_rebuild_is_told_all_that_has_changed(
+    engine: LateEngine, view: NodeView
+) -> None:
+    sandbox_id = create_sandbox(engine)
+    ended, gone = (create_container(engine, sandbox_id, name=name, start=True) for name in ("ended", "gone"))
+    for known in (ended, gone):
+        view.refresh_container(known)
+    view.lose("the socket is gone")
+    engine.exit_container(ended)
+    epoch = view.begin_rebuild()
+    view.refresh_container(ended)
+    with waiting_subscriber(view, count=3) as subscribing:
+        view.forget(gone)
+        view.complete_rebuild(epoch)
+        assert subscribing.result(10) == [(STOPPED, ended), (STOPPED, gone), (DELETED, gone)]
+    with view.subscribe() as changes:  # he hears of what comes
+        view.refresh_container(sandbox_id)
+        assert told(changes, 1) == [(CREATED, sandbox_id)]
+
+
+def test_who_subscribes_behind_more_changes_than_he_may_fall_behind_is_told_so(engine: LateEngine) -> None:
+    view = NodeView(engine, subscriber_capacity=1)
+    view.complete_rebuild(view.begin_rebuild())
+    view.lose("the socket is gone")
+    epoch = view.begin_rebuild()
+    view.refresh_container(create_sandbox(engine))  # created and started
+    with view.subscribe() as changes, pytest.raises(ResourceExhausted):
+        changes.wait_next()
+    view.complete_rebuild(epoch)
     assert view.stats().subscribers == 0
 
 

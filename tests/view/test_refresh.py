@@ -8,12 +8,13 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.answers import ContainerInspect
 from shim.errors import ShimError, Unavailable
 from shim.view.node import NodeView
 from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, inspects, unset_clock
-from tests.waits import wait_change, wait_until
+from tests.waits import SECONDS, wait_change, wait_until
 
 
 @pytest.fixture
@@ -110,6 +111,53 @@ def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engi
         unknown = view.container(container_id).life
     assert (unknown.state, unknown.pid) == (pb.CONTAINER_UNKNOWN, 0)
     assert "does not answer" in unknown.message
+
+
+class FailingEngine(FakeEngine):
+    """Fails the inspects of one container in turn, and notes at each of them whether the view calls it running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = NodeView(self, clock=unset_clock)
+        self.view.complete_rebuild(self.view.begin_rebuild())
+        self.container_id = create_container(self, create_sandbox(self), start=True)
+        self.view.refresh_container(self.container_id)
+        self.failures: list[ShimError] = []
+        self.seen_running: list[bool] = []
+        self.enough = threading.Event()
+        """There was an inspect after the last that had to fail."""
+
+    def inspect_container(self, container_id: str) -> ContainerInspect:
+        if self.view.knows(container_id):
+            self.seen_running.append(self.view.container(container_id).life.running)
+            if self.failures:
+                raise self.failures.pop(0)
+            self.enough.set()
+        return super().inspect_container(container_id)
+
+
+def test_an_outage_of_docker_casts_no_doubt_on_a_container() -> None:
+    engine = FailingEngine()
+    engine.failures = [*[Unavailable("docker is away")] * (DOUBT_AFTER + 1), ShimError("docker is slow")]
+    with refreshing(engine.view, inspect_seconds=30) as refresher:
+        refresher.mark(engine.container_id)
+        assert engine.enough.wait(SECONDS)
+    assert engine.seen_running == [True] * (DOUBT_AFTER + 3)
+
+
+def test_failures_before_a_look_that_succeeded_cast_no_doubt_on_a_container() -> None:
+    engine = FailingEngine()
+    refresher = Refresher(engine.view, inspect_seconds=30, retry_seconds=0.001)
+    engine.failures = [ShimError("docker is slow")] * DOUBT_AFTER
+    for _ in range(DOUBT_AFTER + 1):
+        refresher.refresh_first(engine.container_id, seconds=30, fallback=None)
+    engine.failures = [ShimError("docker is slow")]
+    engine.enough.clear()
+    refresher.mark(engine.container_id)
+    refresher.start()
+    assert engine.enough.wait(SECONDS)
+    refresher.stop()
+    assert all(engine.seen_running)
 
 
 def test_sandbox_that_docker_does_not_inspect_stays_as_it_was(engine: FakeEngine, view: NodeView) -> None:

@@ -1,0 +1,103 @@
+"""Every call is done, also where there are not as many threads as calls."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import pytest
+
+from shim.cri.workers import READY, Workers
+from tests.threads import no_thread_for
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers(READY + 2, name="worker")
+    made.start()
+    yield made
+    made.shutdown(cancel_futures=True)
+
+
+def busy(workers: Workers, count: int) -> threading.Event:
+    """Let so many threads have something to do until the event is set."""
+    leave, entered = threading.Event(), threading.Semaphore(0)
+
+    def stay() -> None:
+        entered.release()
+        assert leave.wait(SECONDS)
+
+    for _ in range(count):
+        workers.submit(stay)
+    for _ in range(count):
+        assert entered.acquire(timeout=SECONDS)
+    return leave
+
+
+def test_results_and_failures_are_told(workers: Workers) -> None:
+    assert workers.submit(divmod, 7, 2).result(SECONDS) == (3, 1)
+    assert isinstance(workers.submit(divmod, 7, 0).exception(SECONDS), ZeroDivisionError)
+
+
+def test_one_that_is_slow_keeps_none_waiting(workers: Workers) -> None:
+    leave = busy(workers, READY + 1)
+    assert workers.submit(len, "abc").result(SECONDS) == 3
+    leave.set()
+
+
+def test_there_are_no_more_threads_than_said(workers: Workers) -> None:
+    leave = busy(workers, READY + 2)
+    waiting = workers.submit(len, "abc")
+    assert not waiting.done()
+    leave.set()
+    assert waiting.result(SECONDS) == 3
+
+
+def test_what_gets_no_thread_is_done_by_the_next_that_is_free(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = busy(workers, READY)
+    no_thread_for(f"worker_{READY}", monkeypatch)
+    waiting = workers.submit(len, "abc")
+    leave.set()
+    assert waiting.result(SECONDS) == 3
+
+
+def test_threads_that_were_refused_are_made_up_for(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left waiting behind what is slow once there are threads again."""
+    leave = busy(workers, READY)
+    with monkeypatch.context() as short:
+        no_thread_for(f"worker_{READY}", short)
+        refused = workers.submit(len, "abc")
+    assert workers.submit(len, "ab").result(SECONDS) == 2
+    assert refused.result(SECONDS) == 3
+    leave.set()
+
+
+def test_without_its_first_threads_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_thread_for("worker_0", monkeypatch)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Workers(1, name="worker").start()
+
+
+def test_a_shutdown_refuses_the_new_cancels_the_waiting_and_ends_the_threads(workers: Workers) -> None:
+    leave = busy(workers, READY + 2)
+    waiting = workers.submit(len, "abc")
+    workers.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        workers.submit(len, "abc")
+    with pytest.raises(CancelledError):
+        waiting.result(SECONDS)
+    leave.set()
+    workers.shutdown()
+    assert not any(thread.name.startswith("worker_") for thread in threading.enumerate())
+
+
+def test_a_shutdown_lets_the_waiting_be_done(workers: Workers) -> None:
+    leave = busy(workers, READY + 2)
+    waiting = workers.submit(len, "abc")
+    workers.shutdown(wait=False)
+    leave.set()
+    workers.shutdown()
+    assert waiting.result() == 3

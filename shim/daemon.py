@@ -4,9 +4,9 @@ import contextlib
 import fcntl
 import gc
 import os
-import queue
 import resource
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -75,11 +75,8 @@ def serve(config: Config) -> bool:
     did not end even after it was cancelled.
     """
     _raise_descriptor_limit()
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in (*_STOP, signal.SIGHUP):
-        # SimpleQueue.put may be called from a signal handler, which most of threading may not.
-        signal.signal(number, lambda received, _frame: signals.put(received))
     with (
+        _hearing_signals() as signals,
         _alone(config.root_directory),
         _listening(config) as listener,
         _node(config, Sessions(base_url=listener.base_url)) as rt,
@@ -113,8 +110,27 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _wait_told_to_stop(signals: "queue.SimpleQueue[int]") -> None:
-    while (number := signals.get()) == signal.SIGHUP:
+@contextlib.contextmanager
+def _hearing_signals() -> Iterator[socket.socket]:
+    """Give a socket with the numbers of the signals that come, a byte each.
+
+    The interpreter writes them at once, in whichever thread the kernel interrupts. A handler in Python is called by the
+    main thread only, which does not wake for it if it was just about to wait, or if another thread was interrupted.
+    """
+    heard, told = socket.socketpair()
+    with heard, told:
+        told.setblocking(False)
+        signal.set_wakeup_fd(told.fileno())
+        for number in (*_STOP, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: None)
+        try:
+            yield heard
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+def _wait_told_to_stop(signals: socket.socket) -> None:
+    while (number := signals.recv(1)[0]) == signal.SIGHUP:
         log.info("SIGHUP ignored: settings are read at the start")
     log.info("stopping", signal=signal.Signals(number).name)
     for again in _STOP:

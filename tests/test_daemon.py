@@ -1,5 +1,6 @@
 """The whole server in a process of its own, on a machine without Docker."""
 
+import ctypes
 import json
 import os
 import select
@@ -20,6 +21,9 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from tests.facts import mode_of
+
+TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, 0)
+"""The system call that sends a signal to one thread of another process, which Python has no function for."""
 
 SECONDS = 60
 """Bound on a start; generous, since the tests of a busy machine run side by side."""
@@ -102,6 +106,24 @@ def test_a_signal_ends_it_and_its_socket(server: Server, number: signal.Signals)
     assert server.line("stopping")["signal"] == number.name
     assert server.process.wait(SECONDS) == 0
     assert not server.socket.exists()
+
+
+def test_a_signal_is_heard_in_whichever_thread_it_interrupts(server: Server) -> None:
+    """The kernel may choose any thread, and a signal may come just before the main thread begins to wait."""
+    server.process.send_signal(signal.SIGHUP)
+    server.line("SIGHUP ignored: settings are read at the start")  # so the main thread waits
+    pid = server.process.pid
+    others = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if int(task.name) != pid]
+    thread = next(other for other in others if not blocks(other, signal.SIGTERM))
+    assert ctypes.CDLL(None).syscall(TGKILL, pid, thread, signal.SIGTERM) == 0
+
+    assert server.process.wait(SECONDS) == 0
+
+
+def blocks(thread: int, number: signal.Signals) -> bool:
+    """Whether a thread blocks a signal (proc(5), SigBlk)."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{thread}/status").read_text().splitlines())
+    return bool(int(status["SigBlk"], 16) >> (number - 1) & 1)
 
 
 def test_a_hangup_changes_nothing(server: Server) -> None:

@@ -9,19 +9,17 @@ from functools import partial
 
 import structlog
 
-from shim import deadline, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.orphans import end_orphans
-from shim.container.cgroup import ensure_limits
+from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
+from shim.container.late import done_once_running
 from shim.errors import NotFound, ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.sandbox.rebuild import checkpoint_of
 from shim.view.records import ContainerRecord
-
-LATE_LOOK_SECONDS = 2.0
-"""Bound on setting the limits of a container that Docker has started after the recovery, each time."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +43,8 @@ def recover_checkpoints(rt: Runtime) -> None:
 def restore_limits(rt: Runtime) -> None:
     """Write the limits Docker has no field for to containers that run, since a crash may have come before that.
 
-    One that has not run yet is watched: Docker may be about to start it, asked to by the server that crashed.
+    One that has such limits and has not run yet is watched: Docker may be about to start it, asked to by the server
+    that crashed.
     """
     for record in rt.view.containers():
         if record.foreign or record.life.state == pb.CONTAINER_EXITED:
@@ -53,24 +52,21 @@ def restore_limits(rt: Runtime) -> None:
         if record.life.pid:
             with rt.locks.hold(("limits", record.id)):
                 _restore_limits(rt, record)
-        else:
+        elif needs_writing(wanted_resources(rt, record)):
             look = partial(_late_limits_are_set, rt, record.id)
             rt.lookout.watch(look, what=f"limits of container {record.id}", seconds=math.inf)
 
 
 def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:
-    """Whether a container has been started, and got its limits, or never can be; in memory alone until it runs."""
-    known = rt.view.last_known(container_id)
-    if known is None or known.life.state == pb.CONTAINER_EXITED:
-        return True
-    if not known.life.pid:
-        return False
-    with deadline.bound(LATE_LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+    """Whether a container has been started, and got its limits, or never can be."""
+
+    def restore() -> None:
         try:
             _restore_limits(rt, rt.view.container(container_id))
         except NotFound:
             log.debug("a container has gone before its limits were set", container=container_id)
-    return True
+
+    return done_once_running(rt, container_id, act=restore)
 
 
 def _restore_limits(rt: Runtime, record: ContainerRecord) -> None:

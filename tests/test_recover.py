@@ -121,8 +121,10 @@ def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     late, gone, ended = (created(rt, sandbox, name, linux=linux) for name in ("late", "gone", "ended"))
     groups[late] = group
     path, _ = group.memory_file(1 << 20)
+    unlimited = created(rt, sandbox, "unlimited")
 
     restore_limits(rt)
+    assert not rt.lookout.watches(f"limits of container {unlimited}")
     remove_container(rt, container_id=gone)
     engine.start_container(ended)
     engine.exit_container(ended)

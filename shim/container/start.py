@@ -7,6 +7,7 @@ import structlog
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import ensure_limits
+from shim.container.late import done_once_running
 from shim.container.removal import ensure_killed
 from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.formats import docker_log_path
@@ -22,8 +23,6 @@ KILL_SECONDS = 30.0
 """Bound on ending a container that must not go on."""
 LATE_SECONDS = 600.0
 """How long a container is watched that Docker may yet start, or that could not be ended: it may be restarted first."""
-LATE_LOOK_SECONDS = 2.0
-"""Bound on ending such a container, each time."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
@@ -100,14 +99,11 @@ def _late(container_id: str) -> str:
 
 def _late_is_over(rt: Runtime, container_id: str) -> bool:
     """Whether a container whose start has failed has ended or is gone; it is ended if it runs now."""
-    known = rt.view.last_known(container_id)
-    if known is None or known.life.state == pb.CONTAINER_EXITED:
-        return True
-    if not known.life.running:
-        return False
-    with deadline.bound(LATE_LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+
+    def end() -> None:
         # Not one that somebody has started again while this thread waited.
         if rt.lookout.watches(_late(container_id)):
             ensure_killed(rt, container_id)
             log.warning("container that started too late is ended", container=container_id)
-    return True
+
+    return done_once_running(rt, container_id, act=end)

@@ -188,8 +188,8 @@ def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, l
     assert not view.container(container_id).life.running
 
 
-def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs) -> None:
-    """Clients may have seen them before; they must not see the container run again."""
+def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
+    """A view that has found a container ended at its start, and could not have its output written."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.exit_container(container_id)
     logs.holding = True
@@ -197,18 +197,18 @@ def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs)
     epoch = view.begin_rebuild()
     view.refresh_container(container_id)
     assert view.complete_rebuild(epoch, patience=0.01)
+    return view, container_id
+
+
+def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs) -> None:
+    """Clients may have seen them before; they must not see the container run again."""
+    view, container_id = found_ended(engine, logs)
     assert not view.container(container_id).life.running
 
 
 def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -> None:
     """Its log may never be written; a later look must not let it run again, a start must."""
-    container_id = create_container(engine, create_sandbox(engine), start=True)
-    engine.exit_container(container_id)
-    logs.holding = True
-    view = NodeView(engine, logs=logs)
-    epoch = view.begin_rebuild()
-    view.refresh_container(container_id)
-    view.complete_rebuild(epoch, patience=0.01)
+    view, container_id = found_ended(engine, logs)
     with view.subscribe() as changes:
         view.refresh_container(container_id)
         assert not view.container(container_id).life.running

@@ -1,0 +1,25 @@
+"""Containers that Docker starts late: after its call has failed, or the server that asked for it was killed."""
+
+from collections.abc import Callable
+
+from shim import deadline
+from shim.api.v1 import api_pb2 as pb
+from shim.runtime import Runtime
+
+_LOOK_SECONDS = 2.0
+"""Bound on what is done to one, each time."""
+
+
+def done_once_running(rt: Runtime, container_id: str, *, act: Callable[[], None]) -> bool:
+    """Do `act` if a container runs by now, and say whether it has been done or never will be; for `shim.lookout`.
+
+    That is a look in memory alone until it runs. `act` holds its limits, as a start and an update do.
+    """
+    known = rt.view.last_known(container_id)
+    if known is None or known.life.state == pb.CONTAINER_EXITED:
+        return True
+    if not known.life.pid:
+        return False
+    with deadline.bound(_LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+        act()
+    return True

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from integration.bench import figures
+from integration.bench.direct_cri import DirectCri
 from integration.bench.figures import IMAGE_PAIRS, Images
 from integration.bench.floor import DirectDocker
 from integration.bench.laps import Lap
@@ -46,7 +47,8 @@ def measure_images(bed: Bed, cri: Cri, server: Server, *, rounds: int) -> Images
             images.load(api, Image(_MADE, (File("noise", os.urandom(_BYTES)),)))
             reference = registry.push(api, _MADE, name="bench/app:1")
             api.remove_image(_MADE)
-            laps = _pulls(docker, cri, server, reference=reference, rounds=rounds)
+            with DirectCri(server.socket) as direct:
+                laps = _pulls(docker, direct, server, cri, reference=reference, rounds=rounds)
             docker.delete(f"/images/{reference}?force=1")
         finally:
             registry.stop()
@@ -55,20 +57,17 @@ def measure_images(bed: Bed, cri: Cri, server: Server, *, rounds: int) -> Images
 
 
 def _pulls(
-    docker: DirectDocker, cri: Cri, server: Server, *, reference: str, rounds: int
+    docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri, *, reference: str, rounds: int
 ) -> tuple[list[Lap], list[Lap]]:
     """Pull on both sides in turn, each time first an image that is not here, then the same again.
 
     Each pull begins when the server is idle. It looks at the images a moment after each change, also of Docker's own
-    doing; one side's pull must not run beside the look that the pull before it has led to.
+    doing; one side's pull must not run beside the look that the pull before it has led to. And each side has a client
+    without a library, or the pull through the server would be charged with what a library takes in the client.
     """
-
-    def pull_as_client(image: str) -> None:
-        cri.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=image)))
-
     sides: list[tuple[Pull, Callable[[str], str], list[Lap]]] = [
         (docker.pull, lambda case: _name(case, floor=True), []),
-        (pull_as_client, lambda case: _name(case, floor=False), []),
+        (direct.pull, lambda case: _name(case, floor=False), []),
     ]
     docker.pull(reference)  # not counted: the first one fills caches
     for number in range(rounds):

@@ -21,6 +21,8 @@ from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
+from shim.concurrency.locks import KeyedLocks
+from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify
@@ -32,9 +34,7 @@ from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.errors import FailedPrecondition, Unavailable
-from shim.locks import KeyedLocks
 from shim.logs.supervisor import LogSupervisor
-from shim.lookout import Lookout
 from shim.recover import (
     end_orphaned_plugins,
     recover_checkpoints,

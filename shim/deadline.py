@@ -2,7 +2,7 @@
 
 An RPC opens a `Scope`; everything below it asks `current()` how long it may wait and is woken when the client goes
 away. The scope travels in a context variable, so that the domain need not hand it through every call;
-`shim.gather` carries it into the threads it starts.
+`shim.concurrency.gather` carries it into the threads it starts.
 """
 
 import itertools

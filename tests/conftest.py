@@ -12,10 +12,10 @@ from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
+from shim.concurrency.locks import KeyedLocks
+from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
-from shim.locks import KeyedLocks
-from shim.lookout import Lookout
 from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView

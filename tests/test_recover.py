@@ -10,9 +10,9 @@ from shim import daemon, labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.concurrency.lookout import Lookout
 from shim.container.remove import remove_container
 from shim.errors import ShimError
-from shim.lookout import Lookout
 from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
 from tests.cgroup.trees import new_group_v1

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from shim import deadline
-from shim.broadcast import Subscription
+from shim.concurrency.broadcast import Subscription
 from shim.view.records import Change
 
 SECONDS = 20.0

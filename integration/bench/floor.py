@@ -20,7 +20,7 @@ from integration.bench.pods import GRACE_SECONDS, LIMITS
 from integration.bench.setup import Bed
 from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.cni.capabilities import capability_args, cni_args
+from shim.cni.arguments import capability_args, cni_args
 from shim.config.model import Config
 from shim.container import spec as container_spec
 from shim.container.resources import update_fields

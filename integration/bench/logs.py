@@ -26,7 +26,7 @@ from integration.waiting import wait_until
 from shim.api.docker.log_entry_pb2 import LogEntry
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import DockerLogDriver
-from shim.logs.formats import FORMATS
+from shim.logs.drivers import FORMATS
 from shim.logs.interface import ContainerLog
 from shim.logs.supervisor import LogSupervisor
 from shim.times import ns_from_rfc3339

@@ -11,8 +11,8 @@ from integration.cni.conftest import HOST_ADDRESSES, Place
 from integration.conftest import NodeDirs
 from integration.networks import names_port
 from shim.api.v1 import api_pb2 as pb
+from shim.cni.arguments import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.cache import cached_attachments
-from shim.cni.capabilities import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig, choose, parse_network, read_directory
 from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError

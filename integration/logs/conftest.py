@@ -19,7 +19,7 @@ from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import DockerLogDriver
-from shim.logs.formats import docker_log_path
+from shim.logs.drivers import docker_log_path
 
 LINK = "logs0"
 DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {

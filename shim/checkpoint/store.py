@@ -17,8 +17,8 @@ import structlog
 from shim import disk
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.concurrency.locks import KeyedLocks
 from shim.errors import InvalidArgument, ShimError, reason_of
-from shim.locks import KeyedLocks
 
 SUFFIX = ".json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")

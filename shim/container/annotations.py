@@ -7,10 +7,10 @@ units), so none is passed that no setting names.
 from collections.abc import Iterable, Mapping
 
 from shim.api.v1 import api_pb2 as pb
+from shim.config.wildcard import expression_from_wildcard
 from shim.engine.connection import ApiVersion
 from shim.engine.versions import require_api
 from shim.runtime import Runtime
-from shim.wildcard import expression_from_wildcard
 
 ANNOTATIONS_API = (1, 43)
 """First Engine API that passes annotations on; older ones drop them without a word."""

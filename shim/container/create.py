@@ -14,10 +14,10 @@ from shim.container.host_paths import remove_made
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
 from shim.container.mounts import ensure_host_paths, relabel_mounts, uncovered
 from shim.container.read_only import recursive_read_only_supported
-from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.resources import check_kept
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.spec import Surroundings, container_body
+from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.container.users import DockerUser, docker_user, identity
 from shim.disk import check_path_length
 from shim.engine.errors import NoCommand

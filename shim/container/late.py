@@ -11,9 +11,10 @@ _LOOK_SECONDS = 2.0
 
 
 def done_once_running(rt: Runtime, container_id: str, *, act: Callable[[], None]) -> bool:
-    """Do `act` if a container runs by now, and say whether it has been done or never will be; for `shim.lookout`.
+    """Do `act` if a container runs by now, and say whether it has been done or never will be.
 
-    That is a look in memory alone until it runs. `act` holds its limits, as a start and an update do.
+    For `shim.concurrency.lookout`: a look in memory alone until it runs. `act` holds its limits, as a start and an
+    update do.
     """
     known = rt.view.last_known(container_id)
     if known is None or known.life.state == pb.CONTAINER_EXITED:

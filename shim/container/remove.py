@@ -1,6 +1,6 @@
 """RemoveContainer."""
 
-from shim.container.removal import ensure_killed, ensure_removed
+from shim.container.teardown import ensure_killed, ensure_removed
 from shim.errors import NotFound
 from shim.runtime import Runtime
 

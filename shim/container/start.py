@@ -8,9 +8,9 @@ from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.cgroup import ensure_limits
 from shim.container.late import done_once_running
-from shim.container.removal import ensure_killed
+from shim.container.teardown import ensure_killed
 from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
-from shim.logs.formats import docker_log_path
+from shim.logs.drivers import docker_log_path
 from shim.runtime import Runtime
 from shim.view.ends import driver_of, log_of
 from shim.view.records import ContainerRecord

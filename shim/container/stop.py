@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from shim.container.removal import ensure_killed
+from shim.container.teardown import ensure_killed
 from shim.errors import NotFound
 from shim.runtime import Runtime
 

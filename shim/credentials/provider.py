@@ -14,13 +14,13 @@ import msgspec
 import structlog
 
 from shim import deadline
+from shim.concurrency.flights import Flights
 from shim.config.fields import seconds_from
 from shim.credentials.matching import key_from_location, matches
 from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, ask, failure_of
 from shim.credentials.provider_config import ProviderSettings
 from shim.errors import ShimError
-from shim.flights import Flights
 
 log = structlog.get_logger(__name__)
 

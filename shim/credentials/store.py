@@ -12,10 +12,10 @@ import msgspec
 import structlog
 
 from shim import deadline
+from shim.concurrency.flights import Flights
 from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, ask, failure_of
 from shim.errors import ShimError
-from shim.flights import Flights
 from shim.references import DEFAULT_DOMAIN, HUB_ADDRESS
 
 log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ from shim.engine.answers import (
     PullProgress,
 )
 from shim.engine.connection import ApiVersion
-from shim.engine.daemon import daemon_pid
+from shim.engine.daemon_process import daemon_pid
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth

@@ -3,9 +3,9 @@
 import time
 
 from shim.api.v1 import api_pb2 as pb
-from shim.image_store import store_root
 from shim.runtime import Runtime
 from shim.samples import StoreUsage
+from shim.storage.image_store import store_root
 
 
 def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:

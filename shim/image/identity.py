@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 from shim import references
 from shim.api.v1 import api_pb2 as pb
+from shim.config.wildcard import expression_from_wildcard
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
-from shim.wildcard import expression_from_wildcard
 
 _MAX_UID = 2**63 - 1
 """Image.uid is an int64."""

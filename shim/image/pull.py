@@ -17,10 +17,10 @@ from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUncl
 from shim.engine.interface import RegistryAuth
 from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
 from shim.ids import ImageId
-from shim.image.credentials import engine_auth, is_given, other_registry, registry_auth, without_secrets
 from shim.image.patience import Observer, Patience
-from shim.image_store import is_containerd_store
+from shim.image.registry_auth import engine_auth, is_given, other_registry, registry_auth, without_secrets
 from shim.runtime import Runtime
+from shim.storage.image_store import is_containerd_store
 from shim.view.records import ImageRecord
 
 log = structlog.get_logger(__name__)

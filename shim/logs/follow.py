@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 
 from shim.logs.crilog import first_time, last_time
-from shim.logs.formats import FORMATS
+from shim.logs.drivers import FORMATS
 from shim.logs.protocol import Follow
 from shim.logs.resume import find_position, written_tail
 from shim.logs.sink import Sink, rotated_logs

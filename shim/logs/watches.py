@@ -6,7 +6,7 @@ from pathlib import Path
 import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
-from shim.logs.formats import FORMATS
+from shim.logs.drivers import FORMATS
 from shim.logs.protocol import Follow
 
 log = structlog.get_logger(__name__)

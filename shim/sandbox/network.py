@@ -14,7 +14,7 @@ import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
-from shim.cni.capabilities import INTERFACE, capability_args, cni_args
+from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import ResultError, pod_ips, result_from_json

@@ -9,8 +9,8 @@ import structlog
 
 from shim import labels, pod
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
+from shim.cni.arguments import INTERFACE
 from shim.cni.cache import Attachment, cached_attachments
-from shim.cni.capabilities import INTERFACE
 from shim.runtime import Runtime
 from shim.sandbox.network import addresses, netns_path
 from shim.view.records import SandboxRecord

@@ -1,7 +1,7 @@
 """RemovePodSandbox."""
 
 from shim import names, pod
-from shim.container.removal import ensure_all_removed, ensure_removed
+from shim.container.teardown import ensure_all_removed, ensure_removed
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import held_sandbox, sandboxes

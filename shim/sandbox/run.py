@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from shim import labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.concurrency.gather import gather
 from shim.container.annotations import sandbox_annotations
 from shim.container.relabel import label_file
-from shim.container.removal import create_under_name, ensure_all_removed
 from shim.container.seccomp import seccomp_of_daemon
+from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
-from shim.gather import gather
 from shim.ids import ImageId, SandboxId
 from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image

@@ -7,8 +7,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.removal import ensure_killed
-from shim.gather import gather
+from shim.concurrency.gather import gather
+from shim.container.teardown import ensure_killed
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network

@@ -19,11 +19,11 @@ import structlog
 
 from shim import deadline
 from shim.errors import ShimError
-from shim.image_store import layer_directory
-from shim.overlay import upper_directory
 from shim.runtime import Runtime
 from shim.samples import FileSystem, LayerUsage
 from shim.stats.readings import running_containers
+from shim.storage.image_store import layer_directory
+from shim.storage.overlay import upper_directory
 from shim.view.records import ContainerRecord
 
 SHARE = 0.03

@@ -14,11 +14,11 @@ from pathlib import Path
 import structlog
 
 from shim.errors import ShimError
-from shim.image_store import is_containerd_store, store_parts, store_root
-from shim.overlay import upper_directories
 from shim.runtime import Runtime
 from shim.samples import StoreUsage
 from shim.stats.disk import Sum
+from shim.storage.image_store import is_containerd_store, store_parts, store_root
+from shim.storage.overlay import upper_directories
 
 PERIOD = 30.0
 """Seconds between two looks at which layers there are."""

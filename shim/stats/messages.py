@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
-from shim.cni.capabilities import INTERFACE
+from shim.cni.arguments import INTERFACE
 from shim.samples import LayerUsage
 from shim.stats.network import Interface
 

@@ -6,7 +6,7 @@ Guarded by the lock of the view, which must be held: so all hear the same order.
 import time
 from dataclasses import replace
 
-from shim.broadcast import Broadcast, Subscription
+from shim.concurrency.broadcast import Broadcast, Subscription
 from shim.errors import ShimError
 from shim.names import sandbox_name
 from shim.view import changes

@@ -12,7 +12,7 @@ import msgspec
 from shim.api.v1 import api_pb2 as pb
 from shim.config.model import DockerLogDriver
 from shim.engine.answers import ContainerInspect, HostSettings
-from shim.logs.formats import docker_log_path
+from shim.logs.drivers import docker_log_path
 from shim.logs.interface import ContainerLog, Drains
 from shim.view.records import ContainerRecord, Life, Record
 from shim.view.translate import START_ERROR

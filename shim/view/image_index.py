@@ -8,10 +8,10 @@ from functools import partial
 import structlog
 
 from shim import deadline, references
+from shim.concurrency.gather import gather
 from shim.engine.answers import ImageInspect, ImageSummary
 from shim.engine.interface import Engine
 from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
-from shim.gather import gather
 from shim.ids import ImageId, only_id
 from shim.view.records import ImageRecord
 

@@ -3,9 +3,9 @@
 import threading
 from functools import partial, reduce
 
+from shim.concurrency.flights import Departures
 from shim.engine.interface import Engine
 from shim.errors import NotFound
-from shim.flights import Departures
 from shim.ids import ImageId
 from shim.view import translate
 from shim.view.availability import Availability

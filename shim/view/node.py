@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shim import deadline
-from shim.broadcast import Subscription
+from shim.concurrency.broadcast import Subscription
 from shim.engine.answers import ContainerInspect, ContainerSummary
 from shim.engine.interface import Engine
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable

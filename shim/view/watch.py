@@ -15,10 +15,10 @@ from functools import partial
 import structlog
 
 from shim import deadline, names
+from shim.concurrency.gather import gather
 from shim.engine.answers import ContainerSummary, Event
 from shim.engine.interface import Engine
 from shim.errors import ShimError
-from shim.gather import gather
 from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record

@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 from shim.checkpoint.envelope import Untrusted
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import CheckpointStore, decode, encode
+from shim.concurrency.gather import gather
 from shim.errors import InvalidArgument, ResourceExhausted, ShimError
-from shim.gather import gather
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, HOST_NETWORK, ID, RELEASED, numbered
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs

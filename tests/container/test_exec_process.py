@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from shim import deadline
+from shim.concurrency.lookout import Lookout
 from shim.container.exec_process import end_process, ran_last, wait_ended
 from shim.errors import Cancelled, ResourceExhausted, Unavailable
 from shim.ids import ContainerId
-from shim.lookout import Lookout
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript

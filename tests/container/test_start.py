@@ -10,11 +10,11 @@ import pytest
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
+from shim.concurrency.lookout import Lookout
 from shim.container.start import start_container
 from shim.container.update import update_container_resources
 from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.ids import ContainerId
-from shim.lookout import Lookout
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shim.config.model import DockerLogDriver
+from shim.logs.drivers import FORMATS
 from shim.logs.format import Format
-from shim.logs.formats import FORMATS
 from shim.times import ns_from_rfc3339
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shim.config.model import DockerLogDriver
 from shim.logs import lines as blocks
 from shim.logs.crilog import read_head
+from shim.logs.drivers import docker_log_path
 from shim.logs.format import Lines
-from shim.logs.formats import docker_log_path
 from tests.logs.docker import DockerLog, Output, at, cri
 
 SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

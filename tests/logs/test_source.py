@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from shim.config.model import DockerLogDriver
+from shim.logs.drivers import FORMATS
 from shim.logs.format import CHUNK
-from shim.logs.formats import FORMATS
 from shim.logs.source import Source, close_all, generations
 from tests.logs.docker import DockerLog, Output
 

@@ -6,7 +6,7 @@ import pytest
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.broadcast import Subscription
+from shim.concurrency.broadcast import Subscription
 from shim.errors import DeadlineExceeded
 from shim.names import sandbox_name
 from shim.view.announce import Announcer

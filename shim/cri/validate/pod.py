@@ -3,7 +3,7 @@
 import re
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cni.capabilities import host_address
+from shim.cni.arguments import host_address
 from shim.cri.validate import rules
 from shim.cri.validate.selinux import selinux
 from shim.disk import check_path_length

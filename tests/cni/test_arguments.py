@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cni.capabilities import (
+from shim.cni.arguments import (
     EGRESS_BANDWIDTH,
     INGRESS_BANDWIDTH,
     POD_ANNOTATIONS,

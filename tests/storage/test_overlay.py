@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.overlay import root_upper_directory, upper_directories, upper_directory
+from shim.storage.overlay import root_upper_directory, upper_directories, upper_directory
 
 GRAPH = (
     "1083 990 0:152 / / rw,relatime master:311 - overlay overlay rw,lowerdir=/a/1/diff:/a/2/diff,"

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from shim import deadline
+from shim.concurrency.gather import gather
+from shim.concurrency.locks import KeyedLocks
 from shim.errors import Cancelled, DeadlineExceeded
-from shim.gather import gather
-from shim.locks import KeyedLocks
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from shim import deadline
+from shim.concurrency.flights import Departures, Flights
 from shim.deadline import Scope
 from shim.errors import Cancelled, DeadlineExceeded, NotFound
-from shim.flights import Departures, Flights
 
 SECONDS = 10.0
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from shim.engine.answers import EngineInfo
-from shim.overlay import upper_directory
+from shim.storage.overlay import upper_directory
 
 _KIND = "driver-type"
 """Key in DriverStatus; a graph driver has no such row."""

@@ -6,10 +6,10 @@ from functools import partial
 
 import structlog
 
+from shim.concurrency.gather import gather
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, NotFound, ShimError
-from shim.gather import gather
 from shim.labels import TYPE
 from shim.names import with_random_suffix
 from shim.runtime import Runtime

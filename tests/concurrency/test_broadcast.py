@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from shim import deadline
-from shim.broadcast import Broadcast
+from shim.concurrency.broadcast import Broadcast
 from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 
 

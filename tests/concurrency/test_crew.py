@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from shim.crew import Crew
+from shim.concurrency.crew import Crew
 
 SECONDS = 10.0
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shim.wildcard import expression_from_wildcard
+from shim.config.wildcard import expression_from_wildcard
 
 
 @pytest.mark.parametrize(

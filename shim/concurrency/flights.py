@@ -7,7 +7,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from shim import deadline
-from shim.crew import Crew
+from shim.concurrency.crew import Crew
 from shim.deadline import Scope
 from shim.errors import ShimError
 

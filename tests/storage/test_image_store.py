@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shim import image_store
 from shim.engine.answers import EngineInfo
-from shim.image_store import layer_directory, store_parts, store_root
+from shim.storage import image_store
+from shim.storage.image_store import layer_directory, store_parts, store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"

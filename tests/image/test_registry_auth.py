@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.interface import RegistryAuth
 from shim.errors import InvalidArgument
-from shim.image.credentials import other_registry, registry_auth, without_secrets
+from shim.image.registry_auth import other_registry, registry_auth, without_secrets
 
 HOST = "registry.example:5000"
 HUB = "https://index.docker.io/v1/"

@@ -13,7 +13,7 @@ def upper_directory(process: Path) -> Path:
     """Give the writable layer of the container a process (`/proc/<pid>`) runs in.
 
     An empty path when it has none that can be seen, or the process is gone. It may be a relative one: see
-    `shim.image_store.layer_directory`.
+    `shim.storage.image_store.layer_directory`.
     """
     return root_upper_directory(_mounts(process))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shim.engine import daemon
-from shim.engine.daemon import daemon_pid
+from shim.engine import daemon_process
+from shim.engine.daemon_process import daemon_pid
 
 LISTEN = """
 import socket, sys
@@ -43,7 +43,7 @@ def test_without_a_socket_there_is_no_pid(tmp_path: Path) -> None:
 @pytest.fixture
 def activated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel name init as the one who listens, as it does with socket activation."""
-    monkeypatch.setattr(daemon, "_listener_pid", lambda _path: 1)
+    monkeypatch.setattr(daemon_process, "_listener_pid", lambda _path: 1)
 
 
 @pytest.mark.usefixtures("activated")

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from shim.concurrency.lookout import Lookout
 from shim.errors import Unavailable
-from shim.lookout import Lookout
 from tests.threads import no_thread_for
 from tests.waits import wait_until
 

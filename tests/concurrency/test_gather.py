@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from shim import deadline
-from shim.gather import gather
+from shim.concurrency.gather import gather
 
 
 def test_results_come_in_the_order_of_the_calls() -> None:

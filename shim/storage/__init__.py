@@ -1,0 +1,1 @@
+"""Where on disk images and the writable layers of containers are."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.view.processes import SLACK_NS, is_process_of, process_ended
+from shim.view.processes import SLACK_NS, boot_time, is_process_of, process_ended
 from shim.view.records import ContainerRecord
 from tests.view.samples import container, life
 from tests.waits import wait_until
@@ -108,13 +108,17 @@ def test_nobody_waits_for_what_does_not_run(pid: int, state: pb.ContainerState) 
     ids=["an earlier one", "clock a little off", "another", "clock set forward", "clock set forward, systemd"],
 )
 def test_another_process_is_known_by_time_and_cgroup(tmp_path: Path, later_ns: int, cgroup: str, ended: bool) -> None:
-    boot, ticks = 1_700_000_000, 500
-    began = boot * 10**9 + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    ticks = 500
+    began = boot_time() + ticks * 10**9 // os.sysconf("SC_CLK_TCK")
     (tmp_path / "77").mkdir()
-    (tmp_path / "stat").write_text(f"cpu 1 2 3\nbtime {boot}\n")
     (tmp_path / "77/stat").write_text(f"77 (a ) name) S {'0 ' * 18}{ticks} 0\n")
     (tmp_path / "77/cgroup").write_text(f"4:memory:{cgroup}\n")
     assert process_ended(record(77, started_at=began - later_ns), proc=tmp_path) is ended
+
+
+def test_when_the_kernel_began() -> None:
+    words = Path("/proc/stat").read_text().split()
+    assert abs(boot_time() - int(words[words.index("btime") + 1]) * 10**9) < 2 * 10**9  # which is in whole seconds
 
 
 def test_what_cannot_be_told_is_not_believed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 
 from shim import deadline, meter
 from shim.cri.context import MUTATIONS, new_request_id, scope_of, subjects_of
+from shim.cri.newer import NewerFields
 from shim.cri.status import code_of, details_of
 from shim.errors import Unsupported
 
@@ -73,6 +74,7 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._newer = NewerFields()
 
     def intercept_service(  # noqa: D102 - of the base class
         self,
@@ -101,6 +103,8 @@ class CallInterceptor(grpc.ServerInterceptor):
         with self._calls.running(rpc):
             call = _Call(rpc, request, context)
             try:
+                if rpc in MUTATIONS:
+                    call.run(lambda: self._newer.tell(request))
                 answer = call.run(lambda: behaviour(request, context))
             except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
                 call.fail(failure)

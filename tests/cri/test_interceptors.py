@@ -231,6 +231,17 @@ def test_a_change_is_logged_with_whom_it_is_about(serve: Serve, out: io.StringIO
     assert answered["ms"] >= 0
 
 
+def test_what_a_newer_client_asks_for_is_told_with_the_request(serve: Serve, out: io.StringIO) -> None:
+    at = serve(Runtime(lambda: None))
+    newer = pb.RunPodSandboxRequest.FromString(POD.SerializeToString() + b"\x98\x06\x01")  # an integer with number 99
+
+    at.runtime.RunPodSandbox(newer)
+    at.runtime.RunPodSandbox(newer)
+
+    [line] = [line for line in lines(out, "RunPodSandbox") if "field" in line]
+    assert (line["level"], line["field"], line["pod"]) == ("warning", "RunPodSandboxRequest.99", "shop/web")
+
+
 @pytest.mark.parametrize(
     ("failure", "level"),
     [

@@ -3,9 +3,11 @@
 import base64
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
@@ -125,6 +127,58 @@ def test_several_are_tried_in_turn(rt: Runtime, publish: Publish, private_regist
         **{f"{address}/turns/app": wrong, f"{address}/turns": {"username": "nobody"}, address: {"auth": AUTH}},
     )
     assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"{file} for {address}"
+
+
+@contextmanager
+def guarding(upstream: str, *, status: int, body: bytes) -> Iterator[str]:
+    """Serve the registry `upstream` to USER, and this answer to all others who log in; gives the address."""
+
+    class Guard(BaseHTTPRequestHandler):
+        default_request_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            login = base64.b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")).decode()
+            user = login.partition(":")[0]
+            if not user:
+                self.answer(401, ("WWW-Authenticate", 'Basic realm="tests"'))
+            elif self.path.rstrip("/") == "/v2":
+                self.answer(200)
+            elif user == USER:
+                self.answer(307, ("Location", f"http://{upstream}{self.path}"))
+            else:
+                self.answer(status, ("Content-Type", "application/json"), body=body)
+
+        do_HEAD = do_GET  # noqa: N815 - named by http.server
+
+        def answer(self, status: int, *headers: tuple[str, str], body: bytes = b"") -> None:
+            self.send_response(status)
+            for name, value in (*headers, ("Content-Length", str(len(body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body if self.command == "GET" else b"")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, b"{}"), (403, b""), (403, b"<html>Sorry</html>"), (404, b"{}"), (404, b"")]
+)
+def test_a_refusal_in_other_words_than_a_registrys_is_one(
+    rt: Runtime, publish: Publish, registry: Registry, tmp_path: Path, status: int, body: bytes
+) -> None:
+    reference = publish("guarded/app:1")
+    with guarding(registry.address, status=status, body=body) as address:
+        wrong = {"username": "nobody", "password": WRONG}
+        right = {"username": USER, "password": PASSWORD}
+        file = file_with(tmp_path / "config.json", **{f"{address}/guarded": wrong, address: right})
+        guarded = reference.replace(registry.address, address)
+        assert pull(rt, guarded, keyring=Keyring(paths=[file])) == f"{file} for {address}"
 
 
 @pytest.mark.parametrize("key", ["credHelpers", "credsStore"])

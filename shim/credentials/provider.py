@@ -174,9 +174,11 @@ class Provider:
         if response.cache_duration is None:
             return self._settings.default_cache_seconds
         try:
-            return seconds_from(response.cache_duration)
+            seconds = seconds_from(response.cache_duration.removeprefix("-"))
         except ValueError:
             raise ShimError(f"{what}: its response is malformed: cacheDuration is not a duration") from None
+        # A plugin may tell what is left, less a margin: what has run out by that is used, but not kept.
+        return -seconds if response.cache_duration.startswith("-") else seconds
 
     def _keep(self, run: _Run) -> None:
         now = self._clock()

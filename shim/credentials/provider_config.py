@@ -6,6 +6,7 @@ kubelet, since a misspelt one would change who gets which credentials.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+_TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 """Of the files that count in a directory, as for the kubelet."""
 
 
@@ -122,16 +126,33 @@ def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{where}: provider {name if isinstance(name, str) and name else number}", raw
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML as the kubelet does, for which a date and `1:30` are texts."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
+        """Give the tag of a node."""
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # a gap in the stubs
+        return _TEXT if tag == _DATE or (tag in _NUMBERS and value and ":" in value) else tag
+
+
 def _parsed(path: Path, *, where: str) -> object:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _decoded(path.read_text(encoding="utf-8"))
     except OSError as failure:
         raise _unreadable(where, failure) from failure
-    except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or a date that is none
+    except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or `!!int` before what is none
         # The text quotes the line it stumbled over, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""
         raise InvalidArgument(f"{where}: is not YAML{place}") from None
+
+
+def _decoded(text: str) -> object:
+    """Read JSON or YAML. Of JSON YAML does not know all: it forbids tabs."""
+    if text.lstrip().startswith("{"):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - made of the safe one
 
 
 def _unreadable(where: str, failure: OSError) -> FailedPrecondition:

@@ -160,11 +160,13 @@ def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimErro
 
 _UNREACHABLE = re.compile(
     r"""
-      dial\ tcp | no\ such\ host | connection\ (refused|reset) | i/o\ timeout | TLS\ handshake\ timeout
+      dial\ tcp | no\ such\ host | connection\ (refused|reset|timed\ out) | i/o\ timeout | TLS\ handshake\ timeout
     | Client\.Timeout | context\ deadline\ exceeded | network\ is\ unreachable | no\ route\ to\ host | \bEOF\b
     | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
     | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
     | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
+    # With whatever words the registry, or a proxy before it, has for the number.
+    | unexpected\ status\b.*:\ 5\d\d\b
     # The containerd store leaves the code out where a registry gives a text of its own.
     | service\ unavailable | error\ from\ registry:\ unavailable
     """,
@@ -180,16 +182,22 @@ failure alone."""
 _LIKELY = "credentials may be missing or wrong"
 _DENIED = re.compile(
     r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
-    r"|incorrect username or password",
+    r"|incorrect username or password|HTTP 40[13] response body|unexpected status\b.*: 40[13]\b",
     re.IGNORECASE,
 )
-_MISSING = re.compile(r"manifest unknown|name unknown|not found|does not exist|no matching manifest for", re.IGNORECASE)
+_MISSING = re.compile(
+    r"manifest unknown|name unknown|not found|does not exist|no matching manifest for|HTTP 404 response body",
+    re.IGNORECASE,
+)
+_WORDLESS = re.compile(r"^\s*unknown:?\s*$", re.IGNORECASE)
+"""What Docker tells of a refusal without a text: not even its status."""
 
 _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] = (
     (_TOO_MANY, 429, TooManyRequests),
     (_UNREACHABLE, None, RegistryUnavailable),
     (_DENIED, None, RegistryDenied),
     (_MISSING, 404, NotFound),
+    (_WORDLESS, None, RegistryUnclear),
 )
 """Texts and statuses of the Engine's answer, and what they stand for; the first that fits counts."""
 

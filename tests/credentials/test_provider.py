@@ -190,7 +190,7 @@ def test_how_long_a_response_counts(
     assert len(programs.asked) == 2
 
 
-@pytest.mark.parametrize(("duration", "default"), [("0s", 60.0), ("0", 60.0), (None, 0.0)])
+@pytest.mark.parametrize(("duration", "default"), [("0s", 60.0), ("0", 60.0), ("-1m5s", 60.0), (None, 0.0)])
 def test_a_response_that_does_not_count(
     programs: Programs, provider: MakeProvider, duration: str | None, default: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("form", [yaml.safe_dump, json.dumps], ids=["YAML", "JSON"])
+@pytest.mark.parametrize(
+    "form", [yaml.safe_dump, json.dumps, partial(json.dumps, indent="\t")], ids=["YAML", "JSON", "tabs"]
+)
 def test_read(programs: Programs, form: Any) -> None:
     assert read(programs, form(GOOD)) == (
         ProviderSettings(
@@ -121,7 +124,16 @@ def test_what_is_wrong_is_named(programs: Programs, path: str, value: object, wo
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: [s3cret", "\ta: s3cret", "- s3cret\n- 2020-13-45"], ids=["open", "tab", "date"])
+def test_what_looks_like_a_date_or_a_time_is_text_for_the_kubelet(programs: Programs) -> None:
+    text = yaml.safe_dump(GOOD).replace("- -v", "- 2022-01-01\n  - 1:30").replace("s3cret", "12:30:45.5")
+
+    [settings] = read(programs, text)
+
+    assert settings.arguments == ("get-credentials", "2022-01-01", "1:30")
+    assert settings.environment == {"AWS_PROFILE": "12:30:45.5"}
+
+
+@pytest.mark.parametrize("text", ["a: [s3cret", "\ta: s3cret", "{s3cret"], ids=["open", "tab", "brace"])
 def test_what_is_no_yaml(programs: Programs, text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not YAML") as caught:
         read(programs, text)

@@ -15,6 +15,7 @@ from shim.container.remove import remove_container
 from shim.errors import ShimError
 from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
+from shim.sandbox.dns import write_resolv_conf
 from tests.cgroup.trees import new_group_v1
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED
 from tests.conftest import BUSYBOX
@@ -45,6 +46,18 @@ def test_a_resolv_conf_of_a_request_under_way_is_left_alone(rt: Runtime) -> None
     remove_orphaned_files(rt)
 
     assert [path.name for path in directory.iterdir()] == ["just-begun"]
+
+
+def test_one_of_an_earlier_server_that_a_request_has_found_right_is_left_alone(rt: Runtime) -> None:
+    path = pod.resolv_conf_directory(rt) / "just-found"
+    write_resolv_conf(path, b"nameserver 10.0.0.10\n")
+    os.utime(path, (1, 1))
+    inode = path.stat().st_ino
+    write_resolv_conf(path, b"nameserver 10.0.0.10\n")
+
+    remove_orphaned_files(rt)
+
+    assert path.stat().st_ino == inode
 
 
 def test_what_cannot_be_removed_keeps_nothing_else_from_being_removed(

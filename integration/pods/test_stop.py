@@ -122,6 +122,21 @@ def test_a_container_that_starts_while_its_pod_is_stopped_does_not_run_on(
     frail.cri.remove(sandbox)
 
 
+def test_a_container_that_docker_starts_for_nobody_in_the_middle_of_a_stop_is_ended(
+    frail: Frail, images: Images
+) -> None:
+    """As it does when the server was killed that had asked for it, and Docker was slow."""
+    sandbox, container = created(frail, images.busybox)
+    api = frail.served.engine.api
+
+    with frail.wire.interrupted(f"POST /containers/{sandbox}/kill", lambda: api.start(container), at=Moment.BEFORE):
+        frail.cri.stop(sandbox)
+
+    assert running(frail.served, sandbox, container) == []
+    assert frail.cri.container_status(container).state == pb.CONTAINER_EXITED
+    frail.cri.remove(sandbox)
+
+
 def test_a_container_that_stop_found_not_running_is_ended_by_its_start(frail: Frail, images: Images) -> None:
     sandbox, container = created(frail, images.busybox)
     killing_pause, started = Event(), Event()

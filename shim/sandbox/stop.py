@@ -1,6 +1,6 @@
 """StopPodSandbox."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -37,11 +37,12 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
         checkpoint = replace(checkpoint, ready=False)
         rt.checkpoints.note(checkpoint)
     # Created ones too: Docker may be starting one, for a client that has given up waiting.
-    alive = [c.id for c in rt.view.containers_of(record.id) if c.life.state != pb.CONTAINER_EXITED]
+    alive = [c for c in rt.view.containers_of(record.id) if c.life.state != pb.CONTAINER_EXITED]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
-    gather([partial(ensure_killed, rt, container_id) for container_id in alive])
+    _kill_all(rt, [c.id for c in alive])
+    unstarted = [c.id for c in alive if c.life.state == pb.CONTAINER_CREATED]
     if checkpoint is None:
-        _stop_pause(rt, record)
+        _stop_pause(rt, record, unstarted=unstarted)
         if not record.foreign:
             unpin(network.netns_path(rt, record.id))  # all that can be left of a network nobody knows of
         return
@@ -49,12 +50,22 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
         # Docker may not know yet that pause has ended: DEL must not work in the namespace of who has its pid now.
         with suppress(ProcessEnded):
             network.pin_netns(checkpoint, pid=record.life.pid, confirmed=partial(is_process_of, record))
-    # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
-    both: list[Callable[[], object]] = [partial(network.release, rt, checkpoint), partial(_stop_pause, rt, record)]
-    gather(both)
+    if unstarted:
+        _stop_pause(rt, record, unstarted=unstarted)
+        network.release(rt, checkpoint)
+    else:
+        # The namespace is pinned, so DEL need not wait for the end of pause, nor pause for DEL.
+        both: list[Callable[[], object]] = [partial(network.release, rt, checkpoint), partial(_stop_pause, rt, record)]
+        gather(both)
     network.unpin_netns(checkpoint)
 
 
-def _stop_pause(rt: Runtime, record: SandboxRecord) -> None:
+def _kill_all(rt: Runtime, container_ids: Sequence[str]) -> None:
+    gather([partial(ensure_killed, rt, container_id) for container_id in container_ids])
+
+
+def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
     if record.life.may_run:
         ensure_killed(rt, record.id)
+    # Docker may have done since, late, a start that an earlier server has asked for. Without pause it does none.
+    _kill_all(rt, unstarted)

@@ -62,7 +62,8 @@ def as_shown(record: Record | None, logs: Drains, *, before: Record | None = Non
     """Give what may be shown of a container now, and see to it that the rest can be shown later.
 
     A container that has ended, and whose output is not written yet, still runs for those who ask; unless its end has
-    been shown (in `before`, what is public): to a client it would have been started again.
+    been shown (in `before`, what is public): to a client it would have been started again. So it would after a doubt
+    whether it runs, which stays meanwhile.
     """
     if not isinstance(record, ContainerRecord) or record.foreign or not record.log_path:
         return record
@@ -71,7 +72,7 @@ def as_shown(record: Record | None, logs: Drains, *, before: Record | None = Non
     elif record.life.state == pb.CONTAINER_EXITED:
         drained = logs.drained(log_of(record), run=record.life.started_at)
         if not drained and record.life.reason != START_ERROR and not _is_same_end(before, record):
-            return replace(record, life=_still_running(record.life))
+            return before if _is_doubt(before) else replace(record, life=_still_running(record.life))
     return record
 
 
@@ -79,6 +80,10 @@ def _is_same_end(before: Record | None, record: ContainerRecord) -> bool:
     if not isinstance(before, ContainerRecord) or before.life.state != pb.CONTAINER_EXITED:
         return False
     return before.life.started_at == record.life.started_at
+
+
+def _is_doubt(before: Record | None) -> bool:
+    return isinstance(before, ContainerRecord) and before.life.state == pb.CONTAINER_UNKNOWN
 
 
 def _still_running(life: Life) -> Life:

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from shim.view.changes import DELETED, STARTED, STOPPED
 from shim.view.ends import Unlogged, as_shown, log_of
 from shim.view.node import NodeView
 from shim.view.records import ContainerRecord
+from shim.view.translate import guessed
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.view.samples import container, create_container, create_sandbox, life
@@ -204,6 +206,27 @@ def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs)
     """Clients may have seen them before; they must not see the container run again."""
     view, container_id = found_ended(engine, logs)
     assert not view.container(container_id).life.running
+
+
+def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine: FakeEngine, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.exit_container(container_id)
+    logs.holding = True
+    view = NodeView(engine, logs=logs)
+    logs.on_drained = view.show_end
+    (listed,) = [one for one in engine.list_containers() if one.id == container_id]
+    epoch = view.begin_rebuild()
+    engine.fail_next("inspect_container", DeadlineExceeded("slow"))
+    with pytest.raises(DeadlineExceeded):
+        view.refresh_container(container_id, fallback=partial(guessed, listed=listed))
+    assert view.complete_rebuild(epoch, patience=0.01)
+
+    with view.subscribe() as changes:
+        view.refresh_container(container_id)
+        assert view.container(container_id).life.state == pb.CONTAINER_UNKNOWN
+        logs.release(container_id)
+        assert view.container(container_id).life.state == pb.CONTAINER_EXITED
+        assert wait_change(changes).kind == STOPPED
 
 
 def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -> None:

@@ -50,10 +50,10 @@ def raising(failure: BaseException) -> Callable[[], None]:
 
 @pytest.fixture
 def out() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
+    stream, before = io.StringIO(), structlog.get_config()
     log.configure(level="debug", style="json", stream=stream)
     yield stream
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def lines(out: io.StringIO, method: str) -> list[dict[str, Any]]:

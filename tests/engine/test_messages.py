@@ -181,14 +181,11 @@ def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
         assert adapter.list_images() == []
 
 
-def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
+def test_a_pull_is_bound_by_its_scope_alone(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
     threading.Timer(0.2, late.set).start()
-    assert [message.status for message in pull(engine)] == ["Done"]
-
-    engine.close()
+    assert [message.status for message in pull(impatient)] == ["Done"]
 
 
 class Prolonged(Scope):
@@ -225,6 +222,7 @@ def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerE
 
 def test_a_pull_ends_with_its_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), HANG)
+    assert adapter.api_version  # connected: what follows has to be in time
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="pull image a/b:1"):
         pull(adapter)
     server.wait_hung_up()

@@ -14,10 +14,10 @@ from shim.errors import NotFound
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    root = logging.getLogger()
+    root, before = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
     structlog.contextvars.clear_contextvars()
     root.handlers[:], root.level = handlers, level
 

@@ -1,10 +1,12 @@
 """Threads are used again, are as many as needed, and leave when there is nothing to do."""
 
+import queue
 import threading
 
 import pytest
 
 from shim.concurrency.crew import Crew
+from tests.waits import wait_until
 
 SECONDS = 10.0
 
@@ -25,11 +27,7 @@ def ran_in(crew: Crew) -> threading.Thread:
 
 def wait_idle(crew: Crew, *, threads: int) -> None:
     """Wait until so many threads wait for work."""
-    for _ in range(1000):
-        if len(crew._idle) == threads:
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError(f"{len(crew._idle)} threads are idle, not {threads}")
+    wait_until(lambda: len(crew._idle) == threads)
 
 
 def test_a_thread_is_used_again() -> None:
@@ -69,13 +67,13 @@ def test_work_that_comes_as_a_thread_leaves_is_done() -> None:
 def test_work_that_fails_ends_its_thread_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
-    crew, threads = Crew("test-crew"), []
+    crew, threads = Crew("test-crew"), queue.SimpleQueue[threading.Thread]()
 
     def broken() -> None:
-        threads.append(threading.current_thread())
+        threads.put(threading.current_thread())
         raise ZeroDivisionError("a bug")
 
     crew.run(broken)
     assert ran_in(crew) is not None
-    threads[0].join(SECONDS)
+    threads.get(timeout=SECONDS).join(SECONDS)
     assert [type(failure) for failure in told] == [ZeroDivisionError]

@@ -1,13 +1,16 @@
 """A real gRPC server on a real unix socket, with whatever servicer a test brings."""
 
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
+import structlog
 
+from shim import log
 from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.server import CriServer
 
@@ -59,3 +62,12 @@ def client(path: Path) -> grpc.Channel:
             ("grpc.use_local_subchannel_pool", 1),
         ],
     )
+
+
+@pytest.fixture
+def out() -> Iterator[io.StringIO]:
+    """What is logged, each line as JSON."""
+    stream, before = io.StringIO(), structlog.get_config()
+    log.configure(level="debug", style="json", stream=stream)
+    yield stream
+    structlog.configure(**before)

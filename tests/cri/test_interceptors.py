@@ -10,7 +10,7 @@ import grpc
 import pytest
 import structlog
 
-from shim import deadline, errors, log
+from shim import deadline, errors
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.interceptors import Calls
@@ -46,14 +46,6 @@ def raising(failure: BaseException) -> Callable[[], None]:
         raise failure
 
     return work
-
-
-@pytest.fixture
-def out() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    log.configure(level="debug", style="json", stream=stream)
-    yield stream
-    structlog.reset_defaults()
 
 
 def lines(out: io.StringIO, method: str) -> list[dict[str, Any]]:

@@ -1,12 +1,8 @@
 import io
 import json
-from collections.abc import Iterator
 
-import pytest
-import structlog
 from google.protobuf.message import Message
 
-from shim import log
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.newer import MOST, NewerFields, unknown_fields
 
@@ -14,14 +10,6 @@ from shim.cri.newer import MOST, NewerFields, unknown_fields
 def from_newer(message: Message, number: int, value: int = 1) -> bytes:
     """Serialise a message as a client does whose CRI has a field of this number, here an integer."""
     return message.SerializeToString() + bytes([0x80 | (number << 3 & 0x7F), number >> 4, value])
-
-
-@pytest.fixture
-def out() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    log.configure(level="debug", style="json", stream=stream)
-    yield stream
-    structlog.reset_defaults()
 
 
 def test_a_request_of_this_version_has_none() -> None:

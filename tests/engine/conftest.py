@@ -9,7 +9,9 @@ from shim.deadline import LONGEST
 from shim.engine.client import DockerEngine
 from shim.engine.pool import Pool
 from shim.engine.session import Session
+from shim.errors import DeadlineExceeded
 from tests.fakes.http_unix import ScriptedServer, serving
+from tests.waits import wait_until
 
 
 @pytest.fixture
@@ -24,6 +26,23 @@ def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
     made = DockerEngine(f"unix://{server.path}", request_timeout=LONGEST)
     yield made
     made.close()
+
+
+@pytest.fixture
+def impatient(server: ScriptedServer) -> Iterator[DockerEngine]:
+    """An adapter that waits 0.05 s for an answer, and is connected: only the test's own call has to be in time."""
+    made = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
+    wait_until(lambda: connected(made))
+    yield made
+    made.close()
+
+
+def connected(engine: DockerEngine) -> bool:
+    """Try to connect; the connection is kept for the next call."""
+    try:
+        return bool(engine.api_version)
+    except DeadlineExceeded:
+        return False
 
 
 @pytest.fixture

@@ -218,19 +218,18 @@ def test_start_failures_keep_their_cause(adapter: DockerEngine, server: Scripted
 # Deadlines and cancellation
 
 
-def test_a_docker_that_does_not_answer_is_given_up(server: ScriptedServer) -> None:
+def test_a_docker_that_does_not_answer_is_given_up(impatient: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"GET {V}/containers/{ID}/json", HANG)
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
 
     with pytest.raises(DeadlineExceeded, match=rf"inspect container {ID}: docker did not answer within 0.05 s"):
-        engine.inspect_container(ID)
+        impatient.inspect_container(ID)
 
     server.wait_hung_up()
-    engine.close()
 
 
 def test_the_deadline_of_the_request_counts_when_it_is_nearer(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(f"GET {V}/containers/{ID}/json", HANG)
+    assert adapter.api_version  # connected: what follows has to be in time
 
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match=r"the deadline of the request has passed"):
         adapter.inspect_container(ID)
@@ -238,26 +237,22 @@ def test_the_deadline_of_the_request_counts_when_it_is_nearer(adapter: DockerEng
     server.wait_hung_up()
 
 
-def test_the_grace_period_comes_on_top_of_the_timeout(server: ScriptedServer) -> None:
+def test_the_grace_period_comes_on_top_of_the_timeout(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(f"POST {V}/containers/{ID}/stop", late, response(204))
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
     threading.Timer(0.3, late.set).start()
-    engine.stop_container(ID, grace=5)
+    impatient.stop_container(ID, grace=60)
 
     assert late.is_set()
-    engine.close()
 
 
-def test_waiting_for_a_removal_has_no_timeout_of_its_own(server: ScriptedServer) -> None:
+def test_waiting_for_a_removal_has_no_timeout_of_its_own(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(f"POST {V}/containers/{ID}/wait", late, response(200, {"StatusCode": 0}))
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
     threading.Timer(0.3, late.set).start()
-    engine.wait_removed(ID)
+    impatient.wait_removed(ID)
 
     assert late.is_set()
-    engine.close()
 
 
 def test_a_client_that_goes_ends_the_call_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
@@ -292,13 +287,21 @@ def test_a_client_that_goes_before_the_first_answer_ends_the_call(
     server.wait_hung_up()
 
 
-@pytest.mark.parametrize("line", ["GET /version", f"GET {V}/events", f"POST {V}/exec/x/start"])
-def test_a_stream_that_does_not_begin_is_given_up(server: ScriptedServer, line: str) -> None:
+@pytest.mark.parametrize("line", [f"GET {V}/events", f"POST {V}/exec/x/start"])
+def test_a_stream_that_does_not_begin_is_given_up(impatient: DockerEngine, server: ScriptedServer, line: str) -> None:
     server.on(line, HANG)
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
-    opened = engine.start_exec("x") if "exec" in line else engine.events(since=None)
+    opened = impatient.start_exec("x") if "exec" in line else impatient.events(since=None)
 
     with pytest.raises(DeadlineExceeded, match=r"within 0.05 s"), opened:
+        pytest.fail("it began")
+    server.wait_hung_up()
+
+
+def test_a_stream_is_given_up_where_docker_does_not_tell_its_version(server: ScriptedServer) -> None:
+    server.on("GET /version", HANG)
+    engine = DockerEngine(f"unix://{server.path}", request_timeout=1)
+
+    with pytest.raises(DeadlineExceeded, match=r"within 1 s"), engine.events(since=None):
         pytest.fail("it began")
     server.wait_hung_up()
     engine.close()

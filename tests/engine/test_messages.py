@@ -181,33 +181,48 @@ def test_a_connection_that_ends_after_the_last_message_is_not_used_again(
         assert adapter.list_images() == []
 
 
-def test_a_pull_is_bound_by_its_scope_alone(server: ScriptedServer) -> None:
+def test_a_pull_is_bound_by_its_scope_alone(impatient: DockerEngine, server: ScriptedServer) -> None:
     late = threading.Event()
     server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
-    engine = DockerEngine(f"unix://{server.path}", request_timeout=0.05)
     threading.Timer(0.2, late.set).start()
-    assert [message.status for message in pull(engine)] == ["Done"]
-
-    engine.close()
+    assert [message.status for message in pull(impatient)] == ["Done"]
 
 
 class Prolonged(Scope):
-    """A scope whose time is never over, but that looks so to every wait that began before."""
+    """A scope whose time is never over, but from the first message on looks so to every wait that began before."""
 
-    def expiry(self) -> float:
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[PullProgress] = []
+        self.waits = 0
+        self.waited = threading.Event()
+        """Set when the third wait has begun, so that two have come to their end."""
+
+    def expiry(self) -> float | None:
+        if not self.heard:
+            return None
+        self.waits += 1
+        if self.waits == 3:
+            self.waited.set()
         return time.monotonic() + 0.02
+
+    @property
+    def expired(self) -> bool:
+        return False  # nor does it seem so to a thread that is put aside between two looks at the clock
 
 
 def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerEngine, server: ScriptedServer) -> None:
-    late = threading.Event()
-    server.on(PULL, chunked(), late, chunk(lines({"status": "Done"})), chunk(b""))
-    threading.Timer(0.2, late.set).start()
-    with deadline.entered(Prolonged()):
-        assert [message.status for message in pull(adapter)] == ["Done"]
+    scope = Prolonged()
+    begun, done = (chunk(lines({"status": status})) for status in ("Begun", "Done"))
+    server.on(PULL, chunked(), begun, scope.waited, done, chunk(b""))
+    with deadline.entered(scope):
+        adapter.pull_image("a/b:1", auth=None, progress=scope.heard.append)
+    assert [message.status for message in scope.heard] == ["Begun", "Done"]
 
 
 def test_a_pull_ends_with_its_deadline(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), HANG)
+    assert adapter.api_version  # connected: what follows has to be in time
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="pull image a/b:1"):
         pull(adapter)
     server.wait_hung_up()

@@ -9,7 +9,7 @@ from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.remove import remove_container
 from shim.container.stop import stop_container
-from shim.errors import Cancelled, ResourceExhausted, Unavailable
+from shim.errors import Cancelled, ResourceExhausted, ShimError, Unavailable
 from shim.events.stream import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
@@ -47,7 +47,7 @@ class Reader:
                     with self._changed:
                         self.events.append(event)
                         self._changed.notify_all()
-        except (Cancelled, Unavailable) as error:
+        except ShimError as error:  # also the deadline of one that a failed test has left, long after it
             self.error = error
 
     def wait_kinds(self, container_id: str, *kinds: pb.ContainerEventType) -> None:

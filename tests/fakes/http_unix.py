@@ -109,8 +109,10 @@ class ScriptedServer:
         if self._listener is None:
             return
         self.path.unlink()
-        for end in [self._listener, *self._connections]:
-            _shut(end)
+        _shut(self._listener)
+        self._threads[0].join(SECONDS)  # it may be taking in one more, which has to end with the others
+        for connection in self._connections:
+            _shut(connection)
         for thread in self._threads:
             thread.join(SECONDS)
         for end in [self._listener, *self._connections]:

@@ -690,7 +690,10 @@ def test_the_last_caller_leaves(rt: Runtime, engine: TalkingEngine, callers: Cal
 
 
 def test_a_deadline_that_has_passed(rt: Runtime, engine: TalkingEngine) -> None:
-    with engine.held("pull_image"):
-        with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded):
-            pull(rt)
+    with engine.held("pull_image") as gate:
+        seconds = 0.01
+        while not gate.entered.is_set():  # it may pass before the pull has begun
+            with deadline.entered(Scope(seconds=seconds)), pytest.raises(DeadlineExceeded):
+                pull(rt)
+            seconds *= 2
         assert engine.cut_short.wait(SECONDS)

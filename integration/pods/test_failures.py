@@ -7,12 +7,17 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from integration.cri import Cri, pod_config
+from integration.cri import Cri, container_config, pod_config
+from integration.node import images
+from integration.node.box import Node
+from integration.node.images import busybox_image
 from integration.pods.frail import PAUSE, PLUGIN_SECONDS, Frail
-from integration.pods.kubelet import failure, unused_name
+from integration.pods.kubelet import failure, refusal, unused_name, wait_image, wait_no_image
 from integration.pods.plugin import TYPE
+from integration.pods.wire import Moment
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.names import LOOK_PREFIX
 
 CREATE, START, INSPECT = "POST /containers/create", "POST /containers/.*/start", "GET /containers/.*/json"
 ERROR_OBJECT = '{"cniVersion": "1.0.0", "code": 11, "msg": "no luck", "details": "today"}'
@@ -238,3 +243,57 @@ def test_a_remove_that_fails_is_finished_by_the_next(
 
     frail.cri.remove(sandbox)
     assert frail.traces() == before
+
+
+# --- Looks into images ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unknown_image(frail: Frail, node: Node) -> Iterator[str]:
+    """Have an image for the block that the server has not looked into."""
+    reference = f"{unused_name('looked.test/into')}:1"
+    image = busybox_image(node.busybox, reference=reference, config={"Labels": {"test": reference}})
+    images.load(frail.served.engine.api, image)
+    wait_image(frail.cri, reference)
+    yield reference
+    frail.served.engine.api.remove_image(reference, force=True)
+    wait_no_image(frail.cri, reference)
+
+
+def looks(frail: Frail) -> list[str]:
+    """Names of the containers of looks that are there."""
+    rows = frail.served.engine.api.containers(all=True, filters={"name": LOOK_PREFIX})
+    return [name for row in rows for name in row["Names"]]
+
+
+def test_a_look_whose_container_docker_could_not_tell_leaves_nothing(frail: Frail, node: Node) -> None:
+    config = pod_config(unused_name("looking"))
+    sandbox = frail.cri.run(config)
+    before = frail.traces()
+    with unknown_image(frail, node) as image:
+        asked = container_config(unused_name("c"), image=image)
+        with frail.wire.held(f"{CREATE}.*{LOOK_PREFIX}", at=Moment.AFTER) as held:
+            call = frail.cri.runtime.CreateContainer.future(
+                pb.CreateContainerRequest(pod_sandbox_id=sandbox, config=asked, sandbox_config=config)
+            )
+            held.wait_reached()
+            made = looks(frail)
+        code, message = refusal(call.result)
+
+        assert len(made) == 1
+        assert (code, "create container" in message) == (Code.UNAVAILABLE, True), message
+        wait_until(lambda: looks(frail) == [])
+        assert frail.traces() == before
+        frail.cri.remove_container(frail.cri.create(sandbox, asked, pod=config))
+    frail.served.clear()
+
+
+def test_a_look_whose_container_cannot_be_removed_now_leaves_nothing(frail: Frail, node: Node) -> None:
+    config = pod_config(unused_name("looking"))
+    sandbox = frail.cri.run(config)
+    with unknown_image(frail, node) as image:
+        with frail.wire.refused(REMOVE):
+            container = frail.cri.create(sandbox, container_config(unused_name("c"), image=image), pod=config)
+        wait_until(lambda: looks(frail) == [])
+        frail.cri.remove_container(container)
+    frail.served.clear()

@@ -105,6 +105,8 @@ def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseExc
     """Do `end_process` for a client that gets the failure `because`; what goes wrong is noted on that, and logged."""
     try:
         end_process(rt, exec_id, container_id=container_id)
+    except NotFound:  # Docker forgot it with the end of its container, of which the view has not heard yet
+        return
     except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
         because.add_note(f"the exec'd process could not be ended: {error}")
         log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)

@@ -89,6 +89,8 @@ def refusal_message(content: bytes) -> str:
 
 _HOLDER = re.compile(r'is already in use by container "?(?P<holder>[0-9a-f]*)')
 _REMOVING = re.compile(r"removal of container \S+ is already in progress")
+_NOT_RUNNING = re.compile(r"\bContainer \S+ is not running\b")
+"""Engine 20.10 has no status of its own for it where the container of a prepared exec has ended."""
 _VERSION = re.compile(r"client version \S+ is too (new|old)")
 
 
@@ -105,6 +107,8 @@ def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
         return _error_from_conflict(text, message)
     if is_about_version(refused):
         return Unavailable(text)
+    if _NOT_RUNNING.search(message):
+        return FailedPrecondition(text)
     if refused.status == 404 and message == "page not found":
         return Unsupported(f"{what}: this docker has no such call")  # the object may well exist
     kinds: dict[int, type[ShimError]] = {

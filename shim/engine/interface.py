@@ -155,6 +155,7 @@ class Engine(Protocol):
         """Start a prepared exec for the block; leaving it ends the connection, not the process.
 
         `tty` as in the body it was prepared with; `size` is the width and height of its terminal (API 1.42).
+        FailedPrecondition when the container does not run any more.
         """
         ...
 

@@ -23,7 +23,7 @@ from shim import deadline, labels, names
 from shim.engine.answers import PathKind, PathStat
 from shim.engine.errors import RemovalInProgress
 from shim.engine.interface import Engine, JsonObject
-from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.runtime import Runtime
 
@@ -34,6 +34,10 @@ CREATE_SECONDS = 120.0
 LOOK_SECONDS = 60.0
 """Bound on reading, once the container is there."""
 REMOVE_SECONDS = 30.0
+LATE_SECONDS = 600.0
+"""How long a container is watched that Docker may yet make, or that could not be removed."""
+LATE_REMOVE_SECONDS = 2.0
+"""Bound on each try to remove such a container."""
 
 _ARCHIVE_OVERHEAD = 256 << 10
 """Bytes of an archive of one file besides its content: headers, extended attributes, padding."""
@@ -107,8 +111,7 @@ def remove_leftovers(rt: Runtime) -> None:
         ours = labels.LOOK in (container.labels or {})
         named = any(name.startswith("/" + names.LOOK_PREFIX) for name in container.names or ())
         # Both, since a label may be the image's and a name anybody's. One that is younger is a look of this server.
-        if ours and named and container.created < rt.started_at:
-            _remove(rt, container.id)
+        if ours and named and container.created < rt.started_at and _remove(rt, container.id):
             log.info("removed what a look into an image had left", container=container.id)
 
 
@@ -133,13 +136,23 @@ def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
 
 def _looked_into(rt: Runtime, *, image_id: ImageId, look: Callable[[RootFs], T]) -> T:
     deadline.current().check(f"look into image {image_id}")
-    with deadline.shielded(CREATE_SECONDS):
-        container_id = rt.engine.create_container(name=names.look_name(), body=_body(image_id))
+    container_id = _created(rt, image_id=image_id)
     try:
         with deadline.bound(LOOK_SECONDS):
             return look(RootFs(rt.engine, container_id=container_id, image_id=image_id))
     finally:
         _remove(rt, container_id)
+
+
+def _created(rt: Runtime, *, image_id: ImageId) -> str:
+    name = names.look_name()
+    try:
+        with deadline.shielded(CREATE_SECONDS):
+            return rt.engine.create_container(name=name, body=_body(image_id))
+    except (Unavailable, DeadlineExceeded):
+        # Docker may have made it all the same, or do so yet, and the name is all that is known of it.
+        _remove_late(rt, _Leftover(rt.engine, name, made=False))
+        raise
 
 
 def _body(image_id: ImageId) -> JsonObject:
@@ -156,11 +169,44 @@ def _body(image_id: ImageId) -> JsonObject:
     }
 
 
-def _remove(rt: Runtime, container_id: str) -> None:
+def _remove(rt: Runtime, container_id: str) -> bool:
+    """Remove a container that has been made, now or later; whether it is gone, or about to be."""
     try:
         with deadline.shielded(REMOVE_SECONDS):
             rt.engine.remove_container(container_id)
     except (NotFound, RemovalInProgress):
-        return
+        return True
     except ShimError as error:
-        log.warning("a temporary container cannot be removed until the next start", container=container_id, error=error)
+        log.warning("a temporary container cannot be removed now", container=container_id, error=error)
+        _remove_late(rt, _Leftover(rt.engine, container_id, made=True))
+        return False
+    return True
+
+
+def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
+    """Remove it as soon as that can be done; what is left after LATE_SECONDS, the next server removes."""
+    what = f"the removal of container {leftover.container}, which was made to look into an image"
+    rt.lookout.watch(leftover.is_gone, what=what, seconds=LATE_SECONDS)
+
+
+class _Leftover:
+    """A container that may be there and should not; `container` is its id, or its name when no id is known."""
+
+    def __init__(self, engine: Engine, container: str, *, made: bool) -> None:
+        self._engine = engine
+        self.container = container
+        self._made = made
+        """Whether Docker has made it: if not, it may do so yet, and that it is not there says nothing."""
+
+    def is_gone(self) -> bool:
+        """Remove it if it is there; whether it is gone for good. The Engine's failures to remove it."""
+        try:
+            with deadline.bound(LATE_REMOVE_SECONDS):
+                self._engine.remove_container(self.container)
+        except NotFound:
+            return self._made
+        except RemovalInProgress:
+            self._made = True
+            return False
+        log.info("removed late what a look into an image had left", container=self.container)
+        return True

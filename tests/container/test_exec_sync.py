@@ -3,11 +3,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from shim import deadline
 from shim.container import exec_sync as exec_sync_module
 from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -108,6 +109,37 @@ def test_whatever_fails_the_process_is_gone(
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
 
     assert sleeper.poll() == -9
+
+
+def test_a_container_that_ends_before_its_command_begins_is_no_failure_to_end_the_command(
+    rt: Runtime, engine: FakeEngine
+) -> None:
+    container = running(rt, ready_pod(rt))
+    refusal = FailedPrecondition("exec x: Container c is not running: Exited (7) Less than a second ago")
+    engine.fail_next("start_exec", refusal)
+    engine.fail_next(
+        "inspect_exec", NotFound("inspect exec x: No such exec instance: x")
+    )  # forgotten with its container
+
+    # The view has not heard of the end yet.
+    with capture_logs() as logs, pytest.raises(FailedPrecondition, match="Container c is not running") as raised:
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
+    assert raised.value is refusal
+    assert getattr(refusal, "__notes__", []) == []
+    assert [line for line in logs if line["log_level"] == "error"] == []
+
+
+def test_a_process_that_cannot_be_ended_is_told(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.fail_next("start_exec", ShimError("exec x: lost the process"))
+    engine.fail_next("inspect_exec", ShimError("inspect exec x: out of order"))
+
+    with capture_logs() as logs, pytest.raises(ShimError, match="lost the process") as raised:
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
+
+    assert raised.value.__notes__ == ["the exec'd process could not be ended: inspect exec x: out of order"]
+    assert "error" in [line["log_level"] for line in logs]
 
 
 def test_a_command_that_begins_after_the_deadline_is_killed(

@@ -49,6 +49,7 @@ HOLDER = "fedcba987654" * 5 + "3210"
         (429, "toomanyrequests", ResourceExhausted),
         (403, "authorization denied by plugin opa", ShimError),
         (500, "driver failed", ShimError),
+        (500, f"Container {ID} is not running: Exited (7) Less than a second ago", FailedPrecondition),
         (404, "network x not found", NotFound),
         (501, "not supported on this platform", Unsupported),
         (503, "shutting down", Unavailable),

@@ -1,6 +1,7 @@
 """Upgraded connections, over scripted bytes."""
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -70,10 +71,18 @@ def test_an_error_of_the_daemon_in_the_stream_is_raised(adapter: DockerEngine, s
         list(stream.frames())
 
 
-def test_a_refused_start_is_told(adapter: DockerEngine, server: ScriptedServer) -> None:
-    server.on(START, response(409, {"message": "Container c is paused"}))
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (409, "Container c is paused"),
+        (409, "Container c is not running"),
+        (500, "Container c is not running: Exited (7) Less than a second ago"),  # Engine 20.10
+    ],
+)
+def test_a_refused_start_is_told(adapter: DockerEngine, server: ScriptedServer, status: int, message: str) -> None:
+    server.on(START, response(status, {"message": message}))
 
-    with pytest.raises(FailedPrecondition, match="exec x: Container c is paused"), adapter.start_exec("x"):
+    with pytest.raises(FailedPrecondition, match=f"exec x: {re.escape(message)}"), adapter.start_exec("x"):
         pytest.fail("it was started")
 
 

@@ -37,6 +37,7 @@ class Orders:
         """Every call: method, and the id, name or reference it was about."""
         self._changed = threading.Condition(threading.RLock())
         self._failures: dict[str, list[Exception]] = {}
+        self._lost: dict[str, list[Exception]] = {}
         self._gates: list[Gate] = []
         self._scripts: list[tuple[Callable[[str, list[str]], bool], ExecScript]] = []
         self._connected = True
@@ -51,6 +52,11 @@ class Orders:
         """Let the coming calls of `method` raise these, one each; the calls do nothing."""
         with self._changed:
             self._failures.setdefault(method, []).extend(errors)
+
+    def lose_answer(self, method: str, error: Exception) -> None:
+        """Let the next call of `method` do its work and raise this nevertheless."""
+        with self._changed:
+            self._lost.setdefault(method, []).append(error)
 
     @contextmanager
     def held(self, method: str, subject: str | None = None) -> Iterator[Gate]:
@@ -98,6 +104,8 @@ class Orders:
             self._arrive(method, subject)
             self._wait_gates(method, subject)
             yield
+            if lost := self._lost.get(method):
+                raise lost.pop(0)
 
     def _arrive(self, method: str, subject: str) -> None:
         self.calls.append((method, subject))

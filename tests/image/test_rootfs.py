@@ -4,19 +4,23 @@ import io
 import itertools
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from shim import deadline, labels, names
+from shim.concurrency.lookout import Lookout
 from shim.engine.answers import PathKind
-from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.engine.errors import RemovalInProgress
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, file_from_tar, look_into, remove_leftovers
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
+from tests.waits import wait_until
 
 FILES: dict[str, FakeFile | bytes] = {
     "/etc/passwd": b"root:x:0:0\n",
@@ -178,6 +182,7 @@ def test_an_image_that_is_gone_is_not_found(rt: Runtime) -> None:
 def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
     rt: Runtime, engine: FakeEngine, image: ImageId
 ) -> None:
+    rt.lookout.stop()  # this server ends before it can be removed
     engine.fail_next("remove_container", ShimError("device or resource busy"))
     assert read(rt, image, "/etc/passwd") is not None
     [left] = engine.containers.values()
@@ -185,6 +190,106 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
     left.created = int((rt.started_at - 60) * 10**9)
     remove_leftovers(rt)
 
+    assert engine.containers == {}
+
+
+@pytest.fixture
+def watching(rt: Runtime) -> Iterator[Runtime]:
+    """The same node with a lookout that looks often."""
+    lookout = Lookout(pause_seconds=0.01)
+    yield replace(rt, lookout=lookout)
+    lookout.stop()
+
+
+LOST = [Unavailable("docker cannot be reached: the connection was closed"), DeadlineExceeded("no answer in time")]
+
+
+@pytest.mark.parametrize("lost", LOST, ids=["connection", "time"])
+def test_a_container_whose_id_docker_could_not_tell_is_removed(
+    watching: Runtime, engine: FakeEngine, image: ImageId, lost: ShimError
+) -> None:
+    engine.lose_answer("create_container", lost)
+
+    with pytest.raises(type(lost), match=str(lost)):
+        read(watching, image, "/etc/passwd")
+
+    wait_until(lambda: not watching.lookout._watched)
+    assert engine.containers == {}
+
+
+@pytest.mark.parametrize("lost", LOST, ids=["connection", "time"])
+def test_a_container_that_docker_makes_when_nobody_waits_for_it_is_removed(
+    watching: Runtime, engine: FakeEngine, image: ImageId, lost: ShimError
+) -> None:
+    engine.fail_next("create_container", lost)
+    with pytest.raises(type(lost), match=str(lost)):
+        read(watching, image, "/etc/passwd")
+    [name] = engine.calls_of("create_container")
+    wait_until(lambda: len(engine.calls_of("remove_container")) > 2)
+    assert watching.lookout._watched
+
+    engine.create_container(name=name, body={"Image": image})
+
+    wait_until(lambda: not watching.lookout._watched)
+    assert engine.containers == {}
+
+
+def test_a_create_that_is_refused_leaves_nothing_to_watch(
+    watching: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    engine.fail_next("create_container", ShimError("driver failed"))
+    with pytest.raises(ShimError, match="driver failed"):
+        read(watching, image, "/etc/passwd")
+
+    assert not watching.lookout._watched
+
+
+def test_a_container_that_cannot_be_removed_now_is_removed_later(
+    watching: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    busy = ShimError("device or resource busy")
+    engine.fail_next("remove_container", busy, busy, busy)
+
+    assert read(watching, image, "/etc/passwd") is not None
+
+    wait_until(lambda: not watching.lookout._watched)
+    assert engine.containers == {}
+
+
+def test_a_container_that_another_removes_is_watched_no_longer(
+    watching: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    busy = ShimError("device or resource busy")
+    engine.fail_next("remove_container", busy, busy, NotFound("no such container"))
+    assert read(watching, image, "/etc/passwd") is not None
+
+    wait_until(lambda: not watching.lookout._watched)
+    assert len(engine.calls_of("remove_container")) == 3
+
+
+def test_a_removal_under_way_tells_that_docker_has_made_the_container(
+    watching: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    gone = NotFound("no such container")
+    engine.fail_next("remove_container", gone, RemovalInProgress("removal is in progress"), gone)
+    engine.fail_next("create_container", LOST[0])
+    with pytest.raises(Unavailable):
+        read(watching, image, "/etc/passwd")
+
+    wait_until(lambda: not watching.lookout._watched)
+    assert len(engine.calls_of("remove_container")) == 3
+
+
+def test_what_an_earlier_server_left_is_removed_when_it_can_be(
+    watching: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
+    made = engine.create_container(name=names.look_name(), body={"Image": image, "Labels": {labels.LOOK: "rootfs"}})
+    engine.containers[made].created = int((watching.started_at - 60) * 10**9)
+    engine.fail_next("remove_container", Unavailable("docker cannot be reached"))
+
+    remove_leftovers(watching)
+
+    wait_until(lambda: not watching.lookout._watched)
     assert engine.containers == {}
 
 

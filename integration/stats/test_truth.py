@@ -82,7 +82,8 @@ def test_the_working_set_is_not_the_page_cache(
     container = kubelet.started(pod, "sh", "-c", hold, mounts=[disk])
     first = pid_of(served, container)
     wait_until(lambda: anonymous_memory([first]) >= 100 * MIB, seconds=60)
-    assert cached(tmp_path / "data") == pytest.approx(200 * MIB, rel=0.01)
+    cache = cached(tmp_path / "data")
+    assert cache > 150 * MIB  # the kernel may have taken some back for others
     assert anonymous_memory([first]) == pytest.approx(100 * MIB, rel=0.01)
     group = group_of(served, container, "memory")
     for each in (group, group.parent):
@@ -91,14 +92,14 @@ def test_the_working_set_is_not_the_page_cache(
     for memory in (stats(served, container).memory, pod_stats(served, pod).linux.memory):
         assert memory.rss_bytes.value == pytest.approx(100 * MIB, rel=NEAR)
         assert memory.working_set_bytes.value == pytest.approx(100 * MIB, rel=NEAR)
-        assert memory.usage_bytes.value == pytest.approx(300 * MIB, rel=NEAR)
-        assert memory.usage_bytes.value - memory.working_set_bytes.value == pytest.approx(200 * MIB, rel=NEAR)
+        assert memory.usage_bytes.value == pytest.approx(100 * MIB + cache, rel=NEAR)
+        assert memory.usage_bytes.value - memory.working_set_bytes.value == pytest.approx(cache, rel=NEAR)
         assert memory.page_faults.value > 0
     wanted = {
         "container_memory_rss": pytest.approx(100 * MIB, rel=NEAR),
-        "container_memory_cache": pytest.approx(200 * MIB, rel=NEAR),
+        "container_memory_cache": pytest.approx(cache, rel=NEAR),
         "container_memory_working_set_bytes": pytest.approx(100 * MIB, rel=NEAR),
-        "container_memory_usage_bytes": pytest.approx(300 * MIB, rel=NEAR),
+        "container_memory_usage_bytes": pytest.approx(100 * MIB + cache, rel=NEAR),
     }
     wait_values(served, pod, wanted)
 

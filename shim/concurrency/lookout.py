@@ -9,6 +9,10 @@ import structlog
 
 from shim.errors import ShimError
 
+LATE_SECONDS = 600.0
+"""How long Docker may yet do what it was asked for and nobody waits for any more: it may be restarted first."""
+LOOK_SECONDS = 2.0
+"""Bound for a look that asks Docker: what it takes, all others wait."""
 PAUSE_SECONDS = 1.0
 """Between two looks."""
 

@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 
 from shim import deadline
+from shim.concurrency import lookout
 from shim.engine.answers import ExecInspect
 from shim.errors import NotFound, ResourceExhausted, ShimError, reason_of
 from shim.runtime import Runtime
@@ -24,9 +25,6 @@ KILL_SECONDS = 20.0
 LATE_SECONDS = 120.0
 """How long an exec is watched that had not begun when it was to end. A daemon that was stuck for longer is mostly
 restarted, and has then forgotten the exec."""
-
-LATE_LOOK_SECONDS = 2.0
-"""Bound on one question about such an exec."""
 
 LOOK_SECONDS = 2.0
 """Between two looks whether the container still runs: on Engine 20.10 the output of a command that was killed together
@@ -125,7 +123,7 @@ def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
 def _late_is_over(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
     """Whether an exec that was to end has ended or never can begin; its process is killed if it has one now."""
     try:
-        with deadline.bound(LATE_LOOK_SECONDS):
+        with deadline.bound(lookout.LOOK_SECONDS):
             found = inspected(rt, exec_id, container_id=container_id)
     except NotFound:  # the Engine has been restarted
         return True

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.concurrency.lookout import LOOK_SECONDS
 from shim.runtime import Runtime
-
-_LOOK_SECONDS = 2.0
-"""Bound on what is done to one, each time."""
 
 
 def done_once_running(rt: Runtime, container_id: str, *, act: Callable[[], None]) -> bool:
@@ -21,6 +19,6 @@ def done_once_running(rt: Runtime, container_id: str, *, act: Callable[[], None]
         return True
     if not known.life.pid:
         return False
-    with deadline.bound(_LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+    with deadline.bound(LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
         act()
     return True

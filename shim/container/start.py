@@ -6,6 +6,7 @@ import structlog
 
 from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
+from shim.concurrency.lookout import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
 from shim.container.late import done_once_running
 from shim.container.teardown import ensure_killed
@@ -21,8 +22,6 @@ START_SECONDS = 120.0
 """Bound on a start, also for a client that has gone: only who has Docker's answer can end what must not go on."""
 KILL_SECONDS = 30.0
 """Bound on ending a container that must not go on."""
-LATE_SECONDS = 600.0
-"""How long a container is watched that Docker may yet start, or that could not be ended: it may be restarted first."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:

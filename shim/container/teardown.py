@@ -25,6 +25,11 @@ def ensure_killed(rt: Runtime, container_id: str) -> None:
     rt.view.refresh_ended(container_id)
 
 
+def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:
+    """Kill several containers side by side."""
+    gather([partial(ensure_killed, rt, container_id) for container_id in container_ids])
+
+
 def ensure_removed(rt: Runtime, container_id: str) -> None:
     """Remove a container by force; one that is gone is fine, one that somebody removes right now is waited for."""
     try:

@@ -24,10 +24,10 @@ _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+"""Of the files that count in a directory, as for the kubelet."""
 
 _TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
-"""Of the files that count in a directory, as for the kubelet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import TypeVar
 import structlog
 
 from shim import deadline, labels, names
+from shim.concurrency import lookout
 from shim.engine.answers import PathKind, PathStat
 from shim.engine.errors import RemovalInProgress
 from shim.engine.interface import Engine, JsonObject
@@ -34,10 +35,6 @@ CREATE_SECONDS = 120.0
 LOOK_SECONDS = 60.0
 """Bound on reading, once the container is there."""
 REMOVE_SECONDS = 30.0
-LATE_SECONDS = 600.0
-"""How long a container is watched that Docker may yet make, or that could not be removed."""
-LATE_REMOVE_SECONDS = 2.0
-"""Bound on each try to remove such a container."""
 
 _ARCHIVE_OVERHEAD = 256 << 10
 """Bytes of an archive of one file besides its content: headers, extended attributes, padding."""
@@ -184,9 +181,9 @@ def _remove(rt: Runtime, container_id: str) -> bool:
 
 
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
-    """Remove it as soon as that can be done; what is left after LATE_SECONDS, the next server removes."""
+    """Remove it as soon as that can be done; what is left after `lookout.LATE_SECONDS`, the next server removes."""
     what = f"the removal of container {leftover.container}, which was made to look into an image"
-    rt.lookout.watch(leftover.is_gone, what=what, seconds=LATE_SECONDS)
+    rt.lookout.watch(leftover.is_gone, what=what, seconds=lookout.LATE_SECONDS)
 
 
 class _Leftover:
@@ -201,7 +198,7 @@ class _Leftover:
     def is_gone(self) -> bool:
         """Remove it if it is there; whether it is gone for good. The Engine's failures to remove it."""
         try:
-            with deadline.bound(LATE_REMOVE_SECONDS):
+            with deadline.bound(lookout.LOOK_SECONDS):
                 self._engine.remove_container(self.container)
         except NotFound:
             return self._made

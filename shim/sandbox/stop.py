@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
 from shim.concurrency.gather import gather
-from shim.container.teardown import ensure_killed
+from shim.container.teardown import ensure_all_killed, ensure_killed
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
@@ -39,7 +39,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     # Created ones too: Docker may be starting one, for a client that has given up waiting.
     alive = [c for c in rt.view.containers_of(record.id) if c.life.state != pb.CONTAINER_EXITED]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
-    _kill_all(rt, [c.id for c in alive])
+    ensure_all_killed(rt, [c.id for c in alive])
     unstarted = [c.id for c in alive if c.life.state == pb.CONTAINER_CREATED]
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
@@ -60,12 +60,8 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     network.unpin_netns(checkpoint)
 
 
-def _kill_all(rt: Runtime, container_ids: Sequence[str]) -> None:
-    gather([partial(ensure_killed, rt, container_id) for container_id in container_ids])
-
-
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
     if record.life.may_run:
         ensure_killed(rt, record.id)
     # Docker may have done since, late, a start that an earlier server has asked for. Without pause it does none.
-    _kill_all(rt, unstarted)
+    ensure_all_killed(rt, unstarted)

@@ -8,13 +8,13 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from shim import disk
+from shim import deadline, disk
 from shim.checkpoint import root as state
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
@@ -33,7 +33,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import FailedPrecondition, Unavailable
+from shim.errors import Cancelled, FailedPrecondition, Unavailable
 from shim.logs.supervisor import LogSupervisor
 from shim.recover import (
     end_orphaned_plugins,
@@ -56,8 +56,13 @@ from shim.view.watch import Watcher
 _RECOVER_RETRY = 1.0
 """Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
 
-_STREAMS_GRACE = 20.0
-"""Seconds for the processes of streaming sessions to be ended, when the server stops."""
+_RECOVER_STOP = 1.0
+"""Seconds for a step of the recovery to end, when the server stops. The next server does it again."""
+
+_STREAMS_GRACE = 1.5
+"""Seconds for the processes of streaming sessions to be ended, when the server stops: a restart is to take 3 s."""
+
+Step = Callable[[Runtime], None]
 
 DESCRIPTORS = 65536
 """Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
@@ -69,10 +74,11 @@ log = structlog.get_logger(__name__)
 
 
 def serve(config: Config) -> bool:
-    """Serve the CRI until SIGTERM or SIGINT, and give RPCs under way their grace period; a second signal kills.
+    """Serve the CRI until SIGTERM or SIGINT; a second signal kills.
 
-    Docker need not run: the node is not ready until it does. ShimError when the server cannot start; False when an RPC
-    did not end even after it was cancelled.
+    The first one lets pod sandboxes under way be completed, and reads go on meanwhile: the socket is gone only for the
+    last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
+    does. ShimError when the server cannot start; False when an RPC did not end even after it was cancelled.
     """
     _raise_descriptor_limit()
     with (
@@ -83,15 +89,9 @@ def serve(config: Config) -> bool:
         _counting(rt),
         _recovering(rt),
         _measuring(rt),
+        _serving(rt) as server,
         _streaming(rt, listener),
     ):
-        server = CriServer(
-            endpoint=config.container_runtime_endpoint,
-            runtime=RuntimeService(rt),
-            image=ImageService(rt),
-            environ=os.environ,
-        )
-        server.start()
         # What is there now stays: the collector need not look at it again and again while RPCs wait.
         gc.collect()
         gc.freeze()
@@ -100,7 +100,7 @@ def serve(config: Config) -> bool:
         notify("STOPPING=1", os.environ)
         # A stream of events ends with its client, which a stop must not wait for.
         rt.view.end_subscriptions(Unavailable("the server is stopping"))
-        return server.stop(grace=config.shutdown_grace)
+        return server.drain(grace=config.shutdown_grace)
 
 
 def _raise_descriptor_limit() -> None:
@@ -171,6 +171,22 @@ def _listening(config: Config) -> Iterator[Listener]:
 
 
 @contextlib.contextmanager
+def _serving(rt: Runtime) -> Iterator[CriServer]:
+    """Answer RPCs inside the block."""
+    server = CriServer(
+        endpoint=rt.config.container_runtime_endpoint,
+        runtime=RuntimeService(rt),
+        image=ImageService(rt),
+        environ=os.environ,
+    )
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
 def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
     """Serve streaming sessions inside the block; those that are left at its end are ended."""
     server = StreamServer(
@@ -202,12 +218,9 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)
-        watcher = Watcher(engine, view)
-        watcher.start()
-        ending.callback(watcher.stop)
         lookout = Lookout()
         ending.callback(lookout.stop)
-        yield Runtime(
+        rt = Runtime(
             config=config,
             engine=engine,
             facts=facts,
@@ -227,6 +240,10 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             keyring=keyring,
             lookout=lookout,
         )
+        watcher = Watcher(engine, view, before_first_sync=partial(_recover_pods, rt))
+        watcher.start()
+        ending.callback(watcher.stop)
+        yield rt
 
 
 @contextlib.contextmanager
@@ -255,35 +272,43 @@ def _measuring(rt: Runtime) -> Iterator[None]:
         sampler.stop()
 
 
+def _recover_pods(rt: Runtime) -> None:
+    """Put right what pods depend on, after Docker has listed them, and before any RPC may ask about them."""
+    for step in (end_orphaned_plugins, recover_checkpoints):
+        _take_step(rt, step)
+
+
 @contextlib.contextmanager
 def _recovering(rt: Runtime) -> Iterator[None]:
-    """Put right what can be before the first question; without Docker, as soon as it is there."""
-    end_orphaned_plugins(rt)
-    stopping = threading.Event()
-    thread = threading.Thread(target=_recover_later, args=(rt, stopping), name="recover", daemon=True)
-    if not _recovered(rt):
-        thread.start()
+    """Put right what else an earlier server left, beside the block."""
+    stopping, scope = threading.Event(), deadline.Scope()
+    thread = threading.Thread(target=_recover_rest, args=(rt, stopping, scope), name="recover", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         stopping.set()
-        if thread.ident is not None:
-            thread.join()
+        scope.cancel()
+        thread.join(_RECOVER_STOP)
 
 
-def _recover_later(rt: Runtime, stopping: threading.Event) -> None:
-    while not stopping.wait(_RECOVER_RETRY) and not _recovered(rt):
-        pass
+def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+    """Take each step as often as Docker is away."""
+    with deadline.entered(scope):
+        for step in (restore_limits, remove_orphaned_files, remove_leftover_containers):
+            while not _take_step(rt, step):
+                if stopping.wait(_RECOVER_RETRY):
+                    return
 
 
-def _recovered(rt: Runtime) -> bool:
-    for step in (recover_checkpoints, restore_limits, remove_orphaned_files, remove_leftover_containers):
-        try:
-            step(rt)
-        except Unavailable as error:
-            log.debug("recovery waits for docker", error=error)
-            return False
-        except Exception:
-            # What it would have put right is one pod's; the others are to be served all the same.
-            log.exception("a step of the recovery failed", step=step.__name__)
+def _take_step(rt: Runtime, step: Step) -> bool:
+    """Take one step; False when it needs Docker, which is away."""
+    try:
+        step(rt)
+    except (Unavailable, Cancelled) as error:
+        log.debug("recovery waits for docker", error=error)
+        return False
+    except Exception:
+        # What it would have put right is one pod's; the others are to be served all the same.
+        log.exception("a step of the recovery failed", step=step.__name__)
     return True

@@ -19,15 +19,16 @@ from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.sandbox.rebuild import checkpoint_of
-from shim.view.records import ContainerRecord
+from shim.view.records import ContainerRecord, SandboxRecord
 
 log = structlog.get_logger(__name__)
 
 
 def recover_checkpoints(rt: Runtime) -> None:
     """Give every pod with a network a checkpoint again, so that its addresses are known and can be released."""
-    for record in rt.view.sandboxes():
-        if rt.checkpoints.get(record.id) is not None:
+    # Not `sandboxes()`: the view answers questions only when this is done.
+    for record in rt.view.records().values():
+        if not isinstance(record, SandboxRecord) or rt.checkpoints.get(record.id) is not None:
             continue
         checkpoint = checkpoint_of(rt, record)
         if checkpoint is None:

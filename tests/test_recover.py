@@ -11,15 +11,19 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.concurrency.lookout import Lookout
+from shim.config.model import Config
 from shim.container.remove import remove_container
 from shim.errors import ShimError
 from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
 from shim.runtime import Runtime
 from shim.sandbox.dns import write_resolv_conf
+from shim.view.node import NodeView
+from shim.view.watch import Watcher
 from tests.cgroup.trees import new_group_v1
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, RELEASED
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod
 from tests.waits import wait_until
 
@@ -177,7 +181,27 @@ def test_a_step_that_fails_keeps_no_other_from_being_taken(
     def failing(_rt: Runtime) -> None:
         raise failure
 
-    rt.limits.put("f" * 64, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
-    monkeypatch.setattr(daemon, "recover_checkpoints", failing)
-    assert daemon._recovered(rt)
-    assert list((rt.config.root_directory / "limits").iterdir()) == []
+    leftover = rt.config.root_directory / "limits" / ("f" * 64)
+    rt.limits.put(leftover.name, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
+    monkeypatch.setattr(daemon, "restore_limits", failing)
+    with daemon._recovering(rt):
+        wait_until(lambda: not leftover.exists())
+
+
+def test_pods_are_recovered_before_the_first_answer_about_them(
+    rt: Runtime, engine: FakeEngine, config: Config, logs: FakeLogs
+) -> None:
+    sandbox_id = ready_pod(rt)
+    view = NodeView(engine, logs=logs)
+    seen: list[tuple[bool, bool]] = []
+
+    def recover() -> None:
+        seen.append((sandbox_id in view.records(), view.stats().outage != ""))
+
+    watcher = Watcher(engine, view, ended=lambda _: False, before_first_sync=recover)
+    watcher.start()
+    try:
+        assert [record.id for record in view.sandboxes()] == [sandbox_id]
+        assert seen == [(True, True)]
+    finally:
+        watcher.stop()

@@ -8,15 +8,6 @@ from google.protobuf.message import Message
 from shim.api.v1 import api_pb2 as pb
 from shim.deadline import Scope
 
-MUTATIONS = frozenset(
-    {"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "UpdatePodSandboxResources"}
-    | {"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "UpdateContainerResources"}
-    | {"ReopenContainerLog", "CheckpointContainer", "Exec", "Attach", "PortForward"}
-    | {"PullImage", "RemoveImage", "UpdateRuntimeConfig"}
-)
-"""RPCs that change something; each is worth a line in the log. ExecSync is not one of them: as the way of exec probes
-it comes every few seconds for ever."""
-
 _NO_DEADLINE = 1e9
 """Seconds; gRPC gives centuries instead of nothing for a call that has no deadline."""
 

@@ -7,7 +7,6 @@ goes back to the pool, and a streaming answer finds its scope again at each item
 
 import contextvars
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +17,12 @@ import structlog
 from google.protobuf.message import Message
 
 from shim import deadline, meter
-from shim.cri.context import MUTATIONS, new_request_id, scope_of, subjects_of
+from shim.cri.admission import Admission
+from shim.cri.context import new_request_id, scope_of, subjects_of
 from shim.cri.newer import NewerFields
+from shim.cri.rpcs import RPCS
 from shim.cri.status import code_of, details_of
-from shim.errors import Unsupported
+from shim.errors import ShimError, Unsupported
 
 T = TypeVar("T")
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
@@ -38,42 +39,11 @@ bury the one line that says so."""
 log = structlog.get_logger(__name__)
 
 
-class Calls:
-    """The RPCs that are under way. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._running: dict[object, str] = {}
-
-    @contextmanager
-    def running(self, rpc: str) -> Iterator[None]:
-        """Count one RPC inside the block."""
-        ticket = object()
-        with self._changed:
-            self._running[ticket] = rpc
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._running[ticket]
-                self._changed.notify_all()
-
-    def names(self) -> list[str]:
-        """Name the RPCs under way, sorted."""
-        with self._changed:
-            return sorted(self._running.values())
-
-    def wait_idle(self, seconds: float) -> bool:
-        """Wait until no RPC is under way; False when `seconds` are over first."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._running, seconds)
-
-
 class CallInterceptor(grpc.ServerInterceptor):
     """Wraps the handler of each RPC, unary or with a streaming answer."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
         self._newer = NewerFields()
 
     def intercept_service(  # noqa: D102 - of the base class
@@ -100,41 +70,49 @@ class CallInterceptor(grpc.ServerInterceptor):
         )
 
     def _unary(self, rpc: str, behaviour: Unary, request: Message, context: grpc.ServicerContext) -> Message:
-        with self._calls.running(rpc):
-            call = _Call(rpc, request, context)
-            try:
-                if rpc in MUTATIONS:
-                    call.run(lambda: self._newer.tell(request))
-                answer = call.run(lambda: behaviour(request, context))
-            except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
-                call.fail(failure)
+        call = _Call(rpc, request, context)
+        with self._admitted(call):
+            if RPCS[rpc].mutates:
+                call.run(lambda: self._newer.tell(request))
+            answer = call.run(lambda: behaviour(request, context))
             call.done(answer)
             return answer
 
     def _stream(
         self, rpc: str, behaviour: Streaming, request: Message, context: grpc.ServicerContext
     ) -> Iterator[Message]:
-        with self._calls.running(rpc):
-            call = _Call(rpc, request, context)
-            try:
-                answers = call.run(lambda: behaviour(request, context))
-                while (answer := call.run(lambda: next(answers, None))) is not None:
-                    yield answer
-            except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
-                call.fail(failure)
+        call = _Call(rpc, request, context)
+        with self._admitted(call):
+            answers = call.run(lambda: behaviour(request, context))
+            while (answer := call.run(lambda: next(answers, None))) is not None:
+                yield answer
             call.done()
+
+    @contextmanager
+    def _admitted(self, call: "_Call") -> Iterator[None]:
+        """Count an RPC inside the block; one that is refused, or fails there, ends with its status."""
+        try:
+            ticket = self._admission.enter(call.rpc, call.scope)
+        except ShimError as refusal:
+            call.fail(refusal)
+        try:
+            yield
+        except Exception as failure:  # noqa: BLE001 - the last line of defence: logged and answered
+            call.fail(self._admission.cause_of(failure))
+        finally:
+            self._admission.leave(ticket)
 
 
 class _Call:
     """One RPC: the context it runs in, and how it ends."""
 
-    __slots__ = ("_began", "_grpc", "_rpc", "_scope", "_variables")
+    __slots__ = ("_began", "_grpc", "_variables", "rpc", "scope")
 
     def __init__(self, rpc: str, request: Message, context: grpc.ServicerContext) -> None:
         self._began = time.monotonic()
-        self._rpc = rpc
+        self.rpc = rpc
         self._grpc = context
-        self._scope = scope_of(context)
+        self.scope = scope_of(context)
         self._variables = contextvars.copy_context()
         self._variables.run(
             structlog.contextvars.bind_contextvars,
@@ -148,31 +126,31 @@ class _Call:
         return self._variables.run(self._scoped, work)
 
     def _scoped(self, work: Callable[[], T]) -> T:
-        with deadline.entered(self._scope):
+        with deadline.entered(self.scope):
             return work()
 
     def done(self, answer: Message | None = None) -> None:
         """Log that it went well."""
-        level = "info" if self._rpc in MUTATIONS else "debug"
+        level = "info" if RPCS[self.rpc].mutates else "debug"
         self._report(grpc.StatusCode.OK)
         self._log(level, "answered", **({} if answer is None else subjects_of(answer)))
 
     def fail(self, failure: Exception) -> NoReturn:
         """Log `failure`, and end the RPC with its status."""
         if isinstance(failure, NotImplementedError) and self._is_unbuilt():
-            failure = Unsupported(f"{self._rpc} is not implemented")
+            failure = Unsupported(f"{self.rpc} is not implemented")
         code = code_of(failure)
         self._report(code)
         if code is grpc.StatusCode.INTERNAL:
             self._log("error", "failed", code=code.name, exc_info=failure)
-        elif self._rpc not in MUTATIONS and code in _EXPECTED_OF_READS:
+        elif not RPCS[self.rpc].mutates and code in _EXPECTED_OF_READS:
             self._log("debug", "failed", code=code.name, error=failure)
         else:
             self._log("error", "failed", code=code.name, error=failure)
         self._grpc.abort(code, details_of(failure))
 
     def _report(self, code: grpc.StatusCode) -> None:
-        meter.report(meter.Kind.RPC, self._rpc, code.name, seconds=time.monotonic() - self._began)
+        meter.report(meter.Kind.RPC, self.rpc, code.name, seconds=time.monotonic() - self._began)
 
     def _is_unbuilt(self) -> bool:
         # Only the generated base class, which stands in for an RPC nobody has built, sets a code by itself.

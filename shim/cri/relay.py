@@ -15,6 +15,7 @@ import select
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,9 +52,10 @@ class Relay:
         os.eventfd_write(self._closing, 1)
 
     def wait_empty(self, seconds: float) -> None:
-        """Wait until the threads have carried the rest, at most `seconds` for each."""
+        """Wait until the threads have carried the rest, at most `seconds` for all of them together."""
+        end = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(seconds)
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _accept_all(self) -> None:
         ready = select.poll()

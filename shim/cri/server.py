@@ -9,23 +9,24 @@ import grpc
 import structlog
 
 from shim.api.v1 import api_pb2_grpc
+from shim.cri.admission import Admission
 from shim.cri.endpoint import door_to
-from shim.cri.interceptors import CallInterceptor, Calls
+from shim.cri.interceptors import CallInterceptor
+from shim.cri.rpcs import LIMITS
 from shim.cri.workers import Workers
 from shim.errors import FailedPrecondition, reason_of
 
 MAX_MESSAGE = 64 << 20
 """Bytes of one message, either way."""
 
-MAX_RPCS = 512
-"""RPCs at a time, each with a thread of its own; more are refused with RESOURCE_EXHAUSTED.
-
-As many as a node can have in flight: threads are made when needed, and one that waits for a grace period costs about
-60 KiB. A small pool would let a few slow stops keep every List waiting.
-"""
+MAX_RPCS = sum(LIMITS.values()) + 64
+"""RPCs at a time. `shim.cri.admission` bounds each kind; the rest is for those that are being refused."""
 
 _SETTLE = 1.0
 """Seconds for the last answers to leave after the RPCs behind them have ended."""
+
+_CUT_SECONDS = 1.0
+"""For RPCs that were cut to end, so that their clients get an answer."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -45,14 +46,16 @@ class CriServer:
         runtime: api_pb2_grpc.RuntimeServiceServicer,
         image: api_pb2_grpc.ImageServiceServicer,
         environ: MutableMapping[str, str],
+        admission: Admission | None = None,
     ) -> None:
+        """`admission` decides which RPCs may run; by default all, up to their limits."""
         self._endpoint = endpoint
         self._door = door_to(endpoint, environ=environ)
-        self._calls = Calls()
+        self._admission = admission or Admission()
         self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(
             self._workers,  # type: ignore[arg-type]  # it calls nothing but `submit`
-            interceptors=[CallInterceptor(self._calls)],
+            interceptors=[CallInterceptor(self._admission)],
             options=_OPTIONS,
             maximum_concurrent_rpcs=MAX_RPCS,
         )
@@ -69,22 +72,37 @@ class CriServer:
             raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {reason_of(error)}") from error
         log.info("serving", endpoint=self._endpoint)
 
-    def stop(self, *, grace: float) -> bool:
-        """Refuse new RPCs and give those under way `grace` seconds, then cancel them.
+    def drain(self, *, grace: float) -> bool:
+        """Prepare a stop: answer reads alone, and give RPCs that must complete `grace` seconds.
 
-        False when some have not ended even so. The socket is gone at once, so that a successor can start.
+        All others are cut at once with UNAVAILABLE; at the end of the grace period these are, too. False when some have
+        not ended even so.
+        """
+        self._admission.drain()
+        if not self._admission.wait_completed(grace):
+            log.warning("cancelling RPCs at the end of the grace period", rpcs=self._admission.names())
+            self._admission.cut_all()
+        ended = self._admission.wait_changes_ended(_CUT_SECONDS)
+        if not ended:
+            log.warning("RPCs do not end", rpcs=self._admission.names())
+        return ended
+
+    def stop(self) -> bool:
+        """Refuse new RPCs, and cut those under way. False when some have not ended.
+
+        The socket is gone at once, so that a successor can start.
         """
         self._door.close()
-        ended = self._grpc.stop(grace)
-        idle = self._calls.wait_idle(grace)
-        if not idle:
-            log.warning("cancelling RPCs at the end of the grace period", rpcs=self._calls.names())
+        self._admission.drain()
+        ended = self._grpc.stop(_SETTLE)
+        self._admission.cut_all()
+        idle = self._admission.wait_idle(_CUT_SECONDS)
         # A client that connects and says nothing keeps gRPC waiting although no RPC is left: do not wait for it.
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)
         self._door.wait_empty(_SETTLE)
         self._workers.shutdown(wait=False, cancel_futures=True)
-        return idle or self._calls.wait_idle(_SETTLE)
+        return idle
 
     def _begin(self, bound: Path) -> None:
         try:

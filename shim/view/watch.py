@@ -86,9 +86,20 @@ class Watcher:
     """Feeds a NodeView from its own threads."""
 
     def __init__(
-        self, engine: Engine, view: NodeView, *, pace: Pace | None = None, ended: Ended = process_ended
+        self,
+        engine: Engine,
+        view: NodeView,
+        *,
+        pace: Pace | None = None,
+        ended: Ended = process_ended,
+        before_first_sync: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ended` tells whether the process of a container that Docker calls running is gone."""
+        """`ended` tells whether the process of a container that Docker calls running is gone.
+
+        `before_first_sync` is called once, when the view has all records for the first time and answers no question
+        yet. It may use `NodeView.records`.
+        """
+        self._before_first_sync = before_first_sync
         self._engine = engine
         self._view = view
         self._pace = pace or Pace()
@@ -176,6 +187,8 @@ class Watcher:
         ]
         gather([self._list_images, *looks])
         self._view.note_compare()
+        self._before_first_sync()
+        self._before_first_sync = lambda: None
         if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):
             return False
         self._complaint = ""

@@ -12,6 +12,7 @@ import structlog
 
 from shim import log
 from shim.api.v1 import api_pb2_grpc as api
+from shim.cri.admission import Admission
 from shim.cri.server import CriServer
 
 SECONDS = 20
@@ -37,15 +38,17 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             runtime: api.RuntimeServiceServicer | None = None,
             image: api.ImageServiceServicer | None = None,
             path: Path = tmp_path / "cri.sock",
+            admission: Admission | None = None,
         ) -> Served:
             server = CriServer(
                 endpoint=f"unix://{path}",
                 runtime=runtime or api.RuntimeServiceServicer(),
                 image=image or api.ImageServiceServicer(),
                 environ={},
+                admission=admission,
             )
             server.start()
-            cleanup.callback(server.stop, grace=0)
+            cleanup.callback(server.stop)
             channel = cleanup.enter_context(client(path))
             return Served(server, path, api.RuntimeServiceStub(channel), api.ImageServiceStub(channel))
 

@@ -2,7 +2,7 @@ import pytest
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cri.context import MUTATIONS, subjects_of
+from shim.cri.context import subjects_of
 
 POD = pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="web", namespace="shop"))
 
@@ -35,9 +35,3 @@ POD = pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="web", namespace="
 )
 def test_subjects(message: Message, subjects: dict[str, str]) -> None:
     assert subjects_of(message) == subjects
-
-
-def test_every_mutation_is_an_rpc_of_the_cri() -> None:
-    services = pb.DESCRIPTOR.services_by_name.values()
-
-    assert {method.name for service in services for method in service.methods} >= MUTATIONS

@@ -13,7 +13,6 @@ import structlog
 from shim import deadline, errors
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
-from shim.cri.interceptors import Calls
 from shim.meter import Done, heard_by
 from tests.cri.conftest import SECONDS, Serve, client
 
@@ -214,7 +213,7 @@ def test_a_change_is_logged_with_whom_it_is_about(serve: Serve, out: io.StringIO
     at = serve(Runtime(lambda: structlog.get_logger("domain").info("working")))
 
     at.runtime.RunPodSandbox(POD)
-    at.server.stop(grace=SECONDS)
+    at.server.stop()
 
     working, answered = lines(out, "RunPodSandbox")
     assert working["request"] == answered["request"]
@@ -248,7 +247,7 @@ def test_reads_are_quiet(serve: Serve, out: io.StringIO, failure: Exception | No
 
     with pytest.raises(grpc.RpcError) if failure else pytest.MonkeyPatch.context():
         at.runtime.Version(pb.VersionRequest())
-    at.server.stop(grace=SECONDS)
+    at.server.stop()
 
     [line] = lines(out, "Version")
     assert line["level"] == level
@@ -262,16 +261,6 @@ def test_a_failed_change_is_an_error_in_the_log(serve: Serve, out: io.StringIO) 
 
     [line] = lines(out, "RunPodSandbox")
     assert (line["level"], line["code"], line["error"]) == ("error", "UNAVAILABLE", "docker is away")
-
-
-def test_calls_are_counted_while_they_run() -> None:
-    calls = Calls()
-
-    with calls.running("StopContainer"), calls.running("ListImages"):
-        assert calls.names() == ["ListImages", "StopContainer"]
-        assert not calls.wait_idle(0)
-
-    assert calls.wait_idle(0)
 
 
 def test_each_rpc_is_reported_with_its_code(serve: Serve) -> None:

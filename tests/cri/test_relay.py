@@ -60,7 +60,7 @@ class Systemd:
 
     def end(self) -> None:
         for server in self._servers:
-            server.stop(grace=0)
+            server.stop()
         self.listener.close()
 
 
@@ -142,7 +142,7 @@ def test_the_last_answer_leaves_before_the_stop_returns(systemd: Systemd) -> Non
     with client(systemd.path) as channel:
         call = api.RuntimeServiceStub(channel).StopContainer.future(pb.StopContainerRequest())
         assert runtime.entered.wait(SECONDS)
-        stopped = threading.Thread(target=server.stop, kwargs={"grace": SECONDS})
+        stopped = threading.Thread(target=server.stop)
         stopped.start()
 
         runtime.leave.set()
@@ -153,7 +153,7 @@ def test_the_last_answer_leaves_before_the_stop_returns(systemd: Systemd) -> Non
 
 
 def test_clients_between_two_servers_wait_in_the_queue_of_systemd(systemd: Systemd) -> None:
-    systemd.start(Runtime()).stop(grace=SECONDS)
+    systemd.start(Runtime()).stop()
     assert systemd.path.is_socket()
 
     with client(systemd.path) as channel:

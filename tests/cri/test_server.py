@@ -13,7 +13,8 @@ import pytest
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
-from shim.cri import server as module
+from shim.cri.admission import Admission
+from shim.cri.rpcs import LIMITS, Kind
 from shim.cri.server import CriServer
 from shim.cri.workers import READY
 from shim.errors import FailedPrecondition, InvalidArgument
@@ -45,6 +46,12 @@ class Runtime(api.RuntimeServiceServicer):
         scope.check("stop")
         return pb.StopContainerResponse()
 
+    def RunPodSandbox(
+        self, request: pb.RunPodSandboxRequest, context: grpc.ServicerContext
+    ) -> pb.RunPodSandboxResponse:
+        self.StopContainer(pb.StopContainerRequest(), context)
+        return pb.RunPodSandboxResponse(pod_sandbox_id="p")
+
 
 class Image(api.ImageServiceServicer):
     def ListImages(self, request: pb.ListImagesRequest, context: grpc.ServicerContext) -> pb.ListImagesResponse:
@@ -60,14 +67,6 @@ def stopping(at: api.RuntimeServiceStub, runtime: Runtime) -> "_CallFuture[pb.St
     call = at.StopContainer.future(pb.StopContainerRequest(container_id="c"), timeout=SECONDS)
     assert runtime.entered.acquire(timeout=SECONDS)
     return call
-
-
-def first_refusal(at: Served) -> grpc.StatusCode:
-    while True:
-        try:
-            at.runtime.Version(pb.VersionRequest(), timeout=SECONDS)
-        except grpc.RpcError as refused:
-            return refused.code()
 
 
 def test_both_services_answer_on_one_private_socket(serve: Serve, tmp_path: Path, runtime: Runtime) -> None:
@@ -187,49 +186,86 @@ def test_a_server_that_gets_no_thread_does_not_start(serve: Serve, monkeypatch: 
         serve()
 
 
-def test_too_many_at_once_are_refused(serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RPCS", 1)
-    at = serve(runtime)
+def test_reads_are_answered_while_stops_use_up_their_limit(
+    serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = serve(runtime, admission=Admission(limits={**LIMITS, Kind.TEARDOWN: 1}))
     call = stopping(at.runtime, runtime)
 
     with pytest.raises(grpc.RpcError) as caught:
-        at.runtime.Version(pb.VersionRequest())
+        at.runtime.StopContainer(pb.StopContainerRequest())
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "StopContainer: 1 calls of the kind teardown are under way" in str(caught.value.details())
+    assert at.runtime.Version(pb.VersionRequest(version="v1"), timeout=SECONDS).version == "v1"
     runtime.leave.set()
     call.result()
 
 
-def test_a_graceful_stop_lets_a_running_rpc_finish_and_refuses_new_ones(serve: Serve, runtime: Runtime) -> None:
+def test_reads_are_answered_while_all_stops_that_may_be_wait(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
-    call = stopping(at.runtime, runtime)
-    stopped = threading.Thread(target=at.server.stop, kwargs={"grace": SECONDS})
-    stopped.start()
+    calls = [stopping(at.runtime, runtime) for _ in range(LIMITS[Kind.TEARDOWN])]
 
-    # gRPC answers CANCELLED to a call that was on its way when the stop began.
-    assert first_refusal(at) in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert stopped.is_alive()
-    assert not at.path.exists()
+    assert at.runtime.Version(pb.VersionRequest(version="v1"), timeout=SECONDS).version == "v1"
+
     runtime.leave.set()
-    assert call.result() == pb.StopContainerResponse()
-    stopped.join(SECONDS)
+    assert [call.result() for call in calls] == [pb.StopContainerResponse()] * len(calls)
 
 
-def test_at_the_end_of_the_grace_period_rpcs_are_cancelled(serve: Serve, runtime: Runtime) -> None:
+def test_a_stop_cuts_a_grace_period_of_a_container_and_answers_reads_until_the_end(
+    serve: Serve, runtime: Runtime
+) -> None:
     at = serve(runtime)
     call = stopping(at.runtime, runtime)
 
-    assert at.server.stop(grace=0.05)
+    assert at.server.drain(grace=SECONDS)
 
-    assert call.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+    assert call.code() is grpc.StatusCode.UNAVAILABLE
+    assert "the server is stopping" in call.details()
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+    assert at.path.exists()
 
 
-def test_an_rpc_that_does_not_end_is_told(serve: Serve) -> None:
+def test_a_stop_completes_a_sandbox_and_begins_none(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+    call = at.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(), timeout=SECONDS)
+    assert runtime.entered.acquire(timeout=SECONDS)
+    drained = threading.Thread(target=at.server.drain, kwargs={"grace": SECONDS})
+    drained.start()
+
+    assert refusal_of_a_stop(at) == (grpc.StatusCode.UNAVAILABLE, False)
+    assert drained.is_alive()
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
+    runtime.leave.set()
+    assert call.result() == pb.RunPodSandboxResponse(pod_sandbox_id="p")
+    drained.join(SECONDS)
+    assert not drained.is_alive()
+
+
+def refusal_of_a_stop(at: Served) -> tuple[grpc.StatusCode, bool]:
+    """Ask for stops until one is refused; gives its code, and whether its handler was entered."""
+    while True:
+        call = at.runtime.StopContainer.future(pb.StopContainerRequest(container_id="c"), timeout=0.1)
+        if call.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            return call.code(), "the server is stopping" not in str(call.details())
+
+
+def test_at_the_end_of_the_grace_period_a_sandbox_is_cut(serve: Serve, runtime: Runtime) -> None:
+    at = serve(runtime)
+    call = at.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(), timeout=SECONDS)
+    assert runtime.entered.acquire(timeout=SECONDS)
+
+    assert at.server.drain(grace=0.05)
+
+    assert call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_an_rpc_that_does_not_end_is_reported(serve: Serve) -> None:
     stubborn = Runtime(stubborn=True)
     at = serve(stubborn)
     stopping(at.runtime, stubborn)
 
-    assert not at.server.stop(grace=0)
+    assert not at.server.drain(grace=SECONDS)
 
     stubborn.leave.set()
 
@@ -238,7 +274,7 @@ def test_a_client_that_says_nothing_does_not_delay_the_stop(serve: Serve) -> Non
     at = serve()
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(at.path))
-        stopped = threading.Thread(target=at.server.stop, kwargs={"grace": 100})
+        stopped = threading.Thread(target=at.server.stop)
         stopped.start()
 
         stopped.join(SECONDS)
@@ -251,7 +287,7 @@ def test_a_stop_leaves_the_socket_of_a_successor(serve: Serve, tmp_path: Path) -
         successor.bind(str(tmp_path / "next"))
         (tmp_path / "next").rename(at.path)
 
-        at.server.stop(grace=0)
+        at.server.stop()
 
     assert at.path.exists()
 
@@ -264,4 +300,4 @@ def test_a_server_that_never_started_can_be_stopped(tmp_path: Path) -> None:
         environ={},
     )
 
-    assert server.stop(grace=1)
+    assert server.stop()

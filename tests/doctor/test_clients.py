@@ -45,7 +45,7 @@ def serving(endpoint: str, runtime: api_pb2_grpc.RuntimeServiceServicer) -> Iter
     try:
         yield
     finally:
-        server.stop(grace=0)
+        server.stop()
 
 
 def test_a_server_that_runs(endpoint: str) -> None:

@@ -1,0 +1,108 @@
+"""Which RPCs may run now: a limited number of each kind, and reads alone while the server drains.
+
+A server that drains is about to stop. It still answers reads, so that the node stays ready: what must complete goes on,
+everything else under way is cut, and nothing that changes something begins.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
+from shim.deadline import Scope
+from shim.errors import Cancelled, ResourceExhausted, Unavailable
+
+_STOPPING = "the server is stopping, the call can be repeated at its successor"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """One RPC under way."""
+
+    name: str
+    rpc: Rpc
+    scope: Scope
+
+
+class Admission:
+    """The RPCs under way. Thread-safe."""
+
+    def __init__(self, *, limits: Mapping[Kind, int] = LIMITS) -> None:
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._draining = False
+        self._running: dict[Ticket, None] = {}
+        self._counts: Counter[Kind] = Counter()
+
+    def enter(self, name: str, scope: Scope) -> Ticket:
+        """Admit an RPC; `leave` must follow.
+
+        ResourceExhausted at the limit of its kind, Unavailable while the server drains.
+        """
+        rpc = RPCS[name]
+        limit = self._limits[rpc.kind]
+        with self._changed:
+            if self._draining and rpc.kind is not Kind.READ:
+                raise Unavailable(_STOPPING)
+            if self._counts[rpc.kind] >= limit:
+                raise ResourceExhausted(
+                    f"{name}: {limit} calls of the kind {rpc.kind.value} are under way, try again later"
+                )
+            ticket = Ticket(name, rpc, scope)
+            self._running[ticket] = None
+            self._counts[rpc.kind] += 1
+            return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Count an RPC no longer."""
+        with self._changed:
+            del self._running[ticket]
+            self._counts[ticket.rpc.kind] -= 1
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Begin nothing but reads, and cut all RPCs under way but reads and those that must complete. Idempotent."""
+        with self._changed:
+            self._draining = True
+        self._cut(lambda rpc: rpc.kind is not Kind.READ and not rpc.completes)
+
+    def cut_all(self) -> None:
+        """Cut all RPCs under way, as `drain` does."""
+        self._cut(lambda _: True)
+
+    def cause_of(self, failure: Exception) -> Exception:
+        """Return why an RPC failed: one that was cut is not told that its client cancelled it."""
+        if self._draining and isinstance(failure, Cancelled):
+            return Unavailable(_STOPPING)
+        return failure
+
+    def names(self) -> list[str]:
+        """Return the names of the RPCs under way, sorted."""
+        with self._changed:
+            return sorted(ticket.name for ticket in self._running)
+
+    def wait_completed(self, seconds: float) -> bool:
+        """Wait until no RPC is under way that must complete; False when `seconds` are over first."""
+        return self._wait_none(lambda rpc: rpc.completes, seconds)
+
+    def wait_changes_ended(self, seconds: float) -> bool:
+        """Wait until nothing but reads is under way; False when `seconds` are over first."""
+        return self._wait_none(lambda rpc: rpc.kind is not Kind.READ, seconds)
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no RPC is under way; False when `seconds` are over first."""
+        return self._wait_none(lambda _: True, seconds)
+
+    def _wait_none(self, concerned: Callable[[Rpc], bool], seconds: float) -> bool:
+        def none_left() -> bool:
+            return not any(concerned(ticket.rpc) for ticket in self._running)
+
+        with self._changed:
+            return self._changed.wait_for(none_left, seconds)
+
+    def _cut(self, concerned: Callable[[Rpc], bool]) -> None:
+        with self._changed:
+            scopes = [ticket.scope for ticket in self._running if concerned(ticket.rpc)]
+        for scope in scopes:  # outside the lock: what they wake may want it
+            scope.cancel()

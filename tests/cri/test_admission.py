@@ -1,0 +1,84 @@
+import pytest
+
+from shim.cri.admission import Admission
+from shim.cri.rpcs import LIMITS, Kind
+from shim.deadline import Scope
+from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
+
+
+def test_an_rpc_is_counted_while_it_runs() -> None:
+    admission = Admission()
+    stop, images = admission.enter("StopContainer", Scope()), admission.enter("ListImages", Scope())
+
+    assert admission.names() == ["ListImages", "StopContainer"]
+    assert not admission.wait_idle(0)
+
+    admission.leave(stop)
+    admission.leave(images)
+    assert admission.wait_idle(0)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_has_its_own_limit(kind: Kind) -> None:
+    admission = Admission(limits={**LIMITS, kind: 0})
+    names = {
+        Kind.READ: "Status",
+        Kind.IMAGE: "ImageStatus",
+        Kind.WATCH: "GetContainerEvents",
+        Kind.EXEC: "ExecSync",
+        Kind.PULL: "PullImage",
+        Kind.TEARDOWN: "StopContainer",
+        Kind.CHANGE: "CreateContainer",
+    }
+
+    with pytest.raises(ResourceExhausted, match=f"{names[kind]}: 0 calls of the kind {kind.value}"):
+        admission.enter(names.pop(kind), Scope())
+
+    for name in names.values():
+        admission.enter(name, Scope())
+
+
+def test_a_place_is_free_again_after_an_rpc() -> None:
+    admission = Admission(limits={**LIMITS, Kind.PULL: 1})
+
+    for _ in range(3):
+        admission.leave(admission.enter("PullImage", Scope()))
+
+
+def test_a_drain_cuts_all_but_reads_and_what_must_complete() -> None:
+    admission = Admission()
+    scopes = {name: Scope() for name in ("Status", "RunPodSandbox", "StopContainer", "ExecSync", "PullImage")}
+    for name, scope in scopes.items():
+        admission.enter(name, scope)
+
+    admission.drain()
+
+    assert [name for name, scope in scopes.items() if scope.cancelled] == ["StopContainer", "ExecSync", "PullImage"]
+    with pytest.raises(Unavailable, match="the server is stopping"):
+        admission.enter("RunPodSandbox", Scope())
+    admission.enter("ListContainers", Scope())
+
+
+def test_an_rpc_that_was_cut_can_be_repeated() -> None:
+    admission = Admission()
+    left = Cancelled("stop: the client cancelled the request")
+    assert admission.cause_of(left) is left
+
+    admission.drain()
+
+    assert isinstance(admission.cause_of(left), Unavailable)
+    other = DeadlineExceeded("too late")
+    assert admission.cause_of(other) is other
+
+
+def test_what_must_complete_is_waited_for() -> None:
+    admission = Admission()
+    run, stop = admission.enter("RunPodSandbox", Scope()), admission.enter("StopContainer", Scope())
+    admission.drain()
+
+    assert not admission.wait_completed(0.01)
+    admission.leave(run)
+    assert admission.wait_completed(0)
+    assert not admission.wait_changes_ended(0.01)
+    admission.leave(stop)
+    assert admission.wait_changes_ended(0)

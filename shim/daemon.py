@@ -34,6 +34,7 @@ from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.errors import Cancelled, FailedPrecondition, Unavailable
+from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.recover import (
     end_orphaned_plugins,
@@ -218,6 +219,9 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)
+        host_fs = HostFs()
+        host_fs.start()
+        ending.callback(host_fs.stop)
         lookout = Lookout()
         ending.callback(lookout.stop)
         rt = Runtime(
@@ -235,6 +239,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
                 cache_dir=config.cni_cache_dir,
                 timeout=config.cni_plugin_timeout,
             ),
+            host_fs=host_fs,
             locks=KeyedLocks(),
             sessions=sessions,
             keyring=keyring,

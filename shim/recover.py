@@ -83,7 +83,8 @@ def end_orphaned_plugins(rt: Runtime) -> None:
     A pod is not ready until its ADD has succeeded, and not any more before its DEL begins. What works for one that is
     ready was left running on purpose, such as the DHCP client of its address.
     """
-    end_orphans({checkpoint.sandbox_id for checkpoint in rt.checkpoints.all() if not checkpoint.ready})
+    unfinished = {checkpoint.sandbox_id for checkpoint in rt.checkpoints.all() if not checkpoint.ready}
+    end_orphans(unfinished, host_fs=rt.host_fs)
 
 
 def remove_orphaned_files(rt: Runtime) -> None:

@@ -16,6 +16,7 @@ from shim.credentials.keyring import Keyring
 from shim.deadline import Motion
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
+from shim.hostfs.client import HostFs
 from shim.ids import ImageId
 from shim.logs.interface import ContainerLogs
 from shim.passwd import ImageAccounts
@@ -43,6 +44,8 @@ class Runtime:
     """Which CNI configuration new pods get."""
     plugins: Plugins
     """Runs CNI plugins."""
+    host_fs: HostFs
+    """Has host paths, which may hang, used by another process."""
     locks: KeyedLocks
     sessions: Sessions
     """Gives out the URLs of streaming sessions."""

@@ -1,9 +1,13 @@
-"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running."""
+"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running.
+
+And start a module of the server's own as a process beside it.
+"""
 
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +23,9 @@ STDOUT_LIMIT = 1 << 20
 """Most bytes a program may print; more is a fault, not a result."""
 STDERR_LIMIT = 16 << 10
 """How many of the last bytes of stderr are kept."""
+
+SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""What systemd and terminals send to the server and all it started. Its own processes end with it, not before it."""
 
 _REAP_SECONDS = 5.0
 _CHUNK = 1 << 16
@@ -67,6 +74,25 @@ def run_bounded(
         except BaseException:
             _kill_group(child)
             raise
+
+
+def start_module(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a module of the server's own as a process, with these descriptors open; SERVER_SIGNALS do not end it.
+
+    OSError when it cannot be started.
+    """
+    # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SERVER_SIGNALS)
+    try:
+        return subprocess.Popen(
+            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=pass_fds,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

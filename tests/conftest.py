@@ -16,6 +16,7 @@ from shim.concurrency.locks import KeyedLocks
 from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
+from shim.hostfs.client import HostFs
 from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -70,8 +71,16 @@ def logs() -> FakeLogs:
     return FakeLogs()
 
 
+@pytest.fixture(scope="session")
+def host_fs() -> Iterator[HostFs]:
+    """One helper process for all tests: what it does leaves nothing in it."""
+    host_fs = HostFs()
+    yield host_fs
+    host_fs.stop()
+
+
 @pytest.fixture
-def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
+def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> Iterator[Runtime]:
     """The collaborators, with a view that follows the engine."""
     config.root_directory.mkdir()
     view = NodeView(engine, logs=logs)
@@ -92,6 +101,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config) -> Iterator[Runtime]:
         pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
         networks=networks,
         plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),
+        host_fs=host_fs,
         locks=KeyedLocks(),
         sessions=Sessions(base_url="http://127.0.0.1:1"),
         lookout=lookout,

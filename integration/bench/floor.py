@@ -23,6 +23,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import capability_args, cni_args
 from shim.config.model import Config
 from shim.container import spec as container_spec
+from shim.container.host_paths import HostSource
 from shim.container.resources import update_fields
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.users import DockerUser
@@ -129,6 +130,8 @@ class Floor:
             runtime="",
             oom_score_adj=0,
             recursive_read_only=False,
+            host_sources={index: HostSource(mount.host_path) for index, mount in enumerate(config.mounts)},
+            device_sources=[],
             image_mounts={},
             docker_log=docker_log(Config()),
             daemon_seccomp=self._seccomp,

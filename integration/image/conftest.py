@@ -21,6 +21,7 @@ from shim.concurrency.locks import KeyedLocks
 from shim.config.model import Config
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
+from shim.hostfs.client import HostFs
 from shim.runtime import Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -53,6 +54,7 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
         networks=ConfDirectory(tmp_path, bin_dirs=[]),
         plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),
+        host_fs=HostFs(),
         locks=KeyedLocks(),
         sessions=Sessions(base_url=""),
     )

@@ -2,35 +2,55 @@
 
 What such an ADD still does comes after the DEL that is to undo it, and nothing would ever undo it again. A crash ends
 the server alone, also where systemd runs it: what a plugin has left running on purpose has to go on.
+
+They are known by the environment that plugins are given and that their children inherit. The kernel reads it from the
+memory of the process, under a lock that a process which hangs on a dead volume may hold for ever. So it is read in the
+helper process (`shim.hostfs`), and only if there is a sandbox that was left half-way.
 """
 
 import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
+from shim.cni.environment import sandbox_of_plugin
+from shim.concurrency.gather import gather
+from shim.errors import DeadlineExceeded, ShimError, Unavailable
+from shim.hostfs.client import HostFs
+
 END_SECONDS = 5.0
 """For all that was killed to be gone. Processes inside an uninterruptible system call are not waited for longer."""
+
+READ_SECONDS = 1.0
+"""For the environment of one process."""
+
+_WIDTH = 64
+"""Environments that are read at the same time: so many processes may hang without making the others wait."""
 
 log = structlog.get_logger(__name__)
 
 
-def end_orphans(container_ids: Collection[str], *, proc: Path = Path("/proc")) -> None:
+def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path = Path("/proc")) -> None:
     """Kill every plugin, and what it has started, that works for one of these sandboxes.
 
-    Waits until they are gone, 5 s at most for all of them together. They are known by the environment that plugins are
-    given and that their children inherit. To be called before any plugin is run, since nothing tells ours from others.
+    Waits until they are gone, 5 s at most for all of them together. To be called before any plugin is run, since
+    nothing tells ours from others. With no sandbox no process is inspected.
     """
+    if not container_ids:
+        return
+    processes = _Processes(frozenset(container_ids), host_fs, proc)
     give_up = time.monotonic() + END_SECONDS
     gone = True
     while gone:  # again: one may have started a child while it was being killed
         with ExitStack() as opened:
-            handles = [handle for pid in _pids(container_ids, proc) if (handle := _killed(pid, container_ids, proc))]
+            handles = [handle for pid in processes.plugins() if (handle := processes.kill(pid)) is not None]
             for handle in handles:
                 opened.callback(os.close, handle)
             if not handles:
@@ -39,36 +59,44 @@ def end_orphans(container_ids: Collection[str], *, proc: Path = Path("/proc")) -
     log.error("cni plugins of an earlier server do not end although they were killed")
 
 
-def _pids(container_ids: Collection[str], proc: Path) -> Iterator[int]:
-    for entry in proc.iterdir():
-        if entry.name.isdecimal() and _works_for(entry, container_ids):
-            yield int(entry.name)
+@dataclass(frozen=True, slots=True)
+class _Processes:
+    """The processes of this machine, and which of them work for these sandboxes."""
 
+    container_ids: frozenset[str]
+    host_fs: HostFs
+    proc: Path
 
-def _works_for(process: Path, container_ids: Collection[str]) -> str:
-    """Give the sandbox a plugin works for, empty for all other processes."""
-    try:
-        environment = (process / "environ").read_bytes()
-    except OSError:  # it has ended, or is the kernel's
-        return ""
-    pairs = (pair.decode(errors="replace").partition("=") for pair in environment.split(b"\0") if pair[:4] == b"CNI_")
-    given = {name: value for name, _, value in pairs}
-    sandbox = given.get("CNI_CONTAINERID", "")
-    return sandbox if "CNI_COMMAND" in given and sandbox in container_ids else ""
+    def plugins(self) -> list[int]:
+        """Return the pids of plugins, and of what they have started."""
+        pids = [int(entry.name) for entry in self.proc.iterdir() if entry.name.isdecimal()]
+        try:
+            found = gather([partial(self._sandbox_of, pid) for pid in pids], width=_WIDTH)
+        except Unavailable as error:  # not Docker, which others wait for
+            raise ShimError(f"find cni plugins of an earlier server: {error}") from error
+        return [pid for pid, sandbox in zip(pids, found, strict=True) if sandbox]
 
+    def kill(self, pid: int) -> int | None:
+        """Kill a plugin and return a pidfd of it; None when it has ended."""
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            # Its number may have become another's before the handle was there.
+            if sandbox := self._sandbox_of(pid):
+                log.warning("ending a cni plugin that an earlier server left running", pid=pid, sandbox=sandbox)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return handle
+            os.close(handle)
+        return None
 
-def _killed(pid: int, container_ids: Collection[str], proc: Path) -> int | None:
-    """Kill a process and give a pidfd of it; None when there is nothing to kill any more."""
-    with suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        # Its number may have become another's before the handle was there.
-        if sandbox := _works_for(proc / str(pid), container_ids):
-            log.warning("ending a cni plugin that an earlier server left running", pid=pid, sandbox=sandbox)
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-            return handle
-        os.close(handle)
-    return None
+    def _sandbox_of(self, pid: int) -> str:
+        process = self.proc / str(pid)
+        find = partial(sandbox_of_plugin, process, self.container_ids)
+        try:
+            return self.host_fs.call(find, path=str(process), what="find cni plugins", seconds=READ_SECONDS)
+        except DeadlineExceeded as error:
+            log.warning("a process is not checked for being a cni plugin", pid=pid, error=error)
+            return ""
 
 
 def _wait_gone(handles: list[int], *, give_up: float) -> bool:

@@ -9,8 +9,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
+from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.container.mounts import ensure_host_paths, relabel_mounts, uncovered
+from shim.container.mounts import uncovered
 from shim.container.read_only import recursive_read_only_supported
 from shim.container.resources import check_kept
 from shim.container.seccomp import seccomp_of_daemon
@@ -56,7 +57,7 @@ def create_container(
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        ensure_host_paths(config.mounts, body["HostConfig"]["Mounts"])
+        ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
@@ -95,7 +96,7 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
         # Empty where SELinux is off, or does not confine this container: then its mounts need no label of its own.
         label = rt.engine.inspect_container(container_id).mount_label
         if label:
-            relabel_mounts(config.mounts, body["HostConfig"]["Mounts"], label=label)
+            relabel_mounts(rt, config.mounts, body["HostConfig"]["Mounts"], label=label)
 
 
 def _surroundings(
@@ -123,6 +124,8 @@ def _surroundings(
         runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, runtime),
+        host_sources=host_sources(rt, config.mounts),
+        device_sources=device_sources(rt, config.devices),
         image_mounts=docker_image_mounts(volumes),
         docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),

@@ -1,32 +1,47 @@
-"""Paths on the host that a container mounts: resolved and looked at first, made when the whole request is known good.
+"""Paths on the host that a container mounts: inspected first, made when the whole request is known good.
 
-Whoever may write to a directory on the way can put a link in the place of another one between a look and a deed. So
+Whoever may write to a directory on the way can put a link in the place of another one between a check and its use. So
 what was resolved is walked by descriptors that follow no link: a path that has changed meanwhile is an error.
+
+All of these may hang on a dead volume: `shim.container.host_calls` has them called in the helper process. So this
+module imports little.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from shim.container.mount_table import MountedOn, mount_under
 from shim.errors import FailedPrecondition, reason_of
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def resolved_host_path(path: str, *, field: str) -> Path:
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """A host path that is to be mounted, as it was when it was inspected."""
+
+    path: str
+    """With links resolved; it need not be there yet."""
+    mount: MountedOn | None = None
+    """Which mount it lies on, or would if made; None if that was not asked."""
+
+
+def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
     """Resolve symlinks on the host, of a path that is there or can become a directory.
 
-    Docker would follow a link inside its own mount namespace. FailedPrecondition for what cannot be looked at, and for
+    Docker would follow a link inside its own mount namespace. FailedPrecondition for what cannot be inspected, and for
     a link whose target is missing: a directory there would be in the way of what is meant to come, often a socket.
     """
     resolved = Path(os.path.realpath(path))
     try:
         if _missing(resolved):
             _refuse_dangling(Path(path), field=field)
+        return HostSource(str(resolved), mount_under(nearest_existing(resolved)) if with_mount else None)
     except OSError as error:
         raise FailedPrecondition(f"{field}.host_path {path}: {reason_of(error)}") from error
-    return resolved
 
 
 def nearest_existing(resolved: Path) -> Path:

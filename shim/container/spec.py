@@ -1,4 +1,4 @@
-"""The body of Docker's container create, built from the CRI's configuration. Pure, but for looks at paths on the host.
+"""The body of Docker's container create, built from the CRI's configuration. Pure.
 
 What does not depend on the fields here is decided by the client's door (shape of the request) or by Docker itself
 (whether a capability or device exists).
@@ -12,6 +12,7 @@ from shim.container import mounts, seccomp, security
 from shim.container.capabilities import docker_capabilities
 from shim.container.cdi import docker_device_requests
 from shim.container.devices import docker_devices
+from shim.container.host_paths import HostSource
 from shim.container.resources import create_fields
 from shim.container.signals import docker_signal
 from shim.container.users import DockerUser
@@ -43,6 +44,10 @@ class Surroundings:
     oom_score_adj: int
     recursive_read_only: bool
     """Whether the OCI runtime can make read-only mounts recursive."""
+    host_sources: Mapping[int, HostSource]
+    """Host paths of mounts by their place in the configuration."""
+    device_sources: Sequence[str]
+    """Host paths of devices, resolved, in the order of the configuration."""
     image_mounts: Mapping[int, JsonObject]
     """Mounts of images by their place in the configuration, all but `Target`."""
     docker_log: JsonObject
@@ -103,7 +108,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "CgroupParent": around.cgroup_parent,
         "Runtime": around.runtime,
         "Mounts": _mounts(config, around),
-        "Devices": docker_devices(config.devices),
+        "Devices": docker_devices(config.devices, around.device_sources),
         "DeviceRequests": docker_device_requests(config.CDI_devices),
         "Privileged": context.privileged,
         "ReadonlyRootfs": context.readonly_rootfs,
@@ -162,6 +167,7 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
         if index in around.image_mounts
         else mounts.docker_mount(
             mount,
+            around.host_sources[index],
             field=f"config.mounts[{index}]",
             api_version=around.api_version,
             recursive_read_only=around.recursive_read_only,

@@ -3,10 +3,8 @@
 import errno
 import os
 import select
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +15,7 @@ import structlog
 
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
+from shim.spawn import start_module
 
 RESTART_LEAST = 0.05
 """Seconds from the death of the process to its successor; doubled each time it dies at once."""
@@ -24,9 +23,6 @@ RESTART_MOST = 5.0
 STABLE_SECONDS = 2.0
 """A process that lived so long did not die at once."""
 STOP_SECONDS = 5.0
-TO_THE_GROUP = (signal.SIGTERM, signal.SIGINT)
-"""What systemd and terminals send to the server and all it started: output is copied until the server has ended."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -116,24 +112,11 @@ class LogProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                return ours, self._spawned(theirs)
+                orders = theirs.fileno()
+                return ours, start_module("shim.logs.worker", "--orders", str(orders), *self._words, pass_fds=[orders])
             except BaseException:
                 ours.close()
                 raise
-
-    def _spawned(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_THE_GROUP)
-        try:
-            return subprocess.Popen(
-                # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
-                [sys.executable, "-P", "-m", "shim.logs.worker", "--orders", str(theirs.fileno()), *self._words],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _serve(self, ours: socket.socket) -> None:
         """Pass orders and answers until the process, or the server, comes to its end."""

@@ -1,13 +1,17 @@
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
+import structlog
 
 from shim.cni import orphans
 from shim.cni.orphans import end_orphans
+from shim.hostfs.client import HostFs
 
 SANDBOX, OTHER = "a" * 64, "b" * 64
 KILLED = -9
@@ -38,17 +42,17 @@ def plugin(script: str = "read _", *, sandbox: str = SANDBOX) -> AbstractContext
     return running(script, CNI_COMMAND="ADD", CNI_CONTAINERID=sandbox)
 
 
-def test_a_plugin_that_was_left_running_is_ended() -> None:
+def test_a_plugin_that_was_left_running_is_ended(host_fs: HostFs) -> None:
     with plugin() as left:
-        end_orphans({SANDBOX})
+        end_orphans({SANDBOX}, host_fs=host_fs)
         assert left.wait(0) == KILLED
 
 
-def test_what_it_has_started_is_ended_with_it() -> None:
+def test_what_it_has_started_is_ended_with_it(host_fs: HostFs) -> None:
     with plugin("sleep 1000 & echo forked; wait") as left:
         assert left.stdout is not None
         assert left.stdout.readline() == b"forked\n"
-        end_orphans({SANDBOX})
+        end_orphans({SANDBOX}, host_fs=host_fs)
         assert left.wait(0) == KILLED
         assert left.stdout.read() == b""  # the child had this pipe open
 
@@ -63,20 +67,22 @@ def test_what_it_has_started_is_ended_with_it() -> None:
     ],
     ids=["of another runtime", "no plugin", "mentions it", "no environment"],
 )
-def test_others_are_left_alone(environment: dict[str, str]) -> None:
+def test_others_are_left_alone(environment: dict[str, str], host_fs: HostFs) -> None:
     with running("read _", **environment) as other:
-        end_orphans({SANDBOX})
+        end_orphans({SANDBOX}, host_fs=host_fs)
         assert other.poll() is None
 
 
-def test_several_are_ended() -> None:
+def test_several_are_ended(host_fs: HostFs) -> None:
     with ExitStack() as stack:
         left = [stack.enter_context(plugin(sandbox=sandbox)) for sandbox in (SANDBOX, OTHER, SANDBOX)]
-        end_orphans({SANDBOX, OTHER})
+        end_orphans({SANDBOX, OTHER}, host_fs=host_fs)
         assert [one.wait(0) for one in left] == [KILLED] * 3
 
 
-def test_those_that_do_not_end_are_waited_for_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_do_not_end_are_waited_for_once_and_together(
+    monkeypatch: pytest.MonkeyPatch, host_fs: HostFs
+) -> None:
     # No process of a test can be put where a kill does not reach it: the kernel's answer is played.
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
     monkeypatch.setattr(orphans, "END_SECONDS", 0.2)
@@ -84,5 +90,34 @@ def test_those_that_do_not_end_are_waited_for_once_and_together(monkeypatch: pyt
         for _ in range(5):
             stack.enter_context(plugin())
         began = time.monotonic()
-        end_orphans({SANDBOX})
+        end_orphans({SANDBOX}, host_fs=host_fs)
         assert 0.2 <= time.monotonic() - began < 0.9
+
+
+def test_without_an_unfinished_sandbox_no_process_is_inspected(host_fs: HostFs, tmp_path: Path) -> None:
+    end_orphans(set(), host_fs=host_fs, proc=tmp_path / "not there")
+
+
+def test_a_process_whose_environment_cannot_be_read_holds_up_nothing(
+    host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a process that hangs in munmap on a dead volume: the read of its environ does not return."""
+    monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
+    with plugin() as left, structlog.testing.capture_logs() as lines:
+        for pid in (1, left.pid):
+            (tmp_path / str(pid)).mkdir()
+        os.mkfifo(tmp_path / "1/environ")
+        (tmp_path / str(left.pid) / "environ").symlink_to(f"/proc/{left.pid}/environ")
+
+        end_orphans({SANDBOX}, host_fs=host_fs, proc=tmp_path)
+
+        assert left.wait(0) == KILLED
+    warned = [line for line in lines if line["event"] == "a process is not checked for being a cni plugin"]
+    assert {line["pid"] for line in warned} == {1}
+    release(tmp_path / "1/environ")
+
+
+def release(fifo: Path) -> None:
+    """Let the read of a FIFO return."""
+    with fifo.open("wb"):
+        pass

@@ -10,7 +10,7 @@ import pytest
 
 from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
-from shim.container import mounts
+from shim.container import create
 from shim.container.create import create_container
 from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
@@ -257,8 +257,10 @@ def test_a_log_path_too_long_for_the_kernel_is_refused(rt: Runtime, engine: Fake
 def test_mounts_get_the_label_that_docker_chose(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    labelled = []
-    monkeypatch.setattr(mounts, "relabel", lambda path, **said: labelled.append((path, said["label"])))
+    labelled: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        create, "relabel_mounts", lambda _rt, mounts, _docker, label: labelled.append((mounts[0].host_path, label))
+    )
     asked = [
         pb.Mount(host_path=str(tmp_path), container_path="/a", selinux_relabel=True),
         pb.Mount(host_path=str(tmp_path), container_path="/b"),
@@ -271,7 +273,7 @@ def test_mounts_get_the_label_that_docker_chose(
     created(rt, sandbox, mounts=asked[1:])
     assert labelled == []
     created(rt, sandbox, mounts=asked)
-    assert labelled == [(tmp_path, "system_u:object_r:container_file_t:s0:c1,c2")]
+    assert labelled == [(str(tmp_path), "system_u:object_r:container_file_t:s0:c1,c2")]
 
 
 def test_mounts_that_cannot_be_labelled_leave_no_container(rt: Runtime, engine: FakeEngine) -> None:

@@ -6,12 +6,15 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts as module
-from shim.container.mounts import container_path, docker_mount, ensure_host_paths, relabel_mounts
+from shim.container.host_paths import HostSource, inspect_host_path
+from shim.container.mounts import container_path, docker_mount
 from shim.errors import FailedPrecondition, Unsupported
 
 
 def made(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool = False) -> dict[str, Any]:
-    return docker_mount(mount, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
+    with_mount = mount.propagation != pb.PROPAGATION_PRIVATE
+    source = inspect_host_path(mount.host_path, field="config.mounts[0]", with_mount=with_mount)
+    return docker_mount(mount, source, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
 
 
 def source(path: Path) -> str:
@@ -43,43 +46,13 @@ def test_container_paths_have_one_spelling(path: str, expected: str) -> None:
 def test_propagation(
     propagation: pb.MountPropagation, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    monkeypatch.setattr(module, "check_propagation", lambda path, **said: asked.append((path, said)))
+    asked: list[tuple[HostSource, dict[str, Any]]] = []
+    monkeypatch.setattr(module, "check_propagation", lambda source, **said: asked.append((source, said)))
     mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", propagation=propagation))
     assert mount["BindOptions"] == {"Propagation": expected}
-    assert asked == [(tmp_path, {"propagation": propagation, "field": "config.mounts[0]"})]
-
-
-def ensure(mount: pb.Mount, docker: dict[str, Any]) -> None:
-    ensure_host_paths([mount], [docker, module.bind("/own", "/etc/resolv.conf")])
-
-
-def test_a_missing_host_path_is_made_when_all_is_known_good(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    mount = pb.Mount(host_path=str(tmp_path / "link/below/it"), container_path="/x")
-
-    docker = made(mount)
-
-    assert docker["Source"] == str(tmp_path / "real/below/it")
-    assert not (tmp_path / "real/below").exists()
-    ensure(mount, docker)
-    assert (tmp_path / "real/below/it").is_dir()
-
-
-def test_what_keeps_a_host_path_from_being_made_is_named(tmp_path: Path) -> None:
-    mount = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/x")
-    docker = made(mount)
-    (tmp_path / "new").touch()
-
-    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path {tmp_path}/new/below: not a dir"):
-        ensure(mount, docker)
-
-
-def test_an_image_has_no_host_path(tmp_path: Path) -> None:
-    image = pb.Mount(container_path="/x", image=pb.ImageSpec(image="x"))
-    ensure(image, {"Type": "image", "Source": str(tmp_path / "new")})
-    assert not (tmp_path / "new").exists()
+    [(source, said)] = asked
+    assert (source.path, source.mount is not None) == (str(tmp_path), True)
+    assert said == {"propagation": propagation, "field": "config.mounts[0]"}
 
 
 def test_parents_are_those_of_the_file_system(tmp_path: Path) -> None:
@@ -133,19 +106,3 @@ def test_id_mapped_mounts_are_refused(field: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
         made(mount)
     assert not (tmp_path / "new").exists()
-
-
-def test_what_is_mounted_is_what_is_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labelled = []
-    monkeypatch.setattr(module, "relabel", lambda path, **said: labelled.append((path, said)))
-    (tmp_path / "one").mkdir()
-    (tmp_path / "link").symlink_to("one")
-    asked = [
-        pb.Mount(host_path=str(tmp_path), container_path="/a"),
-        pb.Mount(host_path=str(tmp_path / "link"), container_path="/b", selinux_relabel=True),
-        pb.Mount(container_path="/c", image=pb.ImageSpec(image="x"), selinux_relabel=True),
-    ]
-    docker = [*(made(mount) for mount in asked[:2]), {"Type": "image", "Source": "sha256:1"}]
-    (tmp_path / "link").unlink()
-    relabel_mounts(asked, [*docker, module.bind("/own", "/etc/resolv.conf")], label="l")
-    assert labelled == [(tmp_path / "one", {"label": "l", "field": "config.mounts[1]"})]

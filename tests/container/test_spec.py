@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.container.host_paths import HostSource
 from shim.container.spec import Surroundings, container_body, environment
 from shim.container.users import DockerUser
 from shim.errors import InvalidArgument, ShimError, Unsupported
@@ -26,6 +27,8 @@ def around(**changes: Any) -> Surroundings:
         "runtime": "",
         "oom_score_adj": 0,
         "recursive_read_only": False,
+        "host_sources": {},
+        "device_sources": [],
         "image_mounts": {},
         "docker_log": {"Type": "json-file"},
         "target_id": "",
@@ -43,7 +46,10 @@ def config(**context: Any) -> pb.ContainerConfig:
 
 
 def host_config(made: pb.ContainerConfig, **changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = container_body(made, around(**changes))["HostConfig"]
+    sources = {index: HostSource(mount.host_path) for index, mount in enumerate(made.mounts)}
+    devices = [device.host_path for device in made.devices]
+    values = {"host_sources": sources, "device_sources": devices, **changes}
+    found: dict[str, Any] = container_body(made, around(**values))["HostConfig"]
     return found
 
 
@@ -238,7 +244,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     made: pb.ContainerConfig, error: type[ShimError], field: str
 ) -> None:
     with pytest.raises(error, match=field):
-        container_body(made, around())
+        host_config(made)
 
 
 def test_cdi_devices() -> None:

@@ -1,0 +1,20 @@
+"""What the environment of a process says about the CNI plugin that it is, or that has started it.
+
+The read may hang with the process: `shim.cni.orphans` has this called in the helper process. So this module imports
+little.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+
+def sandbox_of_plugin(process: Path, container_ids: Collection[str]) -> str:
+    """Return which of these sandboxes a process works for, by its directory in /proc; empty for all other processes."""
+    try:
+        environment = (process / "environ").read_bytes()
+    except OSError:  # it has ended, or is the kernel's
+        return ""
+    pairs = (pair.decode(errors="replace").partition("=") for pair in environment.split(b"\0") if pair[:4] == b"CNI_")
+    given = {name: value for name, _, value in pairs}
+    sandbox = given.get("CNI_CONTAINERID", "")
+    return sandbox if "CNI_COMMAND" in given and sandbox in container_ids else ""

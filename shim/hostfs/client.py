@@ -1,0 +1,233 @@
+"""Calls of the helper process, bounded in time whatever the host path behind them does.
+
+A `stat` on a dead NFS or FUSE volume does not return, and the thread in it cannot be ended. Were it one of the
+server's, each repetition by the kubelet would cost a thread, and the process could not even be killed: it would keep
+its locks and sockets, and no other server could start. So such calls are made in a process of their own. It loses one
+thread for each path that hangs; callers get an error that names the path, and those that come later get it at once.
+
+Strategy: a call is sent as one packet and waits for its answer. For each path at most one call is under way. A caller
+who finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has given up
+stays registered until its answer comes or the helper process dies.
+"""
+
+import itertools
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from shim import deadline
+from shim.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable, reason_of
+from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
+from shim.spawn import start_module
+
+ANSWER_SECONDS = 10.0
+"""After which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
+MAX_CALLS = 256
+"""Calls under way, each a thread of the helper process; nearly all of them hang when there are so many."""
+_TRIES = 2
+"""For a call whose process died under it."""
+_STOP_SECONDS = 0.5
+"""For the process to end once its socket was closed, and once it was killed."""
+
+T = TypeVar("T")
+Answer = tuple[Any, Exception | None]
+"""Result and failure."""
+
+log = structlog.get_logger(__name__)
+
+
+class _ProcessLost(Exception):
+    """The helper process died before it answered."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A call that has not been answered."""
+
+    path: str
+    began: float = field(default_factory=time.monotonic)
+    answer: Answer | None = None
+    lost: bool = False
+    """The process that was to answer has died."""
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+class HostFs:
+    """The helper process, started with the first call and again when it has died. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._paths: dict[str, _Pending] = {}
+        self._socket: socket.socket | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        """Process id of the helper, 0 while there is none."""
+        child = self._child
+        return child.pid if child else 0
+
+    def start(self) -> None:
+        """Start the helper process now, so that the first call need not wait for it."""
+        with self._changed:
+            try:
+                self._ensure_process()
+            except Unavailable as error:
+                log.warning("cannot start the helper process yet", error=error)
+
+    def stop(self) -> None:
+        """End the helper process, and all calls with Unavailable. A process that hangs is left behind."""
+        with self._changed:
+            self._stopped = True
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            reader = self._reader
+        if reader is not None:
+            reader.join(3 * _STOP_SECONDS)
+
+    def call(
+        self, function: Callable[..., T], *arguments: Any, path: str, what: str, seconds: float = ANSWER_SECONDS
+    ) -> T:
+        """Return what `function` returns, or raise what it raises; called in the helper process with `arguments`.
+
+        A function of a module, and arguments, that can be pickled; it may be called twice. `path` is what it may hang
+        on: DeadlineExceeded when that does not answer within `seconds`, or has not answered an earlier call so long.
+        ResourceExhausted when too many paths hang, Unavailable when there is no helper process. `what` opens messages.
+        """
+        for _ in range(_TRIES):
+            try:
+                answer = self._call_once(function, arguments, path=path, what=what, seconds=seconds)
+            except _ProcessLost:
+                continue
+            result, failure = answer
+            if failure is not None:
+                raise failure
+            return cast("T", result)
+        raise Unavailable(f"{what}: the helper process for host paths died")
+
+    def _call_once(
+        self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str, seconds: float
+    ) -> Answer:
+        with deadline.current().on_cancel(self._notify), self._changed:
+            self._wait_free(path, what=what, seconds=seconds)
+            pending = self._send(function, arguments, path=path, what=what)
+            return self._wait_answer(pending, what=what, seconds=seconds)
+
+    # All of these are called with the lock held.
+
+    def _wait_free(self, path: str, *, what: str, seconds: float) -> None:
+        while (earlier := self._paths.get(path)) is not None:
+            self._wait(earlier, what=what, seconds=seconds)
+
+    def _wait_answer(self, pending: _Pending, *, what: str, seconds: float) -> Answer:
+        while pending.answer is None:
+            if pending.lost:
+                raise _ProcessLost
+            self._wait(pending, what=what, seconds=seconds)
+        return pending.answer
+
+    def _wait(self, pending: _Pending, *, what: str, seconds: float) -> None:
+        """Wait until something changes; DeadlineExceeded when `pending` has hung for `seconds`."""
+        scope = deadline.current()
+        scope.check(f"{what}: wait for {pending.path}")
+        left = seconds - pending.seconds
+        if left <= 0:
+            raise DeadlineExceeded(
+                f"{what}: {pending.path} has not answered for {pending.seconds:.0f} s; is the volume behind it alive?"
+            )
+        self._changed.wait(scope.remaining(min(left, deadline.LONGEST)))
+
+    def _send(self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str) -> _Pending:
+        if len(self._pending) >= MAX_CALLS:
+            hanging = max(self._pending.values(), key=lambda pending: pending.seconds)
+            raise ResourceExhausted(
+                f"{what}: {MAX_CALLS} host paths do not answer, {hanging.path} for {hanging.seconds:.0f} s"
+            )
+        number = next(self._numbers)
+        try:
+            packet = packed(number, (function, arguments))
+        except ValueError as error:
+            raise InvalidArgument(f"{what}: {error}") from error
+        try:
+            self._ensure_process().send(packet, socket.MSG_DONTWAIT)
+        except OSError as error:
+            raise Unavailable(f"{what}: the helper process for host paths: {reason_of(error)}") from error
+        pending = self._pending[number] = self._paths[path] = _Pending(path)
+        return pending
+
+    def _ensure_process(self) -> socket.socket:
+        if self._stopped:
+            raise Unavailable("the server is stopping")
+        if self._socket is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    child = start_module("shim.hostfs.worker", str(theirs.fileno()), pass_fds=[theirs.fileno()])
+                    reader = threading.Thread(target=self._read, args=(ours, child), name="hostfs", daemon=True)
+                    reader.start()
+                except (OSError, RuntimeError) as error:
+                    ours.close()
+                    raise Unavailable(f"start the helper process for host paths: {error}") from error
+            self._socket, self._child, self._reader = ours, child, reader
+        return self._socket
+
+    # The rest runs without it.
+
+    def _read(self, ours: socket.socket, child: "subprocess.Popen[bytes]") -> None:
+        """Hand out answers until the process ends."""
+        try:
+            while packet := ours.recv(MAX_PACKET):
+                self._take(packet)
+        except ConnectionResetError:
+            pass  # it ended before it had read all that was sent
+        finally:
+            self._lose(ours, child)
+
+    def _take(self, packet: bytes) -> None:
+        answer = content_of(packet)
+        with self._changed:
+            pending = self._pending.pop(number_of(packet))
+            pending.answer = answer
+            del self._paths[pending.path]
+            self._changed.notify_all()
+
+    def _lose(self, ours: socket.socket, child: "subprocess.Popen[bytes]") -> None:
+        with self._changed:
+            self._socket = self._child = None
+            for pending in self._pending.values():
+                pending.lost = True
+            self._pending.clear()
+            self._paths.clear()
+            self._changed.notify_all()
+            ours.close()
+            if not self._stopped:
+                log.warning("the helper process for host paths ended", pid=child.pid)
+        _reap(child)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _reap(child: "subprocess.Popen[bytes]") -> None:
+    try:
+        child.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_STOP_SECONDS)

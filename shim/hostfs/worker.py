@@ -1,0 +1,41 @@
+"""The helper process: runs what `shim.hostfs.client` sends it, each call in a thread.
+
+A thread in a system call on a dead volume cannot be ended, not even with its process. Nothing depends on the end of
+this one: the server closes the socket and does not wait for it.
+"""
+
+import os
+import socket
+import sys
+import threading
+
+from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
+
+
+def main(descriptor: int) -> None:
+    """Serve calls from the socket `descriptor` until the server closes it."""
+    server = socket.socket(fileno=descriptor)
+    while packet := server.recv(MAX_PACKET):
+        threading.Thread(target=_answer, args=(server, packet), daemon=True).start()
+    os._exit(0)  # without the threads that hang
+
+
+def _answer(server: socket.socket, packet: bytes) -> None:
+    number = number_of(packet)
+    try:
+        function, arguments = content_of(packet)
+        answer = packed(number, (function(*arguments), None))
+    except Exception as failure:  # noqa: BLE001 - raised again in the server
+        answer = _packed_failure(number, failure)
+    server.send(answer)
+
+
+def _packed_failure(number: int, failure: Exception) -> bytes:
+    try:
+        return packed(number, (None, failure))
+    except Exception:  # noqa: BLE001 - what cannot be pickled raises anything
+        return packed(number, (None, RuntimeError(f"{type(failure).__name__}: {failure}"[:1000])))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,258 @@
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shim import deadline
+from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from shim.hostfs import client as module
+from shim.hostfs.client import HostFs
+from shim.hostfs.packets import MAX_PACKET
+from tests.facts import open_descriptors
+from tests.waits import wait_until
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def host_fs() -> Iterator[HostFs]:
+    host_fs = HostFs()
+    yield host_fs
+    host_fs.stop()
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Path]:
+    """A path whose read does not return before the end of the test, as on a dead volume."""
+    path = tmp_path / "dead"
+    os.mkfifo(path)
+    yield path
+    release(path)
+
+
+def release(path: Path) -> None:
+    """Let reads of the path return."""
+    with contextlib.suppress(OSError):  # nothing reads it
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def pid_of(*_: object) -> int:
+    return os.getpid()
+
+
+def count(path: str) -> int:
+    """Say how often this was called, by the length of a file."""
+    with Path(path).open("a") as file:
+        file.write("x")
+        return file.tell()
+
+
+def die_once(path: str) -> int:
+    called = count(path)
+    if called == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return called
+
+
+def die(path: str) -> None:
+    count(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(failure: Exception) -> None:
+    raise failure
+
+
+def hang(host_fs: HostFs, path: Path, *, seconds: float = 0.05) -> None:
+    with pytest.raises(DeadlineExceeded, match=f"read: {path} has not answered for 0 s; is the volume behind it alive"):
+        host_fs.call(read, path, path=str(path), what="read", seconds=seconds)
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def test_a_call_is_made_in_another_process_that_stays(host_fs: HostFs, tmp_path: Path) -> None:
+    host_fs.start()
+    (tmp_path / "file").write_bytes(b"content")
+
+    assert host_fs.call(read, tmp_path / "file", path="f", what="read") == b"content"
+    assert host_fs.call(pid_of, path="p", what="pid") == host_fs.pid != os.getpid()
+
+
+@pytest.mark.parametrize("failure", [NotFound("no such thing"), PermissionError(13, "denied", "/file")])
+def test_a_failure_is_raised_here(host_fs: HostFs, failure: Exception) -> None:
+    with pytest.raises(type(failure)) as raised:
+        host_fs.call(fail, failure, path="p", what="fail")
+    assert str(raised.value) == str(failure)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"), [("zeros", "bytes, at most 131072 can be sent"), ("lock", "TypeError: cannot pickle")]
+)
+def test_a_result_that_cannot_be_sent_is_a_failure(host_fs: HostFs, result: str, message: str) -> None:
+    with pytest.raises((ValueError, RuntimeError, TypeError), match=message.removeprefix("TypeError: ")):
+        host_fs.call(unfit, result, path="p", what="make")
+
+
+def unfit(result: str) -> object:
+    return threading.Lock() if result == "lock" else bytes(MAX_PACKET)
+
+
+class Unfit(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+        self.lock = threading.Lock()
+
+
+def fail_unfit() -> None:
+    raise Unfit("why", "")
+
+
+def test_a_failure_that_cannot_be_sent_is_described(host_fs: HostFs) -> None:
+    with pytest.raises(RuntimeError, match="Unfit: why"):
+        host_fs.call(fail_unfit, path="p", what="fail")
+
+
+def test_a_call_that_cannot_be_sent_is_refused(host_fs: HostFs) -> None:
+    with pytest.raises(InvalidArgument, match=r"count: .* bytes, at most 131072 can be sent"):
+        host_fs.call(count, "x" * MAX_PACKET, path="p", what="count")
+    assert host_fs.call(pid_of, path="p", what="pid") == host_fs.pid
+
+
+def test_a_path_that_does_not_answer_is_named_and_later_calls_are_refused_at_once(host_fs: HostFs, dead: Path) -> None:
+    hang(host_fs, dead)
+
+    began = time.monotonic()
+    for _ in range(100):
+        with pytest.raises(DeadlineExceeded, match=f"{dead} has not answered"):
+            host_fs.call(read, dead, path=str(dead), what="read", seconds=0.05)
+    assert time.monotonic() - began < 1
+    assert threads_of(host_fs.pid) == 2
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def test_other_paths_are_not_held_up(host_fs: HostFs, dead: Path) -> None:
+    hang(host_fs, dead)
+    assert host_fs.call(pid_of, path="other", what="pid") == host_fs.pid
+
+
+def test_a_path_that_answers_again_is_used_again(host_fs: HostFs, dead: Path) -> None:
+    hang(host_fs, dead)
+    dead_again = host_fs.call(pid_of, path="other", what="pid")
+    wait_until(lambda: in_fifo(host_fs.pid))
+    release(dead)
+
+    def answered() -> bool:
+        try:
+            return host_fs.call(pid_of, path=str(dead), what="pid", seconds=0.05) == dead_again
+        except DeadlineExceeded:
+            return False
+
+    wait_until(answered)
+
+
+def in_fifo(pid: int) -> bool:
+    """Whether a thread of the helper is in its read by now."""
+    return threads_of(pid) >= 2
+
+
+def test_calls_on_one_path_come_one_after_the_other(host_fs: HostFs, tmp_path: Path) -> None:
+    counted = str(tmp_path / "counted")
+    with ThreadPoolExecutor(8) as pool:
+        results = [pool.submit(host_fs.call, count, counted, path="one", what="count") for _ in range(50)]
+    assert sorted(result.result() for result in results) == list(range(1, 51))
+
+
+def test_the_wait_ends_with_the_client(host_fs: HostFs, dead: Path) -> None:
+    scope = deadline.Scope()
+    threading.Timer(0.05, scope.cancel).start()
+    with deadline.entered(scope), pytest.raises(Cancelled, match=f"read: wait for {dead}"):
+        host_fs.call(read, dead, path=str(dead), what="read")
+
+
+def test_too_many_dead_paths_are_an_error_of_their_own(
+    host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CALLS", 1)
+    hang(host_fs, dead)
+    with pytest.raises(ResourceExhausted, match=f"pid: 1 host paths do not answer, {dead} for 0 s"):
+        host_fs.call(pid_of, path="other", what="pid")
+
+
+def test_a_process_that_dies_is_started_again_and_the_call_repeated(host_fs: HostFs, tmp_path: Path) -> None:
+    assert host_fs.call(die_once, str(tmp_path / "counted"), path="p", what="die once") == 2
+
+
+def test_a_call_that_ends_each_process_is_given_up(host_fs: HostFs, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="die: the helper process for host paths died"):
+        host_fs.call(die, str(tmp_path / "counted"), path="p", what="die")
+    assert (tmp_path / "counted").read_text() == "xx"
+    assert host_fs.call(pid_of, path="p", what="pid") == host_fs.pid
+
+
+def test_what_a_dead_process_was_asked_for_hangs_no_longer(host_fs: HostFs, dead: Path) -> None:
+    hang(host_fs, dead)
+    os.kill(host_fs.pid, signal.SIGKILL)
+    wait_until(lambda: not host_fs.pid)
+    assert host_fs.call(pid_of, path=str(dead), what="pid") == host_fs.pid
+
+
+def test_a_stopped_process_delays_and_loses_nothing(host_fs: HostFs) -> None:
+    host_fs.start()
+    os.kill(host_fs.pid, signal.SIGSTOP)
+    with pytest.raises(DeadlineExceeded):
+        host_fs.call(pid_of, path="one", what="pid", seconds=0.05)
+    os.kill(host_fs.pid, signal.SIGCONT)
+    assert host_fs.call(pid_of, path="two", what="pid") == host_fs.pid
+
+
+def test_what_systemd_sends_to_all_does_not_end_it(host_fs: HostFs) -> None:
+    host_fs.start()
+    pid = host_fs.call(pid_of, path="p", what="pid")
+    os.kill(pid, signal.SIGTERM)
+    assert host_fs.call(pid_of, path="p", what="pid") == pid
+
+
+def test_a_stop_ends_process_threads_descriptors_and_calls(dead: Path) -> None:
+    before = open_descriptors()
+    host_fs = HostFs()
+    host_fs.start()
+    pid = host_fs.pid
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(host_fs.call, read, dead, path=str(dead), what="read")
+        wait_until(lambda: threads_of(pid) >= 2)
+        host_fs.stop()
+        with pytest.raises(Unavailable):
+            call.result(SECONDS)
+    assert not Path(f"/proc/{pid}").exists()
+    assert open_descriptors() == before
+    with pytest.raises(Unavailable, match="the server is stopping"):
+        host_fs.call(pid_of, path="p", what="pid")
+
+
+def test_a_stop_before_the_first_call_is_fine() -> None:
+    HostFs().stop()
+
+
+def test_without_a_process_the_call_is_refused(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as short:
+        short.setattr(module, "start_module", refuse)
+        host_fs.start()
+        with pytest.raises(Unavailable, match="start the helper process for host paths"):
+            host_fs.call(pid_of, path="p", what="pid")
+    assert host_fs.call(pid_of, path="p", what="pid") == host_fs.pid

@@ -46,7 +46,7 @@ _MOST_WAITING = 20_000
 _TURN = 20
 """Slices after which a walk that is not done lets the others pass."""
 
-_STOP_SECONDS = 3.0
+_STOP_SECONDS = 0.5
 _PROC = Path("/proc")
 
 log = structlog.get_logger(__name__)

@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS   ?=
+TESTS  ?= integration
 BIN    := .venv/bin
 PY     := $(BIN)/python
 BOX    := $(PY) -m integration.node run
@@ -23,7 +24,8 @@ endef
 
 help: ## show this table
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  ARGS=... is passed on to pytest, the server or the benchmark; PYTHON=... makes .venv"
+	@echo "  ARGS=... is passed on to pytest, the server or the benchmark; TESTS=integration/pods/test_stop.py is a part of the"
+	@echo "  integration tests; PYTHON=... makes .venv"
 
 venv: .venv/.installed ## make or update .venv with pydockershim and its tools
 
@@ -43,7 +45,7 @@ unit: venv ## unit tests, anywhere and without root
 	$(PY) -m pytest tests $(ARGS)
 
 integration: venv ## integration tests on two Docker Engines in a box of their own (root)
-	$(BOX) $(PY) -m pytest integration $(ARGS)
+	$(BOX) $(PY) -m pytest $(TESTS) $(ARGS)
 
 test: lint types contracts ## all checks and all tests (root)
 	$(BOX) $(PY) -m pytest tests integration $(ARGS)

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 import shim
+from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container.read_only import recursive_read_only_supported
 from shim.errors import ShimError
@@ -13,12 +14,13 @@ from shim.runtime import Runtime
 RUNTIME_READY = "RuntimeReady"
 NETWORK_READY = "NetworkReady"
 
-INFO_AGE = 60.0
-"""Seconds after which the Engine is asked again what it is."""
+OUTAGE_SECONDS = 30.0
+"""How long the view may refuse questions before a Docker that answers pings counts as hung nevertheless. A look at all
+containers after a restart of Docker takes a few seconds, on a slow machine with hundreds of them some more."""
 
 
 def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
-    """Readiness of Docker and of the pod network. Never an error: a node that is not ready says why."""
+    """Readiness of Docker and of the pod network, within 5 s. A node that is not ready is no error, and says why."""
     network = rt.networks.status()
     conditions = [
         _runtime_condition(rt),
@@ -34,11 +36,17 @@ def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
 
 def _runtime_condition(rt: Runtime) -> pb.RuntimeCondition:
     try:
-        rt.engine.ping()
-        rt.facts.info(max_age=INFO_AGE)
+        rt.facts.check_answers()
     except ShimError as error:
-        return pb.RuntimeCondition(type=RUNTIME_READY, status=False, reason="DockerDaemonNotReady", message=str(error))
+        deadline.current().check("ask docker whether it is ready")  # a client that leaves earlier learns nothing
+        return _not_ready(str(error))
+    if outage := rt.view.long_outage(seconds=OUTAGE_SECONDS):
+        return _not_ready(f"docker answers a ping, but its containers have not been known for long: {outage}")
     return pb.RuntimeCondition(type=RUNTIME_READY, status=True)
+
+
+def _not_ready(message: str) -> pb.RuntimeCondition:
+    return pb.RuntimeCondition(type=RUNTIME_READY, status=False, reason="DockerDaemonNotReady", message=message)
 
 
 def _runtime_handlers(rt: Runtime) -> list[pb.RuntimeHandler]:

@@ -1,7 +1,6 @@
 """CreateContainer."""
 
 import posixpath
-from pathlib import Path
 
 import structlog
 
@@ -10,7 +9,6 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
-from shim.container.host_paths import remove_made
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
 from shim.container.mounts import ensure_host_paths, relabel_mounts, uncovered
 from shim.container.read_only import recursive_read_only_supported
@@ -57,10 +55,8 @@ def create_container(
     body = container_body(config, around)
     with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
-        directories: list[Path] = []
-        rollback.undo("missing host paths that were made", lambda: remove_made(directories))
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        ensure_host_paths(config.mounts, body["HostConfig"]["Mounts"], made=directories)
+        ensure_host_paths(config.mounts, body["HostConfig"]["Mounts"])
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)

@@ -5,7 +5,7 @@ what was resolved is walked by descriptors that follow no link: a path that has 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,10 +34,12 @@ def nearest_existing(resolved: Path) -> Path:
     return next(part for part in (resolved, *resolved.parents) if part == Path("/") or not _missing(part))
 
 
-def ensure_directory(resolved: Path, *, made: list[Path]) -> None:
+def ensure_directory(resolved: Path) -> None:
     """Make a missing path a directory, as the kubelet's hostPath needs; Engines before 23.0 do not.
 
-    Adds to `made` each directory that was not there, from above. OSError names what is in the way.
+    What is made stays, also when its container is not created after all: another container may have mounted it by
+    then, and a mount keeps no directory from being removed. An empty directory does no harm. OSError names what is in
+    the way.
     """
     if not _missing(resolved):
         return
@@ -46,14 +48,6 @@ def ensure_directory(resolved: Path, *, made: list[Path]) -> None:
             continue
         with opened_directory(part.parent) as parent, suppress(FileExistsError):
             os.mkdir(part.name, dir_fd=parent)
-            made.append(part)
-
-
-def remove_made(made: Sequence[Path]) -> None:
-    """Take back what `ensure_directory` has made, but for what somebody uses by now."""
-    for path in reversed(made):
-        with suppress(OSError), opened_directory(path.parent) as parent:
-            os.rmdir(path.name, dir_fd=parent)
 
 
 @contextmanager

@@ -63,16 +63,16 @@ def uncovered(docker: Sequence[JsonObject]) -> list[JsonObject]:
     return [mount for mount in docker if last[mount["Target"]] is mount]
 
 
-def ensure_host_paths(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, made: list[Path]) -> None:
+def ensure_host_paths(mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:
     """Make the host paths that are missing, once nothing speaks against the container any more.
 
-    `docker` are the same mounts in Docker's form, perhaps with more behind them; `made` gets the new directories.
+    `docker` are the same mounts in Docker's form, perhaps with more behind them.
     """
     for index, (mount, body) in enumerate(zip(mounts, docker, strict=False)):
         if body["Type"] != "bind":
             continue
         try:
-            ensure_directory(Path(body["Source"]), made=made)
+            ensure_directory(Path(body["Source"]))
         except OSError as error:
             raise FailedPrecondition(
                 f"config.mounts[{index}].host_path {mount.host_path}: {reason_of(error)}"

@@ -1,4 +1,6 @@
 import json
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -6,18 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim import labels
+from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
 from shim.container import mounts
 from shim.container.create import create_container
 from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError
+from shim.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
 from tests.pods import container_config, created, pod_config, ready_pod, running
+
+SECONDS = 20.0
 
 
 def test_a_container_is_known_when_create_returns(rt: Runtime) -> None:
@@ -105,19 +109,33 @@ def test_a_refused_container_has_made_no_host_path(rt: Runtime, tmp_path: Path, 
     assert not (tmp_path / "new").exists()
 
 
-def test_host_paths_of_a_container_that_docker_refuses_are_taken_back(
+def test_a_host_path_stays_for_another_container_when_the_create_that_made_it_fails(
     rt: Runtime, engine: FakeEngine, tmp_path: Path
 ) -> None:
     sandbox = ready_pod(rt)
-    mount = pb.Mount(host_path=str(tmp_path / "new/below"), container_path="/a")
     created(rt, sandbox, "earlier")  # the image has been looked into
-    engine.fail_next("create_container", ShimError("no space"))
-    with pytest.raises(ShimError, match="no space"):
-        created(rt, sandbox, mounts=[mount])
-    assert not (tmp_path / "new").exists()
+    shared = tmp_path / "new/below"
+    mount = pb.Mount(host_path=str(shared), container_path="/a")
+    client = deadline.Scope()
 
-    created(rt, sandbox, mounts=[mount])
-    assert (tmp_path / "new/below").is_dir()
+    def create_first() -> None:
+        with deadline.entered(client), pytest.raises(Cancelled):
+            created(rt, sandbox, "first", mounts=[mount])
+
+    with engine.held("create_container", "k8s_first_web_default_uid-web_0") as gate:
+        caller = threading.Thread(target=create_first)
+        caller.start()
+        gate.wait_entered()
+        created(rt, sandbox, "second", mounts=[mount])
+        mounted = os.open(shared, os.O_PATH | os.O_DIRECTORY)  # this very directory, as its mount has it
+        client.cancel()
+        caller.join(SECONDS)
+
+    try:
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=mounted))
+    finally:
+        os.close(mounted)
+    assert (shared / "file").is_file()
 
 
 def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, engine: FakeEngine) -> None:

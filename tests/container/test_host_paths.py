@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.container.host_paths import ensure_directory, nearest_existing, opened_directory, remove_made
+from shim.container.host_paths import ensure_directory, nearest_existing, opened_directory
 from tests.facts import open_descriptors
 
 
@@ -17,39 +17,18 @@ def test_where_a_missing_path_would_begin(path: str, expected: str, tmp_path: Pa
 
 def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    made: list[Path] = []
     for path in (tmp_path, tmp_path / "file", Path("/")):
-        ensure_directory(path, made=made)
-    assert made == []
+        ensure_directory(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").is_file()
-
-
-def test_what_was_made_is_taken_back_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    made: list[Path] = []
-    ensure_directory(tmp_path / "there/a/b", made=made)
-    ensure_directory(tmp_path / "there/used/by/somebody", made=made)
-    (tmp_path / "there/used/file").touch()
-
-    remove_made(made)
-
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    assert left == ["there", "there/used", "there/used/file"]
-    remove_made(made)
 
 
 def test_a_link_that_came_later_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "a").symlink_to("elsewhere")
-    made: list[Path] = []
-
     with pytest.raises(NotADirectoryError):
-        ensure_directory(tmp_path / "a/new", made=made)
-    (tmp_path / "elsewhere/new").mkdir()
-    remove_made([tmp_path / "a/new"])
-
-    assert made == []
-    assert list((tmp_path / "elsewhere").iterdir()) == [tmp_path / "elsewhere/new"]
+        ensure_directory(tmp_path / "a/new")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -14,7 +14,12 @@ from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.container.remove import remove_container
 from shim.errors import ShimError
-from shim.recover import end_orphaned_plugins, remove_leftover_containers, remove_orphaned_files, restore_limits
+from shim.recover import (
+    end_orphaned_plugins,
+    remove_leftover_containers,
+    remove_orphaned_files,
+    restore_limits,
+)
 from shim.runtime import Runtime
 from shim.sandbox.dns import write_resolv_conf
 from shim.view.node import NodeView

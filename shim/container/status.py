@@ -50,7 +50,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
 
 def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
     """Give the image as the client named it. The kubelet names it by id, and shows to people what comes back."""
-    image = rt.view.images.find(record.image_id)
+    image = rt.view.images.last_known(record.image_id)
     if image is None or references.image_id(record.image_spec.image) != image.id:
         return record.image_spec
     named = pb.ImageSpec()
@@ -60,7 +60,7 @@ def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
 
 
 def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
-    image = rt.view.images.find(record.image_id)
+    image = rt.view.images.last_known(record.image_id)
     return record.image_id if image is None else image_ref_of(image)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -24,6 +24,7 @@ from shim.engine.answers import (
 )
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
+from shim.engine.decode import ListReader, read
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
@@ -31,7 +32,8 @@ from shim.engine.pool import Pool
 from shim.engine.session import Session
 from shim.errors import InvalidArgument, NotFound, ShimError
 
-T = TypeVar("T")
+EVENTS_SECONDS = 30.0
+"""Bound on the wait for the beginning of the event stream."""
 
 _UNIX = "unix://"
 
@@ -53,6 +55,7 @@ class DockerEngine:
         self._timeout = request_timeout or None
         self._pool = Pool(path)
         self._session = Session(self._pool, timeout=self._timeout)
+        self._listed_images = ListReader(ImageSummary, what="image")
         self._daemon_pid = 0
         """The last one found."""
 
@@ -72,7 +75,7 @@ class DockerEngine:
     def info(self) -> EngineInfo:
         """See `Engine`."""
         with self._asking("read docker's info"):
-            return _read(self._session.info(), EngineInfo)
+            return read(self._session.info(), EngineInfo)
 
     def daemon_pid(self) -> int:
         """See `Engine`."""
@@ -87,7 +90,7 @@ class DockerEngine:
 
         with self._asking(f"create container {name}", refused=refused):
             answer = self._session.create_container_from_config(body, name)  # type: ignore[no-untyped-call] # a gap in the stubs
-            created = _read(answer, _Created)
+            created = read(answer, _Created)
         _tell_warnings(created.warnings, of=name)
         return created.id
 
@@ -116,7 +119,7 @@ class DockerEngine:
         what = f"wait for the removal of container {container_id}"
         try:
             with asking(what):
-                waited = _read(self._session.wait(container_id, condition="removed"), _Waited)
+                waited = read(self._session.wait(container_id, condition="removed"), _Waited)
         except NotFound:
             return
         if waited.error is not None and waited.error.message:
@@ -131,18 +134,18 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"update container {container_id}"):
             answer = self._post(f"/containers/{quote(container_id, safe='')}/update", body)
-            updated = _read(answer, _Updated)
+            updated = read(answer, _Updated)
         _tell_warnings(updated.warnings, of=container_id)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         """See `Engine`."""
         with self._asking(f"inspect container {container_id}"):
-            return _read(self._session.inspect_container(container_id), ContainerInspect)
+            return read(self._session.inspect_container(container_id), ContainerInspect)
 
     def list_containers(self) -> list[ContainerSummary]:
         """See `Engine`."""
         with self._asking("list containers"):
-            return _read(self._session.containers(all=True), list[ContainerSummary])
+            return read(self._session.containers(all=True), list[ContainerSummary])
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
         """See `Engine`."""
@@ -156,7 +159,7 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"prepare an exec in container {container_id}"):
             answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
-            return _read(answer, _Created).id
+            return read(answer, _Created).id
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
@@ -196,18 +199,18 @@ class DockerEngine:
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """See `Engine`."""
         with self._asking(f"inspect exec {exec_id}"):
-            return _read(self._session.exec_inspect(exec_id), ExecInspect)
+            return read(self._session.exec_inspect(exec_id), ExecInspect)
 
     def list_images(self) -> list[ImageSummary]:
         """See `Engine`."""
         with self._asking("list images"):
-            return _read(self._session.images(), list[ImageSummary])
+            return self._listed_images.read(self._session.images())
 
     def inspect_image(self, reference: str) -> ImageInspect:
         """See `Engine`."""
         with self._asking(f"inspect image {reference}"):
             answer = self._session.inspect_image(reference)  # type: ignore[no-untyped-call] # a gap in the stubs
-            return _read(answer, ImageInspect)
+            return read(answer, ImageInspect)
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
@@ -222,7 +225,9 @@ class DockerEngine:
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
         """See `Engine`."""
-        return messages.events(self._session, since=since, timeout=self._timeout)
+        # Docker sends the head of this response at once: however long other calls may take, no longer is waited for it.
+        timeout = EVENTS_SECONDS if self._timeout is None else min(self._timeout, EVENTS_SECONDS)
+        return messages.events(self._session, since=since, timeout=timeout)
 
     def close(self) -> None:
         """Close the idle connections, and the others when their calls end. Idempotent."""
@@ -259,19 +264,3 @@ def _tell_warnings(warnings: list[str] | None, *, of: str) -> None:
     """Keep Docker's words for people. What it has discarded is found by what it has kept, as its words change."""
     for warning in warnings or ():
         log.info("docker warns", of=of, warning=warning)
-
-
-def _read(answer: Any, shape: type[T]) -> T:
-    """Convert a decoded answer; `null` where the shape has none counts as missing."""
-    try:
-        return msgspec.convert(answer, shape)
-    except msgspec.ValidationError:
-        return msgspec.convert(_without_nulls(answer), shape)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value

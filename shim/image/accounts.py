@@ -32,7 +32,8 @@ def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
     found = ImageAccounts(
         default_user=settings.user if settings else "", accounts=accounts_from_files(passwd=passwd, group=group)
     )
-    rt.accounts.keep_only([image.id for image in rt.view.images.all()])
+    if rt.view.images.is_listed(patience=0):
+        rt.accounts.keep_only([image.id for image in rt.view.images.all()])
     rt.accounts.put(image_id, found, weight=len(passwd) + len(group) + _ENTRY_WEIGHT)
     return found
 

@@ -22,13 +22,14 @@ def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
 
 
 def _image_usage(rt: Runtime) -> pb.FilesystemUsage:
-    sizes = sum(record.size for record in rt.view.images.all())  # asked in any case: Unavailable without Docker
+    rt.view.sandboxes()  # Unavailable without Docker
     known = rt.samples.images
+    if known is not None and known.is_measured:
+        return _usage(known, used_bytes=known.used_bytes, at=known.at)
+    sizes = sum(record.size for record in rt.view.images.all())
     if known is None:
         return _not_looked_at(rt, used_bytes=sizes)
-    if not known.is_measured:
-        return _usage(known, used_bytes=min(sizes, known.used_bytes), at=time.time_ns())
-    return _usage(known, used_bytes=known.used_bytes, at=known.at)
+    return _usage(known, used_bytes=min(sizes, known.used_bytes), at=time.time_ns())
 
 
 def _usage(known: StoreUsage, *, used_bytes: int, at: int) -> pb.FilesystemUsage:

@@ -46,7 +46,8 @@ def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
     The pause image is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every
     name.
     """
-    pause = rt.view.images.find(rt.config.pod_infra_container_image)
+    # Also where not all images are known: an image that was looked up alone is the last known one of its names.
+    pause = rt.view.images.last_known(rt.config.pod_infra_container_image)
     patterns = [expression_from_wildcard(text) for text in rt.config.pinned_images]
 
     def is_pinned(record: ImageRecord) -> bool:

@@ -6,7 +6,7 @@ no credentials tries those the node has for the image, one after the other.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -15,7 +15,7 @@ from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
 from shim.engine.interface import RegistryAuth
-from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError
+from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
 from shim.image.patience import Observer, Patience
 from shim.image.registry_auth import engine_auth, is_given, other_registry, registry_auth, without_secrets
@@ -124,13 +124,24 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | Non
     name = references.parse(reference).name
     by_digest = f"{name}@{digest}" if digest else reference
     if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
-        rt.view.images.refresh()
-        record = _first(rt.view.images.find, [digest or reference, by_digest, reference])
+        record = _listed(rt, [digest or reference, by_digest, reference])
     else:
         record = _first(rt.view.images.refresh_one, [by_digest, reference])
     if record is not None and digest and by_digest in record.repo_digests:
         rt.manifests.put(digest, record.id, weight=1)
     return record
+
+
+def _listed(rt: Runtime, names: Sequence[str]) -> ImageRecord | None:
+    """Find what has arrived in a new list of all images; where they cannot be listed, by itself."""
+    try:
+        rt.view.images.refresh()
+    except Unavailable:
+        raise
+    except ShimError:
+        deadline.current().check("list images")
+        return _first(rt.view.images.refresh_one, names)
+    return _first(rt.view.images.find, names)
 
 
 def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:

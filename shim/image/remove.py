@@ -3,8 +3,8 @@
 from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSummary
-from shim.errors import FailedPrecondition, NotFound
-from shim.image.find import find_image
+from shim.errors import FailedPrecondition, NotFound, ShimError
+from shim.image.find import find_image, list_anew
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, ImageRecord
@@ -33,9 +33,9 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 
 def _meant(rt: Runtime, name: str) -> ImageRecord | None:
     """Give what is to be removed. What a name stands for is looked up: it may just have gone to another image."""
-    if references.image_id(name) is None:
-        rt.view.images.ensure_looked_at()
-    return rt.view.images.find(name)
+    if references.image_id(name) is None and not list_anew(rt):
+        return rt.view.images.look_up(name)
+    return find_image(rt, name)
 
 
 def _remove(rt: Runtime, record: ImageRecord) -> None:
@@ -51,7 +51,7 @@ def _remove(rt: Runtime, record: ImageRecord) -> None:
             raise
         _check_unused_in_docker(rt, record)
         _untag(rt, record)
-    rt.view.images.refresh()
+    _put_out_of_view(rt, record)
 
 
 def _untag(rt: Runtime, record: ImageRecord) -> None:
@@ -61,6 +61,14 @@ def _untag(rt: Runtime, record: ImageRecord) -> None:
             rt.engine.remove_image(reference)
         except NotFound:  # the last tag takes the digests of its repository with it
             continue
+
+
+def _put_out_of_view(rt: Runtime, record: ImageRecord) -> None:
+    """Have the view know of the removal, also where the images cannot be listed."""
+    try:
+        rt.view.images.refresh()
+    except ShimError:
+        rt.view.images.forget(record.id)
 
 
 def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:

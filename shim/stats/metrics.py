@@ -150,5 +150,5 @@ def _device_name(major: int, minor: int) -> str:
 
 def _image_name(rt: Runtime, image_id: ImageId, *, wanted: str) -> str:
     """Name an image as people do; one that has gone since, as it was asked for."""
-    image = rt.view.images.find(image_id)
+    image = rt.view.images.last_known(image_id)
     return wanted if image is None else name_for_people(image, wanted=wanted)

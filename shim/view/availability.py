@@ -12,12 +12,24 @@ NOT_BUILT = "the view of docker's containers has not been built yet"
 class Availability:
     """Fed, being rebuilt, or cut off from Docker. Guarded by the condition of its owner, which must be held."""
 
-    def __init__(self, changed: threading.Condition, *, patience: float) -> None:
-        """`patience` is how many seconds a question waits for a rebuild that is under way."""
+    def __init__(
+        self,
+        changed: threading.Condition,
+        *,
+        patience: float,
+        initially: str = NOT_BUILT,
+        refusal: type[Unavailable] = Unavailable,
+    ) -> None:
+        """`patience` is how many seconds a question waits for a rebuild that is under way.
+
+        `initially` is the reason before the first rebuild; `refusal` is raised where a question cannot be answered.
+        """
         self._changed = changed
         self._patience = patience
+        self._refusal = refusal
         self._rebuilding = True
-        self._outage: str | None = NOT_BUILT
+        self._outage: str | None = initially
+        self._out_since = time.monotonic()
         self._epoch = 0
         self.completed = 0
         """How many rebuilds have been completed."""
@@ -26,6 +38,11 @@ class Availability:
     def outage(self) -> str | None:
         """Why no question is answered now; None while they are."""
         return self._outage
+
+    @property
+    def outage_seconds(self) -> float:
+        """How long questions have been refused; 0 while they are answered."""
+        return 0.0 if self._outage is None else time.monotonic() - self._out_since
 
     def begin_rebuild(self) -> int:
         """Say that Docker answers again; gives what `complete` must present."""
@@ -51,21 +68,26 @@ class Availability:
         """Answer no question until the next rebuild is complete."""
         self._epoch += 1
         self._rebuilding = False
+        if self._outage is None:
+            self._out_since = time.monotonic()
         self._outage = reason
         self._changed.notify_all()
 
-    def wait_available(self) -> None:
-        """Return when questions may be answered. Unavailable at once while Docker is out of reach."""
+    def wait_available(self, *, patience: float | None = None) -> None:
+        """Return when questions may be answered. Unavailable at once while Docker is out of reach.
+
+        `patience` is how many seconds to wait for a rebuild at most, None for as long as was said at the beginning.
+        """
         if self._outage is None:
             return
         scope = deadline.current()
-        end = time.monotonic() + self._patience
+        end = time.monotonic() + (self._patience if patience is None else min(patience, self._patience))
         with scope.on_cancel(self._wake):
             while self._outage is not None:
                 left = end - time.monotonic()
                 if not self._rebuilding or left <= 0:
-                    raise Unavailable(self._outage)
-                scope.check("wait for the view of docker's containers")
+                    raise self._refusal(self._outage)
+                scope.check(f"wait for docker ({self._outage})")
                 self._changed.wait(scope.remaining(left))
 
     def _wake(self) -> None:

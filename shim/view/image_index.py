@@ -10,6 +10,7 @@ import structlog
 from shim import deadline, references
 from shim.concurrency.gather import gather
 from shim.engine.answers import ImageInspect, ImageSummary
+from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
 from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId, only_id
@@ -56,6 +57,10 @@ class ImageIndex:
         others = (_without_tags(other, record.repo_tags) for other in self.records if other.id != record.id)
         return ImageIndex([*others, record])
 
+    def without(self, image_id: ImageId) -> "ImageIndex":
+        """Give the index without this image."""
+        return ImageIndex(record for record in self.records if record.id != image_id)
+
     def with_name(self, reference: str, record: ImageRecord) -> "ImageIndex":
         """Give the index with this name, one of `record`'s, as a name of that image and of no other.
 
@@ -100,37 +105,51 @@ def _with_names(record: ImageRecord, other: ImageRecord) -> ImageRecord:
 
 
 class ImageDetails:
-    """What only an inspect tells of an image. One for each image, and another when its names have changed."""
+    """What only an inspect tells of an image. One for each image, and another when its names have changed.
+
+    Several threads may use it at the same time.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[ImageSummary, ImageInspect]] = {}
+        self._problems: dict[str, str] = {}
+        """Why an image could not be inspected, as it was logged, by id."""
 
     def of_listed(self, engine: Engine, listed: Sequence[ImageSummary]) -> dict[str, ImageInspect]:
         """Give the inspects of what is listed, by id; those of images that cannot be inspected are left out.
 
-        Several threads may do this at the same time: the last list is remembered.
+        Each inspect is kept as soon as it has succeeded. So when this raises, because Docker is lost or the time is
+        over, the next call only has to ask for the rest.
         """
         known = self._known
         current = {image.id: known[image.id] for image in listed if image.id in known and known[image.id][0] == image}
-        changed = [image for image in listed if image.id not in current]
-        found = gather([partial(_inspected, engine, image.id) for image in changed])
-        for image, detail in zip(changed, found, strict=True):
+        missing = [image for image in listed if image.id not in current]
+        for image, detail in zip(missing, gather([partial(self._inspect, engine, it) for it in missing]), strict=True):
             if detail is not None:
                 current[image.id] = image, detail
         self._known = current
+        self._problems = {image.id: self._problems[image.id] for image in listed if image.id in self._problems}
         return {image_id: detail for image_id, (_, detail) in current.items()}
 
+    def _inspect(self, engine: Engine, image: ImageSummary) -> ImageInspect | None:
+        """Inspect an image and keep the answer. None for one that is gone, or that Docker cannot inspect."""
+        what = f"inspect image {image.id}"
+        try:
+            with answered_within(INSPECT_SECONDS, what=what):
+                detail = engine.inspect_image(image.id)
+        except NotFound:
+            return None
+        except Unavailable:
+            raise
+        except ShimError as error:
+            deadline.current().check(what)
+            self._complain(image.id, str(error))
+            return None
+        self._known[image.id] = image, detail
+        self._problems.pop(image.id, None)
+        return detail
 
-def _inspected(engine: Engine, image_id: str) -> ImageInspect | None:
-    """Inspect an image. None for one that is gone, or that Docker cannot inspect."""
-    try:
-        with deadline.bound(INSPECT_SECONDS):
-            return engine.inspect_image(image_id)
-    except NotFound:
-        return None
-    except Unavailable:
-        raise
-    except ShimError as error:
-        deadline.current().check(f"inspect image {image_id}")
-        log.warning("image cannot be inspected", image=image_id, error=error)
-        return None
+    def _complain(self, image_id: str, problem: str) -> None:
+        if self._problems.get(image_id) != problem:
+            log.warning("image cannot be inspected; it is listed without its user", image=image_id, error=problem)
+        self._problems[image_id] = problem

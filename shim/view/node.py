@@ -51,6 +51,8 @@ class Stats:
     subscribers: int
     outage: str
     """Why no question is answered now; empty while they are."""
+    images_outage: str
+    """Why no question about images is answered, while those about containers are; empty while they are."""
     last_event_at: int
     """When the last event of the Engine came, ns since the epoch, 0 before the first."""
     reconnects: int
@@ -63,7 +65,7 @@ class NodeView:
     """What is on this node now. Thread-safe.
 
     Every question raises Unavailable with the reason while Docker cannot be reached and until the first look at it
-    is complete.
+    is complete. That look is at containers; those about images may be refused for longer.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class NodeView:
         self._records: dict[str, Record] = {}
         self._held_back: dict[str, Record] = {}
         self._lists: Lists | None = None
-        self.images = ImageView(engine, changed=self._changed, availability=self._availability, looks=self._looks)
+        self.images = ImageView(
+            engine, changed=self._changed, availability=self._availability, looks=self._looks, patience=patience
+        )
         """The images of the node."""
         self._announcer = Announcer(capacity=subscriber_capacity)
         self._subscriber_patience = subscriber_patience
@@ -153,10 +157,16 @@ class NodeView:
                 images=self.images.count(),
                 subscribers=self._announcer.subscribers(),
                 outage=self._availability.outage or "",
+                images_outage=self.images.outage(),
                 last_event_at=self._last_event_at,
                 reconnects=max(0, self._availability.completed - 1),
                 compared_seconds_ago=None if self._compared is None else time.monotonic() - self._compared,
             )
+
+    def long_outage(self, *, seconds: float) -> str:
+        """Why no question has been answered for so many seconds; empty while they are, or if that began later."""
+        with self._changed:
+            return (self._availability.outage or "") if self._availability.outage_seconds >= seconds else ""
 
     # What RPCs and the watcher do after a change
 
@@ -224,6 +234,7 @@ class NodeView:
     def begin_rebuild(self) -> int:
         """Say that Docker answers again; gives what `complete_rebuild` must present."""
         with self._changed:
+            self.images.begin()
             return self._availability.begin_rebuild()
 
     def complete_rebuild(self, epoch: int, *, patience: float = 0.0) -> bool:
@@ -247,6 +258,7 @@ class NodeView:
         with self._changed:
             was_fed = self._availability.outage is None
             self._availability.lose(reason)
+            self.images.lose(reason)
             if was_fed:  # those who came since then wait for what has changed
                 self._announcer.lose(Unavailable(reason))
 

@@ -7,6 +7,7 @@ from functools import partial
 import structlog
 
 from shim import deadline
+from shim.engine.hanging import answered_within
 from shim.errors import Cancelled, ShimError, Unavailable
 from shim.view.dirty import Dirty
 from shim.view.image_view import IMAGES
@@ -20,7 +21,7 @@ DOUBT_AFTER = 2
 """A look that fails after so many failures makes the state UNKNOWN: kubelets kill what is, so not the first time.
 That Docker cannot be reached at all is no failure of a container's."""
 LIST_SECONDS = 60.0
-"""Bound on listing all containers or images."""
+"""Bound on listing all images and inspecting those that are new. What has been inspected by then is kept."""
 
 _NEVER_SEEN = sys.maxsize
 """A time, ns since the epoch, after which no look has begun."""
@@ -71,6 +72,11 @@ class Refresher:
         self._note(container_id, stamp or _NEVER_SEEN)
         self._dirty.mark(container_id, after=after)
 
+    def list_images(self) -> None:
+        """Ask for a list of the images that begins after this call, at once and whatever has failed before."""
+        self._dirty.forgive(IMAGES)
+        self._dirty.mark(IMAGES)
+
     def mark_images(self) -> None:
         """Ask for a list of the images that begins after this call, at the end of the burst."""
         self._dirty.mark(IMAGES, after=BURST_SECONDS)
@@ -94,7 +100,7 @@ class Refresher:
         try:
             known = self._view.seen_since(key, self._stamp_of(key)) or self._tried(key)
         except (Unavailable, Cancelled):
-            # Docker is gone, or the shim is stopping: nothing that this container could be doubted for.
+            # Docker is gone, or the shim is stopping: this says nothing about the container.
             self._dirty.put_off(key)
             return
         if known:
@@ -119,8 +125,7 @@ class Refresher:
     def _refreshed(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:
         try:
             if key == IMAGES:
-                with deadline.bound(LIST_SECONDS):
-                    self._view.images.refresh()
+                self._refresh_images()
             else:
                 with deadline.bound(seconds):
                     self._view.refresh_container(key, fallback=fallback)
@@ -134,6 +139,18 @@ class Refresher:
             return False
         return True
 
+    def _refresh_images(self) -> None:
+        """List the images, and keep the reason if that fails: it is what questions about them are refused with."""
+        try:
+            with answered_within(LIST_SECONDS, what="list docker's images and inspect the new ones"):
+                self._view.images.refresh()
+        except Cancelled:
+            raise
+        except ShimError as error:
+            self._view.images.note_failure(error)
+            # Also where it was Unavailable: the containers are known, so it is the image store, and asked less often.
+            raise ShimError(str(error)) from error
+
     def _complain(self, key: str, error: ShimError) -> None:
         if not self._dirty.failures(key):
-            log.warning("refresh failed, will be repeated", of=key, error=error)
+            log.warning("refresh failed, will be repeated", of=key, error=str(error))

@@ -1,4 +1,6 @@
-"""Keeping the node view current: one look at everything, then Docker's events, and again after every interruption.
+"""Keeping the node view current: one look at all containers, then Docker's events, and again after every interruption.
+
+Images are listed beside that and completed by themselves: the view of containers does not wait for them.
 
 An event only says where to look: what is published comes from an inspect that began after it. So events may come twice
 or out of order, and what one that was lost would have told is found by the compare every minute; it also finds exits
@@ -8,7 +10,8 @@ that Docker itself has missed.
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,12 +20,13 @@ import structlog
 from shim import deadline, names
 from shim.concurrency.gather import gather
 from shim.engine.answers import ContainerSummary, Event
+from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
-from shim.errors import ShimError
+from shim.errors import DeadlineExceeded, ShimError
 from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record
-from shim.view.refresh import LIST_SECONDS, Refresher
+from shim.view.refresh import Refresher
 from shim.view.translate import guessed, may_be_of_a_pod
 
 CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
@@ -36,8 +40,22 @@ OURS = CHANGING - {"die", "oom"}
 IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
 """Image events after which the list of images may differ."""
 
+UNANSWERED_SECONDS = 30.0
+"""How long Docker may leave the list of all containers unanswered, without any event, before it counts as hung.
+
+The list is made from memory and takes milliseconds, a second with a thousand containers on a starved machine; half a
+minute without it, and without any event, is not load. With events coming it gets the same time once more, since Docker
+evidently works. The list is asked for every `Pace.compare` seconds, so the view is trusted for at most 90 s after the
+last sign of life, 120 s with events, and refuses questions from then on. A kubelet marks a node whose pods it could not
+list for three minutes as not ready; before that, what the view last knew of pods that go on running serves it better
+than an error, and Status reports a hung Docker within seconds anyway.
+"""
+
 Ended = Callable[[Record], bool]
 """Whether the process of a container that Docker calls running is gone."""
+
+_MOST_COMPLAINTS = 32
+"""Different reasons of one outage that are remembered as logged."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +75,10 @@ class Pace:
     """From an event of OURS to the look at it, which is then mostly not needed any more."""
     first_inspect: float = 3.0
     """Bound on one inspect of a rebuild, for which every question waits."""
+    unanswered: float = UNANSWERED_SECONDS
+    """From asking for the list of all containers to taking Docker for hung."""
+    images: float = 1.0
+    """How long a rebuild that has all containers waits for the list of images, by which containers name theirs."""
     retry: float = 1.0
     """From an inspect that failed to its first repetition; doubled each time."""
     reconnect_least: float = 0.1
@@ -108,7 +130,10 @@ class Watcher:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._link = _Link()
-        self._complaint = ""
+        self._complaints: set[str] = set()
+        """The reasons logged since the view was fed last."""
+        self._events = 0
+        """How many have come."""
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
 
     def start(self) -> None:
@@ -163,41 +188,42 @@ class Watcher:
                 epoch = self._view.begin_rebuild()
                 reader = threading.Thread(target=self._read, args=(link, events), name="view-events", daemon=True)
                 reader.start()
-                link.rebuilt = self._rebuilt(epoch)
-                missing = self._missing()
-                while not link.ended.wait(self._pace.believe if missing else self._pace.compare):
-                    missing = self._compare(missing)
+                with _ending(link):
+                    link.rebuilt = self._rebuilt(epoch)
+                    missing = self._missing()
+                    while not link.ended.wait(self._pace.believe if missing else self._pace.compare):
+                        missing = self._compare(missing)
         finally:
             if reader is not None:
                 reader.join()
 
     def _lose(self, link: _Link) -> None:
         self._view.lose(link.reason)
-        if link.reason != self._complaint and not self._stopping.is_set():
-            log.warning("docker is out of reach", reason=link.reason)
-        self._complaint = link.reason
+        if self._stopping.is_set() or link.reason in self._complaints:
+            return
+        log.warning("docker is out of reach", reason=link.reason)
+        if len(self._complaints) < _MOST_COMPLAINTS:
+            self._complaints.add(link.reason)
 
     # The look at everything
 
     def _rebuilt(self, epoch: int) -> bool:
+        self._refresher.list_images()
         listed = {container.id: container for container in self._listed() if may_be_of_a_pod(container)}
         looks: list[Callable[[], None]] = [
             partial(self._look_first, container_id, listed.get(container_id))
             for container_id in listed.keys() | self._view.records().keys()
         ]
-        gather([self._list_images, *looks])
+        gather(looks)
         self._view.note_compare()
+        self._view.images.wait_listed(self._pace.images)
         self._before_first_sync()
         self._before_first_sync = lambda: None
         if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):
             return False
-        self._complaint = ""
+        self._complaints.clear()
         log.info("docker is watched", containers=len(listed))
         return True
-
-    def _list_images(self) -> None:
-        with deadline.bound(LIST_SECONDS):
-            self._view.images.refresh()
 
     def _look_first(self, container_id: str, listed: ContainerSummary | None) -> None:
         fallback = None if listed is None else partial(guessed, listed=listed)
@@ -222,7 +248,17 @@ class Watcher:
         return {container_id: record for container_id, record in self._view.records().items() if self._ended(record)}
 
     def _listed(self) -> list[ContainerSummary]:
-        with deadline.bound(LIST_SECONDS):
+        """List all containers. DeadlineExceeded for a Docker that hangs; see UNANSWERED_SECONDS."""
+        before = self._events
+        try:
+            return self._listed_once()
+        except DeadlineExceeded:
+            if self._events == before:
+                raise
+        return self._listed_once()
+
+    def _listed_once(self) -> list[ContainerSummary]:
+        with answered_within(self._pace.unanswered, what="list containers"):
             return self._engine.list_containers()
 
     # The events
@@ -231,6 +267,7 @@ class Watcher:
         reason = "the reader of docker's events failed"
         try:
             for event in events:
+                self._events += 1
                 self._view.note_event()
                 self._take(event)
             reason = "docker ended its event stream"
@@ -258,3 +295,20 @@ class Watcher:
     def _concerns_us(self, event: Event) -> bool:
         name = (event.actor.attributes or {}).get("name", names.PREFIX)
         return name.startswith(names.PREFIX) or self._view.knows(event.actor.id)
+
+
+@contextmanager
+def _ending(link: _Link) -> Iterator[None]:
+    """End the connection with what goes wrong in the block.
+
+    Here and not where the event stream is closed already: then its reader would be the first with a reason, and that
+    the stream has ended is only the consequence.
+    """
+    try:
+        yield
+    except ShimError as error:
+        link.end(str(error))
+        raise
+    except Exception as error:
+        link.end(f"the view of docker failed: {error}")
+        raise

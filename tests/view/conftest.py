@@ -17,4 +17,6 @@ def view(engine: LateEngine) -> NodeView:
     """A view that has been told of everything there was, and that waits for nobody's look."""
     view = NodeView(engine, patience=0)
     view.complete_rebuild(view.begin_rebuild())
+    view.images.refresh()
+    engine.calls.clear()
     return view

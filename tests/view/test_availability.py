@@ -90,3 +90,36 @@ def test_wait_ends_with_the_request() -> None:
     changed, availability = made()
     with deadline.bound(0.01), pytest.raises(DeadlineExceeded):
         asked(changed, availability)
+
+
+def test_a_question_may_have_less_patience_and_never_more() -> None:
+    changed, availability = made(patience=0.01)
+    with changed, pytest.raises(Unavailable):
+        availability.wait_available(patience=deadline.LONGEST)
+    changed, availability = made(patience=deadline.LONGEST)
+    with changed, pytest.raises(Unavailable):
+        availability.wait_available(patience=0)
+
+
+def test_the_length_of_an_outage() -> None:
+    changed, availability = made()
+    with changed:
+        threading.Event().wait(0.02)
+        assert availability.outage_seconds >= 0.02
+        availability.complete(availability.begin_rebuild())
+        assert availability.outage_seconds == 0
+        availability.lose("gone")
+        threading.Event().wait(0.02)
+        since = availability.outage_seconds
+        availability.lose("still gone")
+        availability.begin_rebuild()
+        assert availability.outage_seconds >= since >= 0.02
+
+
+def test_a_refusal_of_another_class() -> None:
+    class NotListed(Unavailable):
+        pass
+
+    changed = threading.Condition()
+    with changed, pytest.raises(NotListed, match="no list yet"):
+        Availability(changed, patience=0, initially="no list yet", refusal=NotListed).wait_available()

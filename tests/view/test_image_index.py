@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from shim import deadline
-from shim.engine.answers import ImageSettings
+from shim.engine.answers import ImageInspect, ImageSettings
 from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.ids import ImageId
+from shim.view import image_index
 from shim.view.image_index import ImageDetails, ImageIndex, name_for_people
 from shim.view.records import ImageRecord
 from tests.fakes.engine import FakeEngine
@@ -109,6 +111,47 @@ def test_image_that_cannot_be_inspected_is_left_out_and_asked_for_again(error: S
     engine.fail_next("inspect_image", error)
     assert details.of_listed(engine, engine.list_images()) == {}
     assert details.of_listed(engine, engine.list_images()).keys() == {image_id}
+
+
+def test_an_image_that_stays_broken_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, details = FakeEngine(), ImageDetails()
+    broken, fine = engine.add_image("busybox"), engine.add_image("registry.example/app")
+    real = engine.inspect_image
+
+    def inspect(reference: str) -> ImageInspect:
+        if reference == broken:
+            raise ShimError("blob is missing")
+        return real(reference)
+
+    monkeypatch.setattr(engine, "inspect_image", inspect)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert details.of_listed(engine, engine.list_images()).keys() == {fine}
+    assert [(line["image"], line["error"]) for line in logs] == [(broken, "blob is missing")]
+    assert engine.calls_of("inspect_image") == [fine]
+
+
+def test_inspects_that_succeeded_are_kept_when_the_pass_fails() -> None:
+    engine, details = FakeEngine(), ImageDetails()
+    for number in range(5):
+        engine.add_image(f"registry.example/i{number}")
+    engine.fail_next("inspect_image", Unavailable("docker is gone"))
+    with pytest.raises(Unavailable):
+        details.of_listed(engine, engine.list_images())
+    engine.calls.clear()
+    assert len(details.of_listed(engine, engine.list_images())) == 5
+    assert len(engine.calls_of("inspect_image")) == 1
+
+
+def test_an_inspect_that_hangs_costs_its_bound_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_index, "INSPECT_SECONDS", 0.05)
+    engine, details = FakeEngine(), ImageDetails()
+    stuck, fine = engine.add_image("busybox"), engine.add_image("registry.example/app")
+    with engine.held("inspect_image", stuck), capture_logs() as logs:
+        assert details.of_listed(engine, engine.list_images()).keys() == {fine}
+    (line,) = logs
+    assert f"inspect image {stuck}: docker did not answer within 0.05 s" in line["error"]
+    assert details.of_listed(engine, engine.list_images()).keys() == {stuck, fine}
 
 
 def test_lost_engine_is_no_property_of_an_image() -> None:

@@ -9,14 +9,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.answers import ContainerSummary, Event
-from shim.errors import NotFound, Unavailable
-from shim.view import image_index, translate, watch
+from shim.concurrency.gather import WIDTH
+from shim.engine.answers import ContainerSummary, Event, ImageInspect
+from shim.errors import NotFound, ShimError, Unavailable
+from shim.view import image_index, refresh, translate
 from shim.view.availability import NOT_BUILT
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
+from shim.view.image_view import ImagesUnknown
 from shim.view.node import NodeView
 from shim.view.records import Change, Record
 from shim.view.watch import Ended, Pace, Watcher
@@ -438,9 +441,9 @@ def test_fault_in_the_reader_is_repaired_by_a_rebuild() -> None:
 @pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
 def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Each look is bound, and would end by itself.
-    monkeypatch.setattr(watch, "LIST_SECONDS", deadline.LONGEST)
+    monkeypatch.setattr(refresh, "LIST_SECONDS", deadline.LONGEST)
     monkeypatch.setattr(image_index, "INSPECT_SECONDS", deadline.LONGEST)
-    pace = replace(EAGER, inspect=deadline.LONGEST, first_inspect=deadline.LONGEST)
+    pace = replace(EAGER, inspect=deadline.LONGEST, first_inspect=deadline.LONGEST, unanswered=deadline.LONGEST)
     create_sandbox(engine)
     before = set(threading.enumerate())
     with engine.held(method) as gate, watching(engine, pace=pace) as view:
@@ -457,6 +460,166 @@ def test_stop_of_a_quiet_watcher(engine: FakeEngine) -> None:
     assert set(threading.enumerate()) <= before
     with pytest.raises(Unavailable, match="the shim is stopping"):
         view.sandboxes()
+
+
+# A Docker that hangs, and a sick image store
+
+
+def refusal(view: NodeView) -> str:
+    """Why questions are refused; empty while they are answered."""
+    return view.stats().outage
+
+
+HUNG = Pace(compare=0.05, unanswered=0.1, reconnect_least=0.01, reconnect_most=0.05)
+
+
+def test_a_list_that_docker_leaves_unanswered_without_an_event_ends_the_trust_in_the_view(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    with watching(engine, pace=HUNG, patience=0) as view:
+        wait_until(lambda: not is_out_of_reach(view))
+        with engine.held("list_containers") as gate:
+            gate.wait_entered()
+            assert view.sandbox(sandbox_id).life.running  # trusted until then
+            wait_until(lambda: "list containers: docker did not answer within 0.1 s" in refusal(view))
+            with pytest.raises(Unavailable, match="docker hangs or is overloaded"):
+                view.sandboxes()
+        wait_until(lambda: not is_out_of_reach(view))
+        assert view.sandbox(sandbox_id).life.running
+
+
+def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
+    class Busy(FakeEngine):
+        """Sends an event during a list that it does not answer, and answers the next."""
+
+        busy = False
+
+        def list_containers(self) -> list[ContainerSummary]:
+            if self.busy:
+                self.busy = False
+                self.emit("container", "exec_die", "any", {"name": "k8s_any"})
+                with self.held("list_containers"):
+                    return super().list_containers()
+            return super().list_containers()
+
+    engine = Busy()
+    with watching(engine, pace=HUNG) as view:
+        view.sandboxes()
+        engine.busy = True
+        lists = len(engine.calls_of("list_containers"))
+        wait_until(lambda: len(engine.calls_of("list_containers")) > lists + 2)
+        assert view.stats().reconnects == 0
+
+
+@pytest.mark.parametrize("method", ["list_containers", "inspect_container"])
+def test_the_cause_of_a_failed_rebuild_is_logged_once_and_told_to_clients(engine: FakeEngine, method: str) -> None:
+    create_sandbox(engine)
+    engine.fail_next(method, *[Unavailable("list containers: the disk of docker is gone")] * 20)
+    with capture_logs() as logs, watching(engine, patience=0) as view:
+        wait_until(lambda: len(engine.calls_of(method)) > 10)
+        with pytest.raises(Unavailable, match="the disk of docker is gone"):
+            view.sandboxes()
+        wait_until(lambda: not is_out_of_reach(view))
+    lost = [line["reason"] for line in logs if line["event"] == "docker is out of reach"]
+    assert lost == ["list containers: the disk of docker is gone"]
+
+
+def test_the_cause_of_a_failed_compare_is_told_to_clients(engine: FakeEngine) -> None:
+    with watching(engine, pace=Pace(compare=0.01, reconnect_least=1, reconnect_most=1), patience=0) as view:
+        wait_until(lambda: not is_out_of_reach(view))
+        engine.fail_next("list_containers", ShimError("list containers: layer database is locked (status 500)"))
+        wait_until(lambda: refusal(view) == "list containers: layer database is locked (status 500)")
+
+
+def test_images_that_cannot_be_listed_take_no_pod_away(engine: FakeEngine) -> None:
+    sandbox_id = create_sandbox(engine)
+    image_id = engine.add_image("registry.example/app:v1")
+    engine.fail_next("list_images", *[ShimError("list images: layer does not exist (status 500)")] * 1000)
+    with capture_logs() as logs, watching(engine) as view:
+        assert [record.id for record in view.sandboxes()] == [sandbox_id]
+        wait_until(lambda: len(engine.calls_of("list_images")) > 3)
+        for question in (view.images.all, lambda: view.images.find("registry.example/app:v1")):
+            with pytest.raises(ImagesUnknown, match=r"layer does not exist \(status 500\)"):
+                question()
+        assert not view.images.is_listed()
+        found = view.images.look_up("registry.example/app:v1")
+        assert found is not None
+        assert found.id == image_id
+        assert view.images.last_known("registry.example/app:v1") == found
+        engine._failures.clear()
+        wait_until(view.images.is_listed)
+        assert len(view.images.all()) == len(engine.images)
+    assert len(engine.calls_of("list_containers")) == 1
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["refresh failed, will be repeated"]
+
+
+def test_a_reconnect_with_a_sick_image_store_brings_the_pods_back(engine: FakeEngine) -> None:
+    create_sandbox(engine)
+    with watching(engine, patience=0) as view:
+        wait_until(lambda: not is_out_of_reach(view))
+        wait_until(view.images.is_listed)
+        engine.fail_next("list_images", *[ShimError("list images: layer does not exist (status 500)")] * 1000)
+        engine.disconnect()
+        wait_until(lambda: is_out_of_reach(view))
+        engine.reconnect()
+        wait_until(lambda: not is_out_of_reach(view))
+        assert len(view.sandboxes()) == 1
+        wait_until(lambda: "layer does not exist" in view.stats().images_outage)
+        with pytest.raises(ImagesUnknown, match="layer does not exist"):
+            view.images.all()  # they may have changed since
+
+
+def test_images_that_are_known_stay_known_when_a_later_list_fails(engine: FakeEngine) -> None:
+    image_id = engine.add_image("registry.example/app:v1")
+    with watching(engine) as view:
+        view.images.all()
+        before = len(engine.calls_of("list_images"))
+        engine.fail_next("list_images", *[ShimError("no luck")] * 3)
+        engine.emit("image", "pull", "app")
+        wait_until(lambda: len(engine.calls_of("list_images")) > before + 2)
+        assert view.images.find(image_id) is not None
+
+
+def test_a_list_from_before_the_loss_does_not_count(engine: FakeEngine) -> None:
+    """Its changes since then may have been missed."""
+    engine.add_image("registry.example/old:v1")
+    with watching(engine) as view:
+        view.images.all()
+        with engine.held("list_images") as gate:
+            engine.emit("image", "pull", "any")
+            gate.wait_entered()
+            engine.disconnect()
+            wait_until(lambda: is_out_of_reach(view))
+            engine.images.clear()
+            engine.reconnect()
+            wait_until(lambda: not is_out_of_reach(view))
+            assert not view.images.is_listed(patience=0)
+        assert view.images.all() == ()
+
+
+def test_images_whose_inspects_take_long_are_known_after_some_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(FakeEngine):
+        """Its inspects of images take a while, so that one pass is cut before its end."""
+
+        def inspect_image(self, reference: str) -> ImageInspect:
+            scope, end = deadline.current(), time.monotonic() + 0.05
+            while (left := end - time.monotonic()) > 0:
+                scope.check("inspect")
+                threading.Event().wait(min(0.01, left))
+            return super().inspect_image(reference)
+
+    monkeypatch.setattr(refresh, "LIST_SECONDS", 0.3)
+    engine = Slow()
+    ids = {engine.add_image(f"registry.example/i{number}:v1") for number in range(150)}
+    create_sandbox(engine)
+    with watching(engine, pace=replace(EAGER, images=0.01)) as view:
+        assert len(view.sandboxes()) == 1
+        assert not view.images.is_listed(patience=0)
+        wait_until(lambda: view.images.is_listed(patience=0))
+        assert {record.id for record in view.images.all()} > ids
+    inspected, passes = engine.calls_of("inspect_image"), len(engine.calls_of("list_images"))
+    assert passes > 1
+    # Only those that were under way when a pass was cut are asked for again.
+    assert len(inspected) - len(set(inspected)) <= (passes - 1) * WIDTH
 
 
 # What RPCs have looked at

@@ -1,0 +1,65 @@
+"""Decoded JSON of the Engine, converted into the shapes of `shim.engine.answers`."""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+def read(answer: Any, shape: type[T]) -> T:
+    """Convert a decoded answer; `null` where the shape has none counts as missing. Raises msgspec.ValidationError."""
+    try:
+        return msgspec.convert(answer, shape)
+    except msgspec.ValidationError:
+        return msgspec.convert(_without_nulls(answer), shape)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+class ListReader(Generic[T]):
+    """Converts a list whose entries are independent: one that cannot be read costs only itself. Thread-safe."""
+
+    def __init__(self, shape: type[T], *, what: str) -> None:
+        """`what` names one entry, for the log."""
+        self._shape = shape
+        self._what = what
+        self._logged: set[str] = set()
+
+    def read(self, answer: Any) -> list[T]:
+        """Convert the entries. Those that cannot be read are left out and logged, once while they stay as they are.
+
+        Raises msgspec.ValidationError for what is not a list.
+        """
+        try:
+            found = read(answer, list[self._shape])  # type: ignore[name-defined] # a shape is only known at run time
+        except msgspec.ValidationError:
+            return self._readable(msgspec.convert(answer, list[Any]))
+        self._logged = set()
+        return found
+
+    def _readable(self, entries: list[Any]) -> list[T]:
+        found, problems = [], set()
+        for entry in entries:
+            try:
+                found.append(read(entry, self._shape))
+            except msgspec.ValidationError as error:
+                problems.add(f"{_name(entry)}: {error}")
+        for problem in sorted(problems - self._logged):
+            log.warning("an entry of docker's list cannot be read and is left out", kind=self._what, error=problem)
+        self._logged = problems
+        return found
+
+
+def _name(entry: Any) -> str:
+    name = entry.get("Id") if isinstance(entry, dict) else None
+    return str(name or "without an id")

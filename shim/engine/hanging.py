@@ -1,0 +1,27 @@
+"""Bounds on single calls to the Engine, and the error of a call that reaches its bound."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shim import deadline
+from shim.errors import DeadlineExceeded
+
+ADVICE = (
+    "docker hangs or is overloaded: see journalctl --unit docker, and systemctl restart docker if it does not recover"
+)
+
+
+@contextmanager
+def answered_within(seconds: float, *, what: str) -> Iterator[None]:
+    """Give Docker at most `seconds` for the block.
+
+    The DeadlineExceeded at the end of that time names `what` and says that Docker did not answer. An end of the outer
+    scope, which is the client's, is reported as such.
+    """
+    outer = deadline.current()
+    try:
+        with deadline.bound(seconds):
+            yield
+    except DeadlineExceeded as cause:
+        outer.check(what)
+        raise DeadlineExceeded(f"{what}: docker did not answer within {seconds:g} s; {ADVICE}") from cause

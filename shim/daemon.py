@@ -16,6 +16,7 @@ import structlog
 
 from shim import deadline, disk
 from shim.checkpoint import root as state
+from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -215,7 +216,11 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         networks.start()
         ending.callback(networks.stop)
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
-        facts = EngineFacts(engine, restrict_oom_score_adj=config.restrict_oom_score_adj)
+        facts = EngineFacts(
+            engine,
+            restrict_oom_score_adj=config.restrict_oom_score_adj,
+            kept=EngineStore(config.root_directory / state.ENGINE),
+        )
         view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)

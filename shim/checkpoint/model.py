@@ -72,6 +72,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw
 
 
+class KnownEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """What Docker last said of itself, as far as it is asked for before Docker is there."""
+
+    server_version: str
+    cgroup_driver: str
+    """`systemd`, `cgroupfs` or `none`."""
+
+
 class ContainerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one container that were changed since its creation, and that Docker has no field for."""
 

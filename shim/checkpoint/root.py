@@ -9,9 +9,10 @@ LOCK = "lock"
 SANDBOXES = "sandboxes"
 LIMITS = "limits"
 POD_CIDR = "pod-cidr"
+ENGINE = "engine.json"
 RESOLV_CONF = "resolv-conf"
 
-_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, RESOLV_CONF, "logs.lock"})
+_OWN = frozenset({LOCK, SANDBOXES, LIMITS, POD_CIDR, ENGINE, RESOLV_CONF, "logs.lock"})
 """All that a server makes there; the last one was made by servers before this one."""
 _EXPECTED = frozenset({"sandbox", "lost+found"})
 """cri-dockerd's checkpoints, for its flag names the same directory, and what is at the root of a file system."""
@@ -39,4 +40,5 @@ def _foreign_names(path: Path) -> set[str]:
         if not path.is_dir() or not path.stat().st_mode & 0o077:
             return set()
         names = {entry.name for entry in path.iterdir()}
-    return {name for name in names - _OWN - _EXPECTED if not disk.is_temporary(name, of=POD_CIDR)}
+    foreign = names - _OWN - _EXPECTED
+    return {name for name in foreign if not any(disk.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))}

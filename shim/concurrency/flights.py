@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from shim import deadline
 from shim.concurrency.crew import Crew
+from shim.concurrency.locks import KeyedLocks
 from shim.deadline import Scope
 from shim.errors import ShimError
 
@@ -122,7 +123,7 @@ class Departures(Generic[T]):
         self._work = work
         self._what = what
         self._flights: Flights[T] = Flights()
-        self._turn = threading.Lock()
+        self._turn = KeyedLocks()
         self._begun = 0
 
     def join(self) -> T:
@@ -130,7 +131,8 @@ class Departures(Generic[T]):
         return self._flights.join(self._begun, self._depart, what=self._what)
 
     def _depart(self) -> T:
-        with self._turn:
+        # A wait that ends with the scope: else each caller who gives up while a run hangs would leave a thread here.
+        with self._turn.hold(self._what):
             self._begun += 1
             return self._work()
 

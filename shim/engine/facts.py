@@ -1,47 +1,177 @@
-"""What the shim knows of its Engine between two looks at it."""
+"""What the shim knows of its Engine, and whether that answers."""
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
+from shim import deadline
+from shim.concurrency.background import Background
 from shim.config.model import RestrictOomScoreAdj
 from shim.engine.answers import EngineInfo, Runtime
+from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
+from shim.errors import FailedPrecondition, ShimError, Unavailable
 
 log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS = 4.0
+"""How long Status and Version wait for Docker, so that they answer within 5 s.
+
+Docker answers a ping from memory and takes no lock for it: also on a machine whose processors and disks are busy it
+takes milliseconds. Four seconds without an answer mean that the process does not run. One that does again is ready at
+the next Status, which a kubelet asks for every 5 s, and no pod is evicted for that.
+"""
+KEPT_SECONDS = 1.0
+"""How long Version waits for Docker where there is an earlier answer to give."""
+INFO_SECONDS = 30.0
+"""Bound on one look at Docker's `info`. That takes locks of containers, and is slow while Docker starts hundreds."""
+INFO_AGE = 60.0
+"""Seconds after which Status has the Engine asked again what it is, without waiting for it."""
+INFO_TRUSTED = 120.0
+"""Seconds after which an Engine that answers pings, and has not told in at least one look of INFO_SECONDS what it is,
+counts as hung."""
+
+PING = "ping docker"
+_READ = "read docker's info"
 
 CAP_SYS_RESOURCE = 24
 """Bit of the capability that may lower an OOM score (capabilities(7))."""
 
 
+class Kept(Protocol):
+    """What Docker last said of itself to this server or an earlier one, empty where it never has."""
+
+    @property
+    def server_version(self) -> str:
+        """Docker's version."""
+        ...
+
+    @property
+    def cgroup_driver(self) -> str:
+        """Docker's cgroup driver."""
+        ...
+
+    def keep(self, *, server_version: str, cgroup_driver: str) -> None:
+        """Take over a new answer."""
+        ...
+
+
 class EngineFacts:
-    """The Engine's `info`, asked rarely, and the lowest OOM score it can give. Thread-safe.
+    """The Engine's `info`, asked rarely, whether it answers at all, and the lowest OOM score it can give. Thread-safe.
 
     `info` takes the daemon tens of milliseconds, so RunPodSandbox must not ask it each time: the Status RPC, which
     the kubelet calls every few seconds, keeps it fresh.
     """
 
     def __init__(
-        self, engine: Engine, *, restrict_oom_score_adj: RestrictOomScoreAdj, proc: Path = Path("/proc")
+        self,
+        engine: Engine,
+        *,
+        restrict_oom_score_adj: RestrictOomScoreAdj,
+        kept: Kept | None = None,
+        proc: Path = Path("/proc"),
     ) -> None:
+        """`kept` outlives the server; None keeps nothing."""
         self._engine = engine
         self._proc = proc
         self._restrict = restrict_oom_score_adj
+        self._kept = kept
         self._lock = threading.Lock()
         self._info: EngineInfo | None = None
         self._read_at = 0.0
         self._oom_floor: int | None = None
+        self._pings: Background[None] = Background(self._ping, name="docker-ping")
+        self._looks: Background[EngineInfo] = Background(self._read, name="docker-info")
 
     def info(self, *, max_age: float | None = None) -> EngineInfo:
-        """Give the Engine's description, at most `max_age` seconds old; None accepts any age."""
-        info, age = self._info, time.monotonic() - self._read_at
-        if info is not None and (max_age is None or age <= max_age):
+        """Give the Engine's description, at most `max_age` seconds old; None accepts any age.
+
+        Raises what the Engine does, DeadlineExceeded after INFO_SECONDS.
+        """
+        info = self._info
+        if info is not None and (max_age is None or self._age() <= max_age):
             return info
-        info = self._engine.info()
-        self._info, self._read_at = info, time.monotonic()
+        return self._read()
+
+    def check_answers(self) -> None:
+        """Return if the Engine answers now, within ANSWER_SECONDS; however many ask, it is pinged once at a time.
+
+        Raises a ShimError that names the call it has left unanswered, or refused.
+        """
+        end = time.monotonic() + ANSWER_SECONDS
+        with answered_within(ANSWER_SECONDS, what=PING):
+            self._pings.join(what=PING)
+        age = self._age()
+        if age > INFO_TRUSTED:
+            with answered_within(end - time.monotonic(), what=_READ):
+                self._looks.join(what=_READ)
+        elif age > INFO_AGE:
+            self._looks.begin()
+
+    def server_version(self) -> str:
+        """Give the Engine's version, while it does not answer that of its last answer.
+
+        Unavailable where it does not answer now and never has.
+        """
+        if self._info is not None:
+            return self._info.server_version
+        kept = self._kept.server_version if self._kept else ""
+        return self._asked("version", lambda info: info.server_version, kept=kept)
+
+    def cgroup_driver(self) -> str:
+        """Give the Engine's cgroup driver; as `server_version`."""
+        if self._info is not None:
+            return self._info.cgroup_driver
+        kept = self._kept.cgroup_driver if self._kept else ""
+        return self._asked("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
+
+    def _asked(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
+        """Ask for the description, for a shorter time where there is something `kept` to answer with."""
+        try:
+            with answered_within(KEPT_SECONDS if kept else ANSWER_SECONDS, what=_READ):
+                return choose(self._looks.join(what=_READ))
+        except FailedPrecondition:
+            raise
+        except ShimError as error:
+            deadline.current().check(_READ)
+            if kept:
+                log.debug("answering with what docker last said of itself", what=what, kept=kept, error=str(error))
+                return kept
+            raise Unavailable(
+                f"docker's {what} is not known, and docker has never answered this server: {error}; "
+                "start docker (systemctl start docker), or see journalctl --unit docker"
+            ) from error
+
+    def _age(self) -> float:
+        """Tell how old the description is, in seconds; it is infinitely old where there is none."""
+        return math.inf if self._info is None else time.monotonic() - self._read_at
+
+    def _ping(self) -> None:
+        with answered_within(ANSWER_SECONDS, what=PING):
+            self._engine.ping()
+
+    def _read(self) -> EngineInfo:
+        asked_at = time.monotonic()
+        with answered_within(INFO_SECONDS, what=_READ):
+            info = self._engine.info()
+        self._info, self._read_at = info, asked_at
+        if self._kept is not None:
+            self._take_over(info, self._kept)
         return info
+
+    def _take_over(self, info: EngineInfo, kept: Kept) -> None:
+        if kept.cgroup_driver not in ("", info.cgroup_driver):
+            log.error(
+                "docker's cgroup driver has changed: restart the kubelet, which asks for it only at its start",
+                before=kept.cgroup_driver,
+                now=info.cgroup_driver,
+            )
+        kept.keep(server_version=info.server_version, cgroup_driver=info.cgroup_driver)
 
     def runtimes(self, *, wanted: str = "") -> dict[str, Runtime]:
         """Runtimes by name; asks anew when `wanted` is not among them, since a daemon reload can add some."""

@@ -24,4 +24,5 @@ def answered_within(seconds: float, *, what: str) -> Iterator[None]:
             yield
     except DeadlineExceeded as cause:
         outer.check(what)
-        raise DeadlineExceeded(f"{what}: docker did not answer within {seconds:g} s; {ADVICE}") from cause
+        shown = round(max(seconds, 0.0), 1 if seconds >= 1 else 2)
+        raise DeadlineExceeded(f"{what}: docker did not answer within {shown:g} s; {ADVICE}") from cause

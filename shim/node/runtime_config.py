@@ -8,8 +8,11 @@ _DRIVERS = {"systemd": pb.SYSTEMD, "cgroupfs": pb.CGROUPFS}
 
 
 def runtime_config(rt: Runtime) -> pb.RuntimeConfigResponse:
-    """Tell the kubelet which cgroup driver Docker uses. FailedPrecondition for a daemon without cgroups."""
-    driver = rt.facts.info().cgroup_driver
+    """Tell the kubelet which cgroup driver Docker uses; by its last answer while it does not answer.
+
+    FailedPrecondition for a daemon without cgroups, Unavailable for one that has never answered.
+    """
+    driver = rt.facts.cgroup_driver()
     if driver not in _DRIVERS:
         raise FailedPrecondition(f"docker uses the cgroup driver {driver!r}, pods need systemd or cgroupfs")
     return pb.RuntimeConfigResponse(linux=pb.LinuxRuntimeConfiguration(cgroup_driver=_DRIVERS[driver]))

@@ -12,10 +12,13 @@ RUNTIME_NAME = "docker"
 
 
 def version(rt: Runtime) -> pb.VersionResponse:
-    """The runtime is Docker, hence its version is Docker's."""
+    """The runtime is Docker, hence its version is Docker's; of its last answer while it does not answer.
+
+    Unavailable where it never has.
+    """
     return pb.VersionResponse(
         version=KUBELET_API_VERSION,
         runtime_name=RUNTIME_NAME,
-        runtime_version=rt.facts.info().server_version,
+        runtime_version=rt.facts.server_version(),
         runtime_api_version=CRI_VERSION,
     )

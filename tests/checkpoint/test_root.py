@@ -25,9 +25,9 @@ def test_a_new_one_is_private(tmp_path: Path) -> None:
     "names",
     [
         (),
-        ("lock", "sandboxes", "limits", "pod-cidr", "resolv-conf"),
+        ("lock", "sandboxes", "limits", "pod-cidr", "engine.json", "resolv-conf"),
         ("logs.lock", "sandboxes"),
-        (".pod-cidr.0123abcd.tmp",),
+        (".pod-cidr.0123abcd.tmp", ".engine.json.0123abcd.tmp"),
         ("sandbox",),
         ("lost+found",),
     ],

@@ -338,3 +338,20 @@ def test_a_departure_that_nobody_waits_for_any_more() -> None:
         runs.go_on.release(3)
         assert first.result(SECONDS) == 1
     assert departures.join() >= 2
+
+
+def test_callers_who_give_up_while_a_run_hangs_leave_no_thread(crowd: Crowd) -> None:
+    """They wait for the next run, which cannot begin: each would otherwise leave a thread behind."""
+    work = Work()
+    departures = Departures(work, what="the list")
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(departures.join)
+        assert work.started.wait(SECONDS)
+        before = threading.active_count()
+        for _ in range(30):
+            with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
+                departures.join()
+        # One thread may be on its way out, and is used again by the next caller.
+        assert threading.active_count() - before <= 3
+        work.go_on.set()
+        assert hanging.result(SECONDS) == "done"

@@ -1,13 +1,21 @@
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from shim import deadline
 from shim.engine.answers import Runtime
-from shim.engine.facts import EngineFacts
+from shim.engine.facts import INFO_AGE, INFO_TRUSTED, EngineFacts
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.facts import own_score
 from tests.fakes.engine import FakeEngine
+from tests.waits import wait_until
 
 
 def facts(engine: FakeEngine, restrict: str = "auto") -> EngineFacts:
@@ -110,3 +118,160 @@ def test_what_is_possible_in_a_user_namespace_is_what_the_kernel_lets_be_set() -
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# Whether it answers
+
+
+@dataclass
+class Memory:
+    """What outlives a server, here in memory. See `shim.engine.facts.Kept`."""
+
+    server_version: str = ""
+    cgroup_driver: str = ""
+
+    def keep(self, *, server_version: str, cgroup_driver: str) -> None:
+        self.server_version, self.cgroup_driver = server_version, cgroup_driver
+
+
+def aged(known: EngineFacts, *, seconds: float) -> None:
+    """Let what is known be older."""
+    known._read_at -= seconds
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no test wait for seconds."""
+    monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("shim.engine.facts.KEPT_SECONDS", 0.05)
+
+
+def test_an_engine_that_answers(engine: FakeEngine) -> None:
+    known = facts(engine)
+    for _ in range(3):
+        known.check_answers()
+    assert (len(engine.calls_of("ping")), infos(engine)) == (3, 1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("method", "words"), [("ping", "ping docker"), ("info", "read docker's info")])
+def test_the_call_that_hangs_is_named(engine: FakeEngine, method: str, words: str) -> None:
+    known = facts(engine)
+    with engine.held(method), pytest.raises(DeadlineExceeded, match=f"{words}: docker did not answer within"):
+        known.check_answers()
+    known.check_answers()
+
+
+def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    with ThreadPoolExecutor(20) as pool:
+        with engine.held("ping") as gate:
+            callers = [pool.submit(known.check_answers) for _ in range(20)]
+            gate.wait_entered()
+            with pytest.raises(TimeoutError):
+                callers[-1].result(0.1)
+            assert len(engine.calls_of("ping")) == 1
+        for caller in callers:
+            caller.result(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_callers_of_an_engine_that_hangs_leave_no_thread(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.concurrency.crew.IDLE_SECONDS", 0.01)
+    known = facts(engine)
+    before = threading.active_count()
+    with engine.held("ping"), engine.held("info"):
+        for _ in range(30):
+            with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
+                known.check_answers()
+            with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
+                known.server_version()
+        assert threading.active_count() - before <= 2
+
+
+def test_a_description_that_is_due_is_read_in_the_background(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    aged(known, seconds=INFO_AGE + 1)
+    with engine.held("info") as gate:
+        known.check_answers()  # an info that takes long is no reason to wait
+        gate.wait_entered()
+        known.check_answers()
+    wait_until(lambda: known._age() < INFO_AGE)
+    assert infos(engine) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_description_that_never_comes_is_an_engine_that_hangs(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    aged(known, seconds=INFO_TRUSTED + 1)
+    with engine.held("info"), pytest.raises(DeadlineExceeded, match="read docker's info: docker did not answer"):
+        known.check_answers()
+    known.check_answers()
+
+
+def test_a_look_at_info_has_an_end(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.engine.facts.INFO_SECONDS", 0.02)
+    with engine.held("info"), pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.02 s"):
+        facts(engine).info()
+
+
+# What it last said
+
+
+def test_the_last_answer_is_kept(engine: FakeEngine) -> None:
+    kept = Memory()
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=kept)
+    assert (known.server_version(), known.cgroup_driver()) == ("28.5.2", "cgroupfs")
+    assert kept == Memory("28.5.2", "cgroupfs")
+    assert infos(engine) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", ["hangs", "is gone", "fails"])
+def test_without_an_answer_the_kept_one_counts(engine: FakeEngine, how: str) -> None:
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
+    with engine.held("info") if how == "hangs" else nullcontext():
+        if how == "is gone":
+            engine.disconnect()
+        if how == "fails":
+            engine.fail_next("info", *[ShimError("read docker's info: 500")] * 2)
+        assert (known.server_version(), known.cgroup_driver()) == ("27.1.0", "systemd")
+    engine.reconnect()
+    wait_until(lambda: known.server_version() == "28.5.2")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_without_any_answer_ever_it_says_what_to_do(engine: FakeEngine) -> None:
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory())
+    with engine.held("info"):
+        for question in (known.server_version, known.cgroup_driver):
+            with pytest.raises(Unavailable, match=r"did not answer within 0\.1 s.*systemctl start docker"):
+                question()
+
+
+def test_the_end_of_the_client_is_no_answer(engine: FakeEngine) -> None:
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
+    gone = deadline.Scope()
+    gone.cancel()
+    with engine.held("info"), deadline.entered(gone), pytest.raises(Cancelled):
+        known.server_version()
+
+
+def test_an_engine_that_is_too_old_is_not_answered_for(engine: FakeEngine) -> None:
+    engine.fail_next("info", FailedPrecondition("the docker engine speaks api version 1.40"))
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=Memory("27.1.0", "systemd"))
+    with pytest.raises(FailedPrecondition):
+        known.server_version()
+
+
+def test_another_cgroup_driver_than_the_kubelet_may_have_been_given_is_logged(engine: FakeEngine) -> None:
+    kept = Memory("28.5.2", "systemd")
+    known = EngineFacts(engine, restrict_oom_score_adj="false", kept=kept)
+    with capture_logs() as logs:
+        known.info()
+        known.info(max_age=0)
+    assert [(line["log_level"], line["before"], line["now"]) for line in logs] == [("error", "systemd", "cgroupfs")]
+    assert "restart the kubelet" in logs[0]["event"]

@@ -1,17 +1,22 @@
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint.engine import EngineStore
 from shim.engine.answers import EngineInfo
 from shim.engine.answers import Runtime as OciRuntime
-from shim.errors import FailedPrecondition, InvalidArgument, Unavailable
+from shim.engine.facts import EngineFacts
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config
 from shim.node.version import version
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
+from tests.waits import wait_until
 
 
 def conditions(rt: Runtime) -> dict[str, pb.RuntimeCondition]:
@@ -33,6 +38,47 @@ def test_docker_away_is_a_condition_and_no_error(rt: Runtime, engine: FakeEngine
     assert not found["RuntimeReady"].status
     assert found["RuntimeReady"].reason == "DockerDaemonNotReady"
     assert found["RuntimeReady"].message
+
+
+@pytest.mark.parametrize("method", ["ping", "info"])
+def test_a_docker_that_hangs_is_a_condition_that_says_what_hangs(
+    rt: Runtime, engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
+    rt.view.sandboxes()
+    fresh = replace(rt, facts=EngineFacts(engine, restrict_oom_score_adj="false"))
+    with engine.held(method):
+        found = conditions(fresh)["RuntimeReady"]
+    assert (found.status, found.reason) == (False, "DockerDaemonNotReady")
+    assert "docker did not answer within 0.1 s" in found.message
+    assert ("ping" if method == "ping" else "info") in found.message
+    assert conditions(fresh)["RuntimeReady"].status
+
+
+def test_a_docker_that_answers_pings_and_does_not_tell_what_runs(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt.view.sandboxes()
+    with engine.held("list_containers"):
+        engine.disconnect()
+        wait_until(lambda: rt.view.stats().outage)
+        engine.reconnect()
+        assert conditions(rt)["RuntimeReady"].status  # a restart of Docker takes a moment
+        monkeypatch.setattr("shim.node.status.OUTAGE_SECONDS", 0.0)
+        found = conditions(rt)["RuntimeReady"]
+    assert (found.status, found.reason) == (False, "DockerDaemonNotReady")
+    assert "docker answers a ping" in found.message
+
+
+def test_a_sick_image_store_leaves_the_node_ready(rt: Runtime, engine: FakeEngine) -> None:
+    engine.fail_next("list_images", *[ShimError("list images: layer does not exist")] * 100)
+    engine.disconnect()
+    wait_until(lambda: rt.view.stats().outage)
+    engine.reconnect()
+    wait_until(lambda: not rt.view.stats().outage)
+    assert conditions(rt)["RuntimeReady"].status
+    wait_until(lambda: rt.view.stats().images_outage)
+    assert "layer does not exist" in json.loads(status(rt, verbose=True).info["config"])["view"]["images_outage"]
 
 
 def test_handlers_are_dockers_runtimes_and_the_default(rt: Runtime, engine: FakeEngine) -> None:
@@ -62,6 +108,24 @@ def test_the_runtime_is_docker(rt: Runtime) -> None:
     assert version(rt) == pb.VersionResponse(
         version="0.1.0", runtime_name="docker", runtime_version="28.5.2", runtime_api_version="v1"
     )
+
+
+def test_version_and_cgroup_driver_are_known_before_docker_is_there(
+    rt: Runtime, engine: FakeEngine, tmp_path: Path
+) -> None:
+    def started() -> Runtime:
+        kept = EngineStore(tmp_path / "engine.json")
+        return replace(rt, facts=EngineFacts(engine, restrict_oom_score_adj="false", kept=kept))
+
+    engine.disconnect()
+    with pytest.raises(Unavailable, match="systemctl start docker"):
+        runtime_config(started())
+    engine.reconnect()
+    engine.engine_info = EngineInfo(server_version="28.5.2", cgroup_driver="systemd")
+    version(started())
+    engine.disconnect()
+    assert version(started()).runtime_version == "28.5.2"
+    assert runtime_config(started()).linux.cgroup_driver == pb.SYSTEMD
 
 
 def test_the_version_is_not_known_before_docker_was_seen(rt: Runtime, engine: FakeEngine) -> None:

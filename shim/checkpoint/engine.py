@@ -1,0 +1,71 @@
+"""What Docker last said of itself, in one small file, for clients that ask before Docker is there.
+
+A kubelet asks for the runtime's version and cgroup driver when it starts, and ends if it gets no answer.
+"""
+
+import threading
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from shim import disk
+from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.model import KnownEngine
+from shim.errors import ShimError, reason_of
+
+_known = msgspec.json.Decoder(KnownEngine)
+
+log = structlog.get_logger(__name__)
+
+
+class EngineStore:
+    """The file, and its content in memory. Thread-safe. See `shim.engine.facts.Kept`."""
+
+    def __init__(self, path: Path) -> None:
+        """Read `path`. A file that is missing or cannot be trusted counts as none, and is logged."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._content = _stored(path)
+        self._failed = False
+
+    @property
+    def server_version(self) -> str:
+        """Docker's version when it last answered; empty when it never has."""
+        return "" if self._content is None else self._content.server_version
+
+    @property
+    def cgroup_driver(self) -> str:
+        """Docker's cgroup driver when it last answered; empty when it never has."""
+        return "" if self._content is None else self._content.cgroup_driver
+
+    def keep(self, *, server_version: str, cgroup_driver: str) -> None:
+        """Keep a new answer. It counts also where it cannot be written, which is logged once."""
+        known = KnownEngine(server_version=server_version, cgroup_driver=cgroup_driver)
+        with self._lock:
+            if known == self._content and not self._failed:
+                return
+            self._content = known
+            self._write(known)
+
+    def _write(self, known: KnownEngine) -> None:
+        try:
+            disk.write_atomically(self._path, sealed(msgspec.json.encode(known)), sync="content")
+        except ShimError as error:
+            if not self._failed:
+                log.warning("what docker says of itself is not kept for the next start", error=str(error))
+            self._failed = True
+        else:
+            self._failed = False
+
+
+def _stored(path: Path) -> KnownEngine | None:
+    try:
+        return parsed(_known, unsealed(path.read_bytes()))
+    except FileNotFoundError:
+        log.info("no earlier answer of docker is kept: its version is known when it answers", file=str(path))
+    except OSError as error:
+        log.warning("the kept answer of docker is ignored", file=str(path), error=reason_of(error))
+    except Untrusted as error:
+        log.warning("the kept answer of docker is ignored", file=str(path), error=str(error))
+    return None

@@ -1,0 +1,86 @@
+"""What Docker last said of itself outlives a restart, and a bad file does not keep the server from starting."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from shim.checkpoint.engine import EngineStore
+from shim.checkpoint.envelope import sealed
+from tests.facts import mode_of
+from tests.mounts import small_tmpfs
+
+GOOD = b'{"server_version":"28.5.2","cgroup_driver":"systemd"}'
+
+
+def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "engine.json"
+    store = EngineStore(path)
+    assert (store.server_version, store.cgroup_driver) == ("", "")
+    store.keep(server_version="28.5.2", cgroup_driver="systemd")
+    for either in (store, EngineStore(path)):
+        assert (either.server_version, either.cgroup_driver) == ("28.5.2", "systemd")
+    assert mode_of(path) == 0o600
+
+
+def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "engine.json"
+    store = EngineStore(path)
+    store.keep(server_version="28.5.2", cgroup_driver="systemd")
+    before = path.stat().st_ino
+    store.keep(server_version="28.5.2", cgroup_driver="systemd")
+    assert path.stat().st_ino == before
+    store.keep(server_version="28.5.3", cgroup_driver="systemd")
+    assert path.stat().st_ino != before
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "truncated"),
+        (sealed(GOOD)[:-5], "truncated"),
+        (sealed(GOOD).replace(b"28.5.2", b"99.5.2"), "checksum"),
+        (sealed(GOOD).replace(b'"version":1', b'"version":2'), "newer than this shim"),
+        (sealed(b'{"server_version":7}'), "str"),
+        (bytes(50), "malformed"),
+    ],
+    ids=["empty", "cut short", "altered", "newer", "another shape", "zeros"],
+)
+def test_a_file_that_cannot_be_trusted_is_logged_ignored_and_replaced(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "engine.json"
+    path.write_bytes(content)
+    with capture_logs() as logs:
+        store = EngineStore(path)
+    assert store.server_version == ""
+    (line,) = logs
+    assert (line["log_level"], line["file"]) == ("warning", str(path))
+    assert reason in line["error"]
+    store.keep(server_version="28.5.2", cgroup_driver="systemd")
+    assert EngineStore(path).server_version == "28.5.2"
+
+
+def test_a_missing_file_is_mentioned(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        EngineStore(tmp_path / "engine.json")
+    assert [(line["log_level"], line["file"]) for line in logs] == [("info", str(tmp_path / "engine.json"))]
+
+
+def test_a_file_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").mkdir()
+    with capture_logs() as logs:
+        assert EngineStore(tmp_path / "engine.json").server_version == ""
+    assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "is a directory")]
+
+
+def test_what_cannot_be_written_counts_and_is_logged_once(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        store = EngineStore(small.path / "engine.json")
+        small.make_read_only()
+        with capture_logs() as logs:
+            for _ in range(3):
+                store.keep(server_version="28.5.2", cgroup_driver="systemd")
+        assert store.server_version == "28.5.2"
+    assert [line["log_level"] for line in logs] == ["warning"]
+    assert "read-only file system" in logs[0]["error"]

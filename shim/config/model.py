@@ -26,7 +26,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     root_directory: Path = Path("/var/lib/pydockershim")
     """State that must outlive a restart (0700): checkpoints in `sandboxes`, each pod's file in `resolv-conf`, what
-    Docker cannot keep in `limits`, and `pod-cidr`; and `lock`, by which no second server uses it."""
+    Docker cannot keep in `limits`, `pod-cidr`, and what Docker last said of itself in `engine.json`; and `lock`, by
+    which no second server uses it."""
 
     netns_directory: Path = Path("/run/netns")
     """Where the network namespace of each pod is pinned, as `cri-<sandbox id>`."""

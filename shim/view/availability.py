@@ -7,6 +7,9 @@ from shim import deadline
 from shim.errors import Unavailable
 
 NOT_BUILT = "the view of docker's containers has not been built yet"
+CONNECT_SECONDS = 2.0
+"""How long questions wait after the start of the server for Docker to be reached at all. A Docker that works is reached
+within milliseconds; one that hangs would hold up the start of the server, which asks what pods there are."""
 
 
 class Availability:
@@ -30,6 +33,7 @@ class Availability:
         self._rebuilding = True
         self._outage: str | None = initially
         self._out_since = time.monotonic()
+        self._connect_until = time.monotonic() + CONNECT_SECONDS
         self._epoch = 0
         self.completed = 0
         """How many rebuilds have been completed."""
@@ -48,6 +52,7 @@ class Availability:
         """Say that Docker answers again; gives what `complete` must present."""
         self._epoch += 1
         self._rebuilding = True
+        self._changed.notify_all()
         return self._epoch
 
     def stale(self, epoch: int) -> bool:
@@ -81,10 +86,12 @@ class Availability:
         if self._outage is None:
             return
         scope = deadline.current()
-        end = time.monotonic() + (self._patience if patience is None else min(patience, self._patience))
+        patience = self._patience if patience is None else min(patience, self._patience)
+        end = time.monotonic() + patience
         with scope.on_cancel(self._wake):
             while self._outage is not None:
-                left = end - time.monotonic()
+                # No rebuild has been begun before the first connection, which Docker owes us sooner.
+                left = (end if self._epoch else min(end, self._connect_until)) - time.monotonic()
                 if not self._rebuilding or left <= 0:
                     raise self._refusal(self._outage)
                 scope.check(f"wait for docker ({self._outage})")

@@ -123,3 +123,29 @@ def test_a_refusal_of_another_class() -> None:
     changed = threading.Condition()
     with changed, pytest.raises(NotListed, match="no list yet"):
         Availability(changed, patience=0, initially="no list yet", refusal=NotListed).wait_available()
+
+
+def test_a_docker_that_is_never_reached_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 0.01)
+    changed, availability = made(patience=deadline.LONGEST)
+    with pytest.raises(Unavailable, match="not been built"):
+        asked(changed, availability)
+
+
+def test_a_question_from_before_the_first_connection_waits_for_the_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 0.2)
+    changed, availability = made()
+    answered = threading.Event()
+
+    def ask() -> None:
+        asked(changed, availability)
+        answered.set()
+
+    asker = threading.Thread(target=ask, daemon=True)
+    asker.start()
+    with changed:
+        epoch = availability.begin_rebuild()
+    assert not answered.wait(0.4)
+    with changed:
+        availability.complete(epoch)
+    assert answered.wait(10)

@@ -1,0 +1,223 @@
+"""A dockerd that is stopped with SIGSTOP: its socket accepts, and nobody answers.
+
+What needs no Docker answers, what needs it ends with its client, and the server is as before when it goes on.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
+from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
+from integration.node.box import HOME, Node
+from integration.node.engine import Engine, remove_link
+from integration.pods.kubelet import Kubelet, unused_name
+from integration.view.conftest import BRIDGE, configure_network
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+STATUS_SECONDS = 5.0
+READ_SECONDS = 1.0
+"""Longest time of a read; one that waited for Docker would have none."""
+SHORT = 0.3
+"""Deadline of a client that does not wait."""
+CALLS = 100
+AT_ONCE = 25
+SPARE = 6
+"""Threads and descriptors more than before that are no leak: connections to Docker that are kept, pools that have
+grown."""
+
+
+@pytest.fixture(scope="module")
+def dirs(node: Node) -> NodeDirs:
+    made = make_node_dirs(node, HOME / unused_name("hanging"))
+    configure_network(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def hung(engine: Engine, images: Images, dirs: NodeDirs) -> Iterator[Served]:  # noqa: ARG001 - images must be there
+    with serving(engine, dirs) as made:
+        yield made
+    remove_link(BRIDGE)
+
+
+@pytest.fixture
+def kubelet(hung: Served, images: Images) -> Iterator[Kubelet]:
+    made = Kubelet(hung.cri, images.busybox)
+    yield made
+    made.remove_all()
+
+
+@contextmanager
+def frozen(served: Served) -> Iterator[None]:
+    """Let Docker hang inside the block, and answer again afterwards."""
+    served.engine.freeze()
+    try:
+        yield
+    finally:
+        served.engine.thaw()
+    wait_until(lambda: runtime_condition(served.cri).status)
+    served.wait_answers()
+
+
+def runtime_condition(cri: Cri) -> pb.RuntimeCondition:
+    return cri.runtime.Status(pb.StatusRequest()).status.conditions[0]
+
+
+def timed(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def test_status_says_within_five_seconds_what_hangs(hung: Served) -> None:
+    assert runtime_condition(hung.cri).status
+    with frozen(hung), ThreadPoolExecutor(10) as pool:
+        began = time.monotonic()
+        asked = [pool.submit(runtime_condition, hung.cri) for _ in range(10)]
+        found = [each.result() for each in asked]
+        assert time.monotonic() - began < STATUS_SECONDS
+    for condition in found:
+        assert (condition.type, condition.status, condition.reason) == ("RuntimeReady", False, "DockerDaemonNotReady")
+        assert "ping docker: docker did not answer within 4 s" in condition.message
+
+
+def test_reads_answer_from_the_view(hung: Served, kubelet: Kubelet) -> None:
+    pod = kubelet.pod(linux=HOST_NETWORK)
+    container = kubelet.started(pod)
+    cri = hung.cri
+    image = pb.ImageStatusRequest(image=pb.ImageSpec(image=kubelet.image))
+    reads: dict[str, Callable[[], object]] = {
+        "Version": lambda: cri.runtime.Version(pb.VersionRequest()),
+        "RuntimeConfig": lambda: cri.runtime.RuntimeConfig(pb.RuntimeConfigRequest()),
+        "ListPodSandbox": cri.sandboxes,
+        "ListContainers": cri.containers,
+        "PodSandboxStatus": lambda: cri.sandbox_status(pod.id),
+        "ContainerStatus": lambda: cri.container_status(container),
+        "ContainerStats": lambda: cri.runtime.ContainerStats(pb.ContainerStatsRequest(container_id=container)),
+        "ListContainerStats": lambda: cri.runtime.ListContainerStats(pb.ListContainerStatsRequest()),
+        "PodSandboxStats": lambda: cri.runtime.PodSandboxStats(pb.PodSandboxStatsRequest(pod_sandbox_id=pod.id)),
+        "ListPodSandboxStats": lambda: cri.runtime.ListPodSandboxStats(pb.ListPodSandboxStatsRequest()),
+        "ListMetricDescriptors": lambda: cri.runtime.ListMetricDescriptors(pb.ListMetricDescriptorsRequest()),
+        "ListPodSandboxMetrics": lambda: cri.runtime.ListPodSandboxMetrics(pb.ListPodSandboxMetricsRequest()),
+        "ListImages": lambda: cri.images.ListImages(pb.ListImagesRequest()),
+        "ImageStatus": lambda: cri.images.ImageStatus(image),
+        "ImageFsInfo": lambda: cri.images.ImageFsInfo(pb.ImageFsInfoRequest()),
+    }
+    with frozen(hung):
+        took = {name: timed(read) for name, read in reads.items()}
+        assert cri.container_status(container).state == pb.CONTAINER_RUNNING
+    assert {name: seconds for name, seconds in took.items() if seconds > READ_SECONDS} == {}
+
+
+def calls_that_need_docker(
+    cri: Cri, *, pod: str, container: str, victim: str, image: str
+) -> list[Callable[[], object]]:
+    runtime, images, config = cri.runtime, cri.images, pod_config(unused_name("hanging"), linux=HOST_NETWORK)
+    unknown = pb.ImageSpec(image="registry.invalid/nobody/made-this:1")
+    limits = pb.LinuxContainerResources(cpu_shares=100)
+    new = container_config(unused_name("hanging"), image=image)
+    create = pb.CreateContainerRequest(pod_sandbox_id=pod, config=new, sandbox_config=config)
+    update = pb.UpdateContainerResourcesRequest(container_id=container, linux=limits)
+    run = pb.ExecSyncRequest(container_id=container, cmd=["true"], timeout=30)
+    stop = pb.StopContainerRequest(container_id=victim, timeout=10)
+    return [
+        lambda: runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=SHORT),
+        lambda: runtime.CreateContainer(create, timeout=SHORT),
+        lambda: runtime.UpdateContainerResources(update, timeout=SHORT),
+        lambda: runtime.ExecSync(run, timeout=SHORT),
+        lambda: runtime.StopContainer(stop, timeout=SHORT),
+        lambda: runtime.Status(pb.StatusRequest(), timeout=SHORT),
+        lambda: images.PullImage(pb.PullImageRequest(image=unknown), timeout=SHORT),
+        lambda: images.ImageStatus(pb.ImageStatusRequest(image=unknown), timeout=SHORT),
+        lambda: images.RemoveImage(pb.RemoveImageRequest(image=unknown), timeout=SHORT),
+        lambda: images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=image), verbose=True), timeout=SHORT),
+    ]
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    try:
+        call()
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def open_in(served: Served) -> tuple[int, int]:
+    """Threads and descriptors of the server."""
+    process = Path(f"/proc/{served.server.daemon.pid}")
+    return len(list((process / "task").iterdir())), len(list((process / "fd").iterdir()))
+
+
+def test_calls_end_with_their_clients_and_leave_nothing(hung: Served, kubelet: Kubelet) -> None:
+    pod = kubelet.pod(linux=HOST_NETWORK)
+    container = kubelet.started(pod)
+
+    def burst() -> set[grpc.StatusCode]:
+        victim = kubelet.started(pod)  # Docker may stop it when it goes on
+        calls = calls_that_need_docker(hung.cri, pod=pod.id, container=container, victim=victim, image=kubelet.image)
+        with frozen(hung), ThreadPoolExecutor(AT_ONCE) as pool:
+            asked = [pool.submit(code_of, calls[number % len(calls)]) for number in range(CALLS)]
+            return {each.result(30) for each in asked}
+
+    burst()  # pools grow to what the machine makes of it
+    wait_until(lambda: open_in(hung)[0] < AT_ONCE * 2, 60)
+    hung.server.wait_idle()
+    threads, descriptors = open_in(hung)
+    assert burst() == {grpc.StatusCode.DEADLINE_EXCEEDED}
+
+    def is_as_before() -> bool:
+        now = open_in(hung)
+        return now[0] <= threads + SPARE and now[1] <= descriptors + SPARE
+
+    wait_until(is_as_before, 60)
+    hung.clear()
+
+
+def crash_and_start(served: Served, *, meanwhile: Callable[[], object] = lambda: None) -> None:
+    served.server.kill()
+    served.server.socket.unlink()  # its appearance is what a start waits for
+    meanwhile()
+    served.server.start()
+
+
+def test_a_server_that_starts_while_docker_hangs_answers_with_what_docker_last_said(hung: Served) -> None:
+    runtime = hung.cri.runtime
+    version = runtime.Version(pb.VersionRequest())
+    driver = runtime.RuntimeConfig(pb.RuntimeConfigRequest())
+    with frozen(hung):
+        crash_and_start(hung)
+        began = time.monotonic()
+        assert runtime.Version(pb.VersionRequest(), wait_for_ready=True) == version
+        assert time.monotonic() - began < STATUS_SECONDS
+        assert runtime.RuntimeConfig(pb.RuntimeConfigRequest()) == driver
+        with pytest.raises(grpc.RpcError) as refused:
+            hung.cri.containers()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        condition = runtime_condition(hung.cri)
+        assert (condition.status, condition.reason) == (False, "DockerDaemonNotReady")
+
+
+def test_a_server_that_docker_never_answered_says_what_to_do(hung: Served, dirs: NodeDirs) -> None:
+    runtime = hung.cri.runtime
+    with frozen(hung):
+        crash_and_start(hung, meanwhile=lambda: (dirs.state / "engine.json").write_bytes(b"damaged"))
+        for question in (
+            lambda: runtime.Version(pb.VersionRequest(), wait_for_ready=True),
+            lambda: runtime.RuntimeConfig(pb.RuntimeConfigRequest()),
+        ):
+            began = time.monotonic()
+            with pytest.raises(grpc.RpcError) as refused:
+                question()
+            assert time.monotonic() - began < STATUS_SECONDS
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "systemctl start docker" in str(refused.value.details())
+    assert runtime.Version(pb.VersionRequest()).runtime_version
+    assert "the kept answer of docker is ignored" in hung.server.daemon.log.read_text()

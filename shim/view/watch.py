@@ -216,9 +216,9 @@ class Watcher:
         ]
         gather(looks)
         self._view.note_compare()
-        self._view.images.wait_listed(self._pace.images)
         self._before_first_sync()
         self._before_first_sync = lambda: None
+        self._view.images.wait_listed(self._pace.images)
         if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):
             return False
         self._complaints.clear()

@@ -1,7 +1,6 @@
 """Pods whose checkpoint is lost, or of a version that this server does not know, over a restart of the server."""
 
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from tests.checkpoint.formats import READ, SET_ASIDE, Form
 from tests.checkpoint.samples import CONFLIST, INTENT
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, pod_config, ready_pod
-from tests.waits import wait_until
 
 RESULT = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.7/24"}]}
 
@@ -179,30 +177,3 @@ def test_a_pod_goes_on_in_a_state_directory_that_was_cleared(rt: Runtime, engine
     assert is_ready(rt, sandbox)
     start_container(rt, container_id=container)
     assert [path.read_bytes() for path in pod.resolv_conf_directory(rt).iterdir()] == [dns.resolv_conf(None)]
-
-
-def test_a_pod_that_is_being_made_has_not_lost_its_checkpoint(
-    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A recovery that had to wait for Docker works beside the first requests."""
-    entered, release, put = threading.Event(), threading.Event(), CheckpointStore.put
-
-    def slow(store: CheckpointStore, checkpoint: SandboxCheckpoint, *, rebuilt: bool = False) -> None:
-        if not checkpoint.ready:
-            entered.set()
-            assert release.wait(20)
-        put(store, checkpoint, rebuilt=rebuilt)
-
-    monkeypatch.setattr(CheckpointStore, "put", slow)
-    making = threading.Thread(target=ready_pod, args=(rt,))
-    making.start()
-    assert entered.wait(20)
-    wait_until(lambda: [record for record in rt.view.sandboxes() if record.life.running])
-    recovering = threading.Thread(target=recover_checkpoints, args=(rt,))
-    recovering.start()
-    recovering.join(0.3)
-    assert rt.checkpoints.all() == []
-    release.set()
-    for thread in (making, recovering):
-        thread.join(20)
-    assert is_ready(rt, rt.view.sandboxes()[0].id)

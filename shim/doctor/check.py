@@ -17,6 +17,9 @@ from shim.doctor.findings import Finding
 from shim.doctor.here import check_here
 from shim.doctor.report import Report, decode_report, encode_order
 
+SECONDS = 14.0
+"""Until the last check is given up."""
+
 _PIECE = 1 << 16
 _STDERR_SHOWN = 300
 """Characters of what a process that has ended early wrote last."""
@@ -37,7 +40,7 @@ def check(config: Config, *, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _given_up(spec: Check, config: Config, *, has_begun: bool) -> Finding:
     if not has_begun:
-        text = f"not looked at within {spec.seconds:g} s: this machine is too busy"
+        text = f"not looked at within {SECONDS:g} s: this machine is too busy"
         return Finding("warn", spec.subject, text, "run doctor again")
     text = f"no end within {spec.seconds:g} s, waiting for {spec.waits_for(config)}"
     return Finding("FAIL", spec.subject, text, "find out what hangs there: a dead volume, a stopped process")
@@ -53,25 +56,30 @@ class _Worker:
         self._stdout = child.stdout
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stdout, selectors.EVENT_READ)
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._rest = b""
         self._found: list[deque[Finding]] = [deque() for _ in CHECKS]
-        self._begun: set[int] = set()
+        self._begun: dict[int, float] = {}
         self._ended: set[int] = set()
 
     def findings(self, number: int) -> Iterator[Finding]:
         """Yield the findings of a check as they come, until its end or its bound."""
         found = self._found[number]
-        until = self._began + CHECKS[number].seconds
         while True:
             while found:
                 yield found.popleft()
-            if number in self._ended or not self._received(until - time.monotonic()):
+            if number in self._ended or not self._received(self._until(number) - time.monotonic()):
                 return
 
     def has_begun(self, number: int) -> bool:
         """Return whether a check was under way."""
         return number in self._begun
+
+    def _until(self, number: int) -> float:
+        """Return when a check is given up: some time after it has begun, which may take long on a busy machine."""
+        begun = self._begun.get(number)
+        end = self._started + SECONDS
+        return end if begun is None else min(end, begun + CHECKS[number].seconds)
 
     def has_ended(self, number: int) -> bool:
         """Return whether all findings of a check were yielded."""
@@ -96,7 +104,7 @@ class _Worker:
     def _take(self, report: Report) -> None:
         match report.step:
             case "begun":
-                self._begun.add(report.check)
+                self._begun[report.check] = time.monotonic()
             case "ended":
                 self._ended.add(report.check)
             case "found" if report.finding is not None:

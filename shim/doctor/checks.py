@@ -23,7 +23,7 @@ class Check:
     modules: tuple[str, ...]
     """What is loaded before the check begins; on a machine that is busy that may take longer than the check."""
     seconds: float
-    """From the start of all checks until this one is given up. Longer than the bounds inside it, which say more."""
+    """From its beginning until it is given up. Longer than the bounds inside it, which say more."""
     waits_for: Callable[[Config], str]
     """What a check that does not end is waiting for."""
 

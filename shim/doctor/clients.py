@@ -86,7 +86,7 @@ def _unit(units: Units, *, answers: bool) -> Finding:
         return Finding("warn" if answers else "FAIL", "unit", text, f"systemctl status {SERVICE}")
     if service.active == "failed" or service.sub == "auto-restart":
         return _failed_unit(units, answers=answers)
-    return _working_unit(service, answers=answers)
+    return _working_unit(units, answers=answers)
 
 
 def _failed_unit(units: Units, *, answers: bool) -> Finding:
@@ -124,17 +124,27 @@ def _remedy(service: Unit) -> str:
     return f"see why: {_JOURNAL}"
 
 
-def _working_unit(service: Unit, *, answers: bool) -> Finding:
+def _working_unit(units: Units, *, answers: bool) -> Finding:
+    service = units.service
     if not service.runs:
-        if answers:
-            text = f"{SERVICE} is {service.active}, though a server answers: another program holds the socket"
-            return Finding("warn", "unit", text, "find it: ss --listening --unix --processes")
-        return Finding("warn", "unit", f"{SERVICE} is {service.active}", f"systemctl enable --now {SERVICE}")
-    restarts = f", restarted {service.restarts} times by systemd" if service.restarts else ""
-    text = f"{SERVICE} is {service.active} ({service.sub}){restarts}"
+        return _stopped_unit(units, answers=answers)
+    text = f"{SERVICE} is {service.active} ({service.sub})"
+    if service.restarts:
+        last = f", the last time after: {units.cause}" if units.cause else ""
+        return Finding("warn", "unit", f"{text}; starts again: {service.restarts}{last}", f"see why: {_JOURNAL}")
     if service.file == "disabled":
         return Finding("warn", "unit", f"{text}, but not after a reboot", f"systemctl enable {SERVICE}")
-    return Finding("warn" if restarts else "ok", "unit", text, f"see why: {_JOURNAL}" if restarts else "")
+    return Finding("ok", "unit", text)
+
+
+def _stopped_unit(units: Units, *, answers: bool) -> Finding:
+    text = f"{SERVICE} is {units.service.active}"
+    if answers:
+        text = f"{text}, though a server answers: another program holds the socket"
+        return Finding("warn", "unit", text, "find it: ss --listening --unix --processes")
+    if units.socket.active == "active":
+        return Finding("ok", "unit", f"{text} until a client comes to {SOCKET}")
+    return Finding("warn", "unit", text, f"systemctl enable --now {SERVICE}")
 
 
 def _is_there(path: Path) -> bool:

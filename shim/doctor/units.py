@@ -89,7 +89,8 @@ def units_of_systemd(environ: Mapping[str, str], *, booted: Path = BOOTED) -> Un
         said = told.stderr.decode(errors="replace").strip()
         return Units(trouble=f"systemctl show: {said or f'exit status {told.returncode}'}")
     service, socket = units_from_show(told.stdout.decode(errors="replace"))
-    cause = "" if service.runs or service.status == 0 else _last_error(environ)
+    in_trouble = service.restarts or (service.status and not service.runs)
+    cause = _last_error(environ) if in_trouble else ""
     return Units(service=service, socket=socket, cause=cause)
 
 

@@ -5,7 +5,7 @@ The tests run inside a box (`integration.node.box`), started by `make integratio
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import count
@@ -23,7 +23,7 @@ from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
-from integration.server import Server
+from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
 
 ENGINES = ("20.10", "28", "28-containerd")
@@ -277,10 +277,13 @@ class Served:
 
 
 @contextmanager
-def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Served]:
+def serving(
+    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, /, **settings: object
+) -> Iterator[Served]:
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
     `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
+    `program` is what the interpreter is given to run.
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,
@@ -292,7 +295,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Serv
         **settings,
     }
     flags = {name.replace("_", "-"): value for name, value in values.items()}
-    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"))
+    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program)
     server.start()
     try:
         with connected(dirs.socket) as cri:

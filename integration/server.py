@@ -3,12 +3,13 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from integration.node.daemon import Daemon
 
+PROGRAM = ("-m", "shim")
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 _IDLE_SECONDS = 0.05
@@ -18,12 +19,17 @@ _IDLE_SECONDS = 0.05
 class Server:
     """One `pydockershim serve`, its settings given as flags."""
 
-    def __init__(self, settings: Mapping[str, object], *, socket: Path, log: Path) -> None:
-        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text."""
+    def __init__(
+        self, settings: Mapping[str, object], *, socket: Path, log: Path, program: Sequence[str] = PROGRAM
+    ) -> None:
+        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
+
+        `program` is what the interpreter is given to run.
+        """
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = Daemon(
-            [sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
+            [sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
             log=log,
             env=os.environ,
         )

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as installed
 from pathlib import Path
 
-import structlog
-
-from shim import __version__, log
+from shim import __version__
 from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
@@ -57,11 +55,15 @@ def _failed(error: ShimError, code: int) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     loaded, warnings = _settings(given)
+    # Loading gRPC and structlog takes a third of a second, which the other commands need not.
+    import structlog  # noqa: PLC0415
+
+    from shim import log  # noqa: PLC0415
+    from shim.daemon import serve  # noqa: PLC0415
+
     log.configure(level=loaded.config.log_level, style=loaded.config.log_format)
     for warning in warnings:
         structlog.get_logger(__name__).warning(warning)
-    # Loading gRPC takes a fifth of a second, which the other commands need not.
-    from shim.daemon import serve  # noqa: PLC0415
 
     if serve(loaded.config):
         return 0
@@ -73,12 +75,13 @@ def _serve(given: argparse.Namespace) -> int:
 def _doctor(given: argparse.Namespace) -> int:
     loaded, warnings = _settings(given)
     _warn(warnings)
-    log.configure(level="error", style=loaded.config.log_format)
-    from shim.doctor.check import check  # noqa: PLC0415 - gRPC, as above
-    from shim.doctor.findings import failed, table  # noqa: PLC0415
+    from shim.doctor.check import check  # noqa: PLC0415 - the other commands do without it
+    from shim.doctor.findings import failed, shown  # noqa: PLC0415
 
-    findings = list(check(loaded.config, environ=os.environ))
-    print(table(findings))
+    findings = []
+    for finding in check(loaded.config, environ=os.environ):
+        print(shown(finding), flush=True)  # before the next one is known, which may take seconds
+        findings.append(finding)
     return EXIT_FAILED if failed(findings) else 0
 
 

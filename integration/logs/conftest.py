@@ -27,6 +27,11 @@ DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
     "local": {"docker_log_max_size": "100k", "docker_log_max_file": 4},
 }
 """How much Docker keeps for `own`: some 3000 short lines in each file. A module may have another DOCKER_COPY."""
+SMALL_COPY = (
+    "-c",
+    "from shim.config import together; together.LEAST_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
+)
+"""The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
 EXITED = pb.CONTAINER_EXITED
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -131,7 +136,7 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
     (dirs.cni_conf / "10-logs.conflist").write_text(conflist(network, name="logs"))
     try:
         copy = getattr(request.module, "DOCKER_COPY", DOCKER_COPY[driver])
-        with serving(served.engine, dirs, config=settings_file(home), **copy) as made:
+        with serving(served.engine, dirs, SMALL_COPY, config=settings_file(home), **copy) as made:
             yield made
     finally:
         unmount(dirs.netns)

@@ -32,6 +32,8 @@ _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
 """What references are made of, and `*`."""
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
 """What keys of annotations are made of, and `*`."""
+_LEAST_SECONDS = 0.1
+"""Of a bound on work: a shorter one is never met, and refused as the mistake it is."""
 
 # cri-dockerd knows more levels than there is use for, in any case; its flags are to be taken as they are.
 _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace": "debug"}
@@ -46,6 +48,8 @@ class Field:
     default: object
     accepted: str
     """The forms a value may have, in words."""
+    zero: str
+    """What 0 means: `refused`, or what is done then; empty where the value is no number."""
     parse: Callable[[object], Any]
     """Text (flag, environment) or a TOML value to the value of the field; ValueError for anything else."""
 
@@ -71,6 +75,7 @@ def fields() -> Mapping[str, Field]:
                 doc=docs[info.name],
                 default=info.default,
                 accepted=_kind(info).accepted,
+                zero=_zero(info),
                 parse=_kind(info).parse,
             )
             for info in msgspec.structs.fields(Config)
@@ -112,6 +117,11 @@ def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
     return _BY_TYPE[info.type]
 
 
+def _zero(info: msgspec.structs.FieldInfo) -> str:
+    """Say what 0 means; KeyError for a number of which that is not written down."""
+    return _ZERO[info.name] if info.type in {float, int} else ""
+
+
 def _choice(choices: tuple[str, ...]) -> _Kind:
     def parse(raw: object) -> str:
         text = str(raw).lower() if isinstance(raw, bool) else _text(raw)
@@ -130,7 +140,22 @@ def _log_level(raw: object) -> object:
 
 def _request_timeout(raw: object) -> float:
     """Seconds; 0, cri-dockerd's default, is ours."""
-    return seconds_from(raw) or Config().runtime_request_timeout
+    return _some_seconds(raw) or Config().runtime_request_timeout
+
+
+def _some_seconds(raw: object) -> float:
+    """Seconds enough for the work to be done, or 0."""
+    seconds = seconds_from(raw)
+    if 0 < seconds < _LEAST_SECONDS:
+        raise ValueError(raw)
+    return seconds
+
+
+def _one_second_or_more(raw: object) -> float:
+    seconds = seconds_from(raw)
+    if seconds < 1:
+        raise ValueError(raw)
+    return seconds
 
 
 def _switch(raw: object) -> bool:
@@ -259,6 +284,8 @@ def _is_go_form(text: str) -> bool:
 _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
 _SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
+_SOME_SECONDS = _Kind(_some_seconds, f"0, or seconds ({_LEAST_SECONDS:g} at least), or a duration such as 90s or 1m30s")
+_ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 90s or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {
@@ -284,16 +311,30 @@ _BY_NAME = {
         ("pod_annotations", "container_annotations"),
         _Kind(_patterns_of(_KEY_PATTERN), "keys such as dev.gvisor.*, comma-separated (in TOML also a list)"),
     ),
-    "runtime_request_timeout": _Kind(_request_timeout, _SECONDS.accepted),
+    "runtime_request_timeout": _Kind(_request_timeout, _SOME_SECONDS.accepted),
+    **dict.fromkeys(("image_pull_progress_deadline", "streaming_idle_timeout"), _SOME_SECONDS),
+    **dict.fromkeys(("cni_plugin_timeout", "streaming_creation_timeout"), _ONE_SECOND_OR_MORE),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "metrics_bind_addr": _Kind(
         _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or nothing"
     ),
-    "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
+    "docker_log_max_size": _Kind(
+        _size, "a number with its unit, such as 16m, 500m or 1g; times docker_log_max_file 32m at least"
+    ),
     "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
     "log_level": _Kind(_log_level, _LOG_LEVELS.accepted),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
+}
+
+_ZERO = {
+    "image_pull_progress_deadline": "no limit",
+    "runtime_request_timeout": "the default",
+    "cni_plugin_timeout": "refused",
+    "streaming_idle_timeout": "no limit",
+    "streaming_creation_timeout": "refused",
+    "docker_log_max_file": "refused",
+    "shutdown_grace": "everything under way is cut at once",
 }
 
 _BY_TYPE: dict[object, _Kind] = {

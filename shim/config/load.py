@@ -9,6 +9,7 @@ from typing import Any
 
 from shim.config.fields import Field, fields
 from shim.config.model import Config
+from shim.config.together import check_together
 from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
@@ -50,7 +51,9 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
     }
     values = {name: _value(fields()[name], of) for name, of in given.items()}
     origins = {name: given[name].origin if name in given else DEFAULT for name in fields()}
-    return Loaded(config=Config(**values), origins=origins)
+    config = Config(**values)
+    check_together(config)
+    return Loaded(config=config, origins=origins)
 
 
 def _value(field: Field, given: _Given) -> Any:

@@ -3,36 +3,63 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
 from shim.cri.probe import version_at
 from shim.doctor.findings import Finding
+from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
 from shim.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
 
 OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
 """Sockets that kubeadm looks at beside ours. Docker brings containerd along, whose CRI it does not use."""
 
+_JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
+_EXIT_WRONG_SETTINGS = 2
+_EXIT_NO_PROGRAM = 203
+"""systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
 
-def check_clients(endpoint: str, *, others: tuple[Path, ...] = OTHER_RUNTIMES) -> Iterator[Finding]:
-    """Whether the server answers, and the flags that bring clients to it."""
-    if endpoint == ACTIVATION:
-        yield Finding("ok", "server", "its socket is systemd's: systemctl status pydockershim.socket")
-        return
-    yield _server(endpoint)
-    yield Finding("ok", "kubelet", f"--container-runtime-endpoint={endpoint}")
+
+def check_clients(endpoint: str, *, units: Units, others: tuple[Path, ...] = OTHER_RUNTIMES) -> Iterator[Finding]:
+    """Return whether the server answers, how its unit does, and the flags that bring clients to it."""
+    address = _address(endpoint, units)
+    answers = False
+    if _would_start(address, units):
+        # To connect would start the service, and nothing is changed here.
+        text = f"does not run; systemd starts it with the first client of {address} ({SOCKET})"
+        yield Finding("ok" if units.service.active == "inactive" else "warn", "server", text)
+    else:
+        finding = _server(address, units)
+        answers = finding.level == "ok"
+        yield finding
+    yield _unit(units, answers=answers)
+    yield Finding("ok", "kubelet", f"--container-runtime-endpoint={address}")
     if there := [str(path) for path in others if _is_there(path)]:
-        text = f"--cri-socket {endpoint}, since it also finds {' and '.join(there)}"
+        text = f"--cri-socket {address}, since it also finds {' and '.join(there)}"
         yield Finding("ok", "kubeadm", text)
 
 
-def _server(endpoint: str) -> Finding:
-    path = Path(endpoint.removeprefix("unix://"))
+def _address(endpoint: str, units: Units) -> str:
+    """Return where clients connect: with fd:// it is the socket unit that knows."""
+    if endpoint != ACTIVATION:
+        return endpoint
+    listens = units.socket.listens or listens_by_file()
+    return f"unix://{listens}" if listens.startswith("/") else Config().container_runtime_endpoint
+
+
+def _would_start(address: str, units: Units) -> bool:
+    held = units.socket.active == "active" and f"unix://{units.socket.listens}" == address
+    return held and not units.service.runs
+
+
+def _server(address: str, units: Units) -> Finding:
     try:
-        version = version_at(path)
+        version = version_at(Path(address.removeprefix("unix://")))
     except NotFound:
-        return Finding("ok", "server", f"none runs at {endpoint}; start it with: pydockershim serve")
+        advice = f"systemctl enable --now {SERVICE}" if units.service.is_installed else "pydockershim serve"
+        return Finding("warn", "server", f"none runs at {address}", f"start it: {advice}")
     except ShimError as error:
         return Finding("warn", "server", str(error), _advice(error))
-    return Finding("ok", "server", f"{version.runtime_name} {version.runtime_version} answers at {endpoint}")
+    return Finding("ok", "server", f"{version.runtime_name} {version.runtime_version} answers at {address}")
 
 
 def _advice(error: ShimError) -> str:
@@ -45,6 +72,79 @@ def _advice(error: ShimError) -> str:
             return "the server runs, but Docker does not answer it: see what is said of docker above"
         case _:
             return "look at what holds that socket: ss --listening --unix --processes"
+
+
+def _unit(units: Units, *, answers: bool) -> Finding:
+    service = units.service
+    if units.trouble:
+        text = f"cannot be asked about: {units.trouble}" if units.booted else units.trouble
+        return Finding("warn" if units.booted else "ok", "unit", text)
+    if not service.is_installed:
+        return Finding("ok", "unit", f"{SERVICE} is not installed: the server is started in another way")
+    if service.load != "loaded":
+        text = f"systemd cannot use {SERVICE}: {service.load}"
+        return Finding("warn" if answers else "FAIL", "unit", text, f"systemctl status {SERVICE}")
+    if service.active == "failed" or service.sub == "auto-restart":
+        return _failed_unit(units, answers=answers)
+    return _working_unit(units, answers=answers)
+
+
+def _failed_unit(units: Units, *, answers: bool) -> Finding:
+    service = units.service
+    does = "is started again and again" if service.sub == "auto-restart" else "has failed"
+    text = f"{SERVICE} {does}: {_how_it_ended(service)}"
+    if units.cause:
+        text = f"{text}: {units.cause}"
+    return Finding("warn" if answers else "FAIL", "unit", text, _remedy(service))
+
+
+def _how_it_ended(service: Unit) -> str:
+    match service.result:
+        case "exit-code" if service.status == _EXIT_WRONG_SETTINGS:
+            return "exit status 2, a wrong flag or setting"
+        case "exit-code" if service.status == _EXIT_NO_PROGRAM:
+            return "exit status 203, the program of ExecStart= cannot be run"
+        case "exit-code":
+            return f"exit status {service.status}"
+        case "signal" | "core-dump":
+            return f"ended by signal {service.status}"
+        case "oom-kill":
+            return "ended for lack of memory"
+        case other:
+            return other or "no result"
+
+
+def _remedy(service: Unit) -> str:
+    if service.result == "exit-code" and service.status == _EXIT_NO_PROGRAM:
+        return f"install pydockershim, or correct ExecStart= (systemctl edit --full {SERVICE})"
+    if service.result == "exit-code" and service.status == _EXIT_WRONG_SETTINGS:
+        return f"correct that setting, then systemctl restart {SERVICE}; more: {_JOURNAL}"
+    if service.result == "oom-kill":
+        return f"raise MemoryMax= (systemctl edit {SERVICE}); what it was doing: {_JOURNAL}"
+    return f"see why: {_JOURNAL}"
+
+
+def _working_unit(units: Units, *, answers: bool) -> Finding:
+    service = units.service
+    if not service.runs:
+        return _stopped_unit(units, answers=answers)
+    text = f"{SERVICE} is {service.active} ({service.sub})"
+    if service.restarts:
+        last = f", the last time after: {units.cause}" if units.cause else ""
+        return Finding("warn", "unit", f"{text}; starts again: {service.restarts}{last}", f"see why: {_JOURNAL}")
+    if service.file == "disabled":
+        return Finding("warn", "unit", f"{text}, but not after a reboot", f"systemctl enable {SERVICE}")
+    return Finding("ok", "unit", text)
+
+
+def _stopped_unit(units: Units, *, answers: bool) -> Finding:
+    text = f"{SERVICE} is {units.service.active}"
+    if answers:
+        text = f"{text}, though a server answers: another program holds the socket"
+        return Finding("warn", "unit", text, "find it: ss --listening --unix --processes")
+    if units.socket.active == "active":
+        return Finding("ok", "unit", f"{text} until a client comes to {SOCKET}")
+    return Finding("warn", "unit", text, f"systemctl enable --now {SERVICE}")
 
 
 def _is_there(path: Path) -> bool:

@@ -1,10 +1,13 @@
 """What the Docker Engine of this node is like."""
 
+import re
 from collections.abc import Iterator
 
+from shim import deadline
 from shim.config.model import Config
 from shim.doctor.findings import Finding
 from shim.engine.answers import EngineInfo
+from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
@@ -13,9 +16,31 @@ from shim.sandbox.spec import OOM_SCORE_ADJ
 _USERNS = "name=userns"
 """How a daemon tells that its containers have a user namespace, unless they say otherwise as pods do."""
 
+_CALL_SECONDS = 5.0
+"""How long Docker may take for one answer: an idle one needs milliseconds."""
+_SECONDS = 9.0
+"""How long it may take for all of them."""
+
+_KILLS_WHEN_LEFT = {(23, 0): 7, (24, 0): 3}
+"""Releases in which a stop whose client goes away becomes a kill, and the patch that mended it.
+
+Source: https://github.com/moby/moby/pull/45738, by the tags that have it (pulls 45775 and 45774).
+"""
+
+
+def check_engine_at(config: Config) -> Iterator[Finding]:
+    """Return what there is to say about the Engine at `docker_endpoint`, within some seconds."""
+    seconds = min(config.runtime_request_timeout, _CALL_SECONDS)
+    engine = DockerEngine(config.docker_endpoint, request_timeout=seconds)
+    try:
+        with deadline.bound(_SECONDS):
+            yield from check_docker(engine, config)
+    finally:
+        engine.close()
+
 
 def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
-    """Everything there is to say about Docker; one finding when it does not answer."""
+    """Return everything there is to say about Docker; one finding when it does not answer."""
     try:
         info = engine.info()
     except ShimError as error:
@@ -26,6 +51,8 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
         "ok", "docker", f"{info.server_version}, API {major}.{minor}, {info.driver} in {info.docker_root_dir}"
     )
     yield _cgroups(info)
+    if _is_killing(info.server_version):
+        yield _killing(info.server_version)
     yield _live_restore(info)
     yield _oom_scores(engine, config)
     yield _pause_image(engine, config.pod_infra_container_image)
@@ -56,6 +83,19 @@ def _is_denied(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, PermissionError):
         cause = cause.__cause__
     return cause is not None
+
+
+def _is_killing(version: str) -> bool:
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if found is None:
+        return False
+    major, minor, patch = (int(number) for number in found.groups())
+    return patch < _KILLS_WHEN_LEFT.get((major, minor), 0)
+
+
+def _killing(version: str) -> Finding:
+    text = f"{version} kills a container in its grace period when the kubelet or pydockershim restarts (moby#45731)"
+    return Finding("warn", "docker release", text, "upgrade Docker to 23.0.7, 24.0.3 or anything newer")
 
 
 def _cgroups(info: EngineInfo) -> Finding:

@@ -6,6 +6,9 @@ from typing import Literal
 
 Level = Literal["ok", "warn", "FAIL"]
 
+SUBJECT_WIDTH = 14
+"""Characters of the longest subject: lines are printed as they come, so the column cannot be fitted to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -22,17 +25,11 @@ class Finding:
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """Whether anything keeps pods from running."""
+    """Return whether anything keeps pods from running."""
     return any(finding.level == "FAIL" for finding in findings)
 
 
-def table(findings: Iterable[Finding]) -> str:
-    """Columns: level, subject, text; advice stands below what it is about."""
-    found = list(findings)
-    width = max((len(finding.subject) for finding in found), default=0)
-    return "\n".join(line for finding in found for line in _lines(finding, width))
-
-
-def _lines(finding: Finding, width: int) -> list[str]:
-    lines = [f"{finding.level:<4}  {finding.subject:<{width}}  {finding.text}"]
-    return [*lines, f"{'':<4}  {'':<{width}}  -> {finding.advice}"] if finding.advice else lines
+def shown(finding: Finding) -> str:
+    """Return the columns level, subject and text; advice stands below what it is about."""
+    line = f"{finding.level:<4}  {finding.subject:<{SUBJECT_WIDTH}}  {finding.text}"
+    return f"{line}\n{'':<4}  {'':<{SUBJECT_WIDTH}}  -> {finding.advice}" if finding.advice else line

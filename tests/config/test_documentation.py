@@ -8,6 +8,7 @@ from shim.config import show
 from shim.config.fields import Field, fields
 from shim.config.legacy import ALIASES, LEGACY
 
+DASH = "\N{EN DASH}"
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 
 
@@ -16,7 +17,7 @@ def test_a_setting_has_its_row(field: Field) -> None:
     default = show.text(field.default)
     shown = f"`{default}`" if default else "empty"
 
-    assert f"| `{field.name}` | {shown} | {field.doc} | {field.accepted} |\n" in PAGE
+    assert f"| `{field.name}` | {shown} | {field.doc} | {field.accepted} | {field.zero or DASH} |\n" in PAGE
 
 
 def test_there_is_no_row_of_what_is_no_setting() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.config.fields import fields, seconds_from
+from shim.config.fields import Field, fields, seconds_from
 from shim.config.model import Config
 
 
@@ -104,6 +104,30 @@ def test_docker_is_reached_by_a_unix_socket_alone() -> None:
 )
 def test_what_means_the_default_with_cri_dockerd_is_the_default(name: str, raw: object, value: object) -> None:
     assert parsed(name, raw) == value
+
+
+@pytest.mark.parametrize("name", ["cni_plugin_timeout", "streaming_creation_timeout"])
+def test_a_bound_that_cannot_be_none(name: str) -> None:
+    assert [parsed(name, raw) for raw in ("1", "1m", 2)] == [1, 60, 2]
+    assert all(refused(name, raw) for raw in ("0", 0, "0s", "0.5", "500ms", -1))
+
+
+@pytest.mark.parametrize(
+    "name", ["image_pull_progress_deadline", "runtime_request_timeout", "streaming_idle_timeout", "shutdown_grace"]
+)
+def test_a_bound_that_may_be_0(name: str) -> None:
+    assert parsed(name, "0") in {0, getattr(Config(), name)}
+    assert parsed(name, "0.5") == 0.5
+    assert refused(name, "0.000001") == (name != "shutdown_grace")
+
+
+@pytest.mark.parametrize("field", fields().values(), ids=list(fields()))
+def test_what_0_means_is_said_of_every_number(field: Field) -> None:
+    is_number = isinstance(field.default, int | float) and not isinstance(field.default, bool)
+
+    assert bool(field.zero) == is_number
+    assert (field.zero == "refused") == (is_number and refused(field.name, 0))
+    assert (field.zero == "the default") == (is_number and not refused(field.name, 0) and parsed(field.name, 0) != 0)
 
 
 @pytest.mark.parametrize("raw", ["/", "//", "/.", "/var/lib/../..", "/a/..", "state", ""])

@@ -3,6 +3,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,10 @@ from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
 from shim.cri import probe
 from shim.cri.server import CriServer
+from shim.doctor import clients
 from shim.doctor.clients import check_clients
 from shim.doctor.findings import Finding
+from shim.doctor.units import Unit, Units
 from shim.errors import Unavailable
 from tests.users import nobodys_files
 
@@ -34,8 +37,14 @@ def endpoint(tmp_path: Path) -> str:
     return f"unix://{tmp_path}/the cri 100%.sock"
 
 
-def found(endpoint: str, *others: Path) -> dict[str, Finding]:
-    return {finding.subject: finding for finding in check_clients(endpoint, others=others)}
+NO_SYSTEMD = Units(booted=False, trouble="this machine does not run systemd")
+RUNS = Unit(load="loaded", active="active", sub="running", file="enabled", result="success")
+STOPPED = Unit(load="loaded", active="inactive", sub="dead", file="enabled", result="success")
+FAILED = Unit(load="loaded", active="failed", sub="failed", file="enabled", result="exit-code", status=2)
+
+
+def found(endpoint: str, *others: Path, units: Units = NO_SYSTEMD) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in check_clients(endpoint, units=units, others=others)}
 
 
 @contextmanager
@@ -58,8 +67,7 @@ def test_a_server_that_runs(endpoint: str) -> None:
 def test_none_that_runs(endpoint: str) -> None:
     finding = found(endpoint)["server"]
 
-    assert finding.level == "ok"
-    assert "pydockershim serve" in finding.text
+    assert finding == Finding("warn", "server", f"none runs at {endpoint}", "start it: pydockershim serve")
 
 
 def test_a_socket_that_nobody_serves(endpoint: str) -> None:
@@ -67,8 +75,9 @@ def test_a_socket_that_nobody_serves(endpoint: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
 
-        finding = found(endpoint)["server"]
-    assert finding == Finding("ok", "server", f"none runs at {endpoint}; start it with: pydockershim serve")
+        finding = found(endpoint, units=Units(service=STOPPED))["server"]
+    assert finding.text == f"none runs at {endpoint}"
+    assert finding.advice == "start it: systemctl enable --now pydockershim.service"
 
 
 class WithoutDocker(api_pb2_grpc.RuntimeServiceServicer):
@@ -154,7 +163,7 @@ def test_sockets_that_are_not_for_this_user(endpoint: str, tmp_path: Path) -> No
 
 def test_the_flags_for_clients(endpoint: str, tmp_path: Path) -> None:
     other = tmp_path / "containerd.sock"
-    assert set(found(endpoint, other)) == {"server", "kubelet"}
+    assert set(found(endpoint, other)) == {"server", "unit", "kubelet"}
 
     other.touch()
     findings = found(endpoint, other)
@@ -162,7 +171,104 @@ def test_the_flags_for_clients(endpoint: str, tmp_path: Path) -> None:
     assert findings["kubeadm"].text == f"--cri-socket {endpoint}, since it also finds {other}"
 
 
-def test_a_socket_of_systemd() -> None:
-    (finding,) = check_clients("fd://")
+def test_a_socket_of_systemd_is_asked_where_it_listens(endpoint: str) -> None:
+    listens = Unit(load="loaded", active="active", listens=endpoint.removeprefix("unix://"))
+    with serving(endpoint, Runtime()):
+        findings = found("fd://", units=Units(service=RUNS, socket=listens))
 
-    assert "pydockershim.socket" in finding.text
+    assert findings["server"] == Finding("ok", "server", f"docker 28.5.2 answers at {endpoint}")
+    assert findings["kubelet"].text == f"--container-runtime-endpoint={endpoint}"
+
+
+def test_a_socket_of_systemd_without_systemd(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setattr(clients, "listens_by_file", lambda: endpoint.removeprefix("unix://"))
+    with serving(endpoint, Runtime()):
+        assert found("fd://")["server"].level == "ok"
+
+    monkeypatch.setattr(clients, "listens_by_file", lambda: "")
+    assert found("fd://")["kubelet"].text == "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"
+
+
+def test_a_service_that_systemd_would_start_is_not_started(endpoint: str) -> None:
+    path = endpoint.removeprefix("unix://")
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(path)
+        held.listen()
+        held.setblocking(False)
+        units = Units(service=STOPPED, socket=Unit(load="loaded", active="active", listens=path))
+        findings = found("fd://", units=units)
+
+        with pytest.raises(BlockingIOError):  # nothing has connected
+            held.accept()
+    assert (findings["server"].level, findings["unit"].level) == ("ok", "ok")
+    assert "starts it with the first client" in findings["server"].text
+
+
+def test_a_unit_that_runs(endpoint: str) -> None:
+    finding = found(endpoint, units=Units(service=RUNS))["unit"]
+
+    assert finding == Finding("ok", "unit", "pydockershim.service is active (running)")
+
+
+@pytest.mark.parametrize(
+    ("service", "cause", "text", "advice"),
+    [
+        pytest.param(FAILED, "no setting 'x'", "has failed: exit status 2, a wrong flag or setting: no setting 'x'",
+                     "correct that setting", id="setting"),
+        pytest.param(replace(FAILED, status=203), "", "203, the program of ExecStart=", "install", id="exec"),
+        pytest.param(replace(FAILED, status=1, active="activating", sub="auto-restart"), "endpoint in use",
+                     "is started again and again: exit status 1: endpoint in use", "journalctl", id="again"),
+        pytest.param(replace(FAILED, result="oom-kill"), "", "for lack of memory", "MemoryMax=", id="memory"),
+        pytest.param(replace(FAILED, result="signal", status=9), "", "ended by signal 9", "journalctl", id="signal"),
+        pytest.param(replace(FAILED, result="timeout"), "", "has failed: timeout", "journalctl", id="timeout"),
+        pytest.param(replace(FAILED, load="bad-setting"), "", "cannot use", "systemctl status", id="bad"),
+    ],
+)  # fmt: skip
+def test_a_unit_that_has_failed(endpoint: str, service: Unit, cause: str, text: str, advice: str) -> None:
+    finding = found(endpoint, units=Units(service=service, cause=cause))["unit"]
+
+    assert finding.level == "FAIL"
+    assert text in finding.text
+    assert advice in finding.advice
+
+
+def test_a_unit_that_has_failed_because_another_server_is_there(endpoint: str) -> None:
+    with serving(endpoint, Runtime()):
+        findings = found(endpoint, units=Units(service=replace(FAILED, status=1), cause="another server answers there"))
+
+    assert findings["server"].level == "ok"
+    assert (findings["unit"].level, findings["unit"].text[-28:]) == ("warn", "another server answers there")
+
+
+@pytest.mark.parametrize(
+    ("service", "text"),
+    [
+        (STOPPED, "pydockershim.service is inactive"),
+        (replace(RUNS, file="disabled"), "not after a reboot"),
+        (replace(RUNS, restarts=7), "starts again: 7"),
+    ],
+)
+def test_a_unit_that_is_not_as_it_should_be(endpoint: str, service: Unit, text: str) -> None:
+    finding = found(endpoint, units=Units(service=service))["unit"]
+
+    assert finding.level == "warn"
+    assert text in finding.text
+    assert finding.advice
+
+
+def test_a_unit_that_is_not_installed(endpoint: str) -> None:
+    assert "not installed" in found(endpoint, units=Units(service=Unit(load="not-found")))["unit"].text
+
+
+def test_a_server_beside_a_unit_that_does_not_run(endpoint: str) -> None:
+    with serving(endpoint, Runtime()):
+        finding = found(endpoint, units=Units(service=STOPPED))["unit"]
+
+    assert "another program holds the socket" in finding.text
+
+
+def test_units_that_cannot_be_asked_about(endpoint: str) -> None:
+    assert found(endpoint)["unit"] == Finding("ok", "unit", "this machine does not run systemd")
+
+    finding = found(endpoint, units=Units(trouble="systemctl show: not finished within 4 s, killed"))["unit"]
+    assert (finding.level, finding.text[:22]) == ("warn", "cannot be asked about:")

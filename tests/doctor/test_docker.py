@@ -5,7 +5,8 @@ import msgspec
 import pytest
 
 from shim.config.model import Config
-from shim.doctor.docker import check_docker
+from shim.doctor import docker
+from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
 from shim.engine.client import DockerEngine
 from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
@@ -48,9 +49,9 @@ def test_what_to_do_follows_from_the_error(engine: FakeEngine, error: ShimError,
 
 def test_a_socket_that_is_not_for_this_user(tmp_path: Path) -> None:
     path = tmp_path / "docker.sock"
-    with socket.socket(socket.AF_UNIX) as docker:
-        docker.bind(str(path))
-        docker.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
         path.chmod(0o600)
         engine = DockerEngine(f"unix://{path}", request_timeout=60)
         with nobodys_files():
@@ -87,6 +88,34 @@ def test_what_is_wrong_with_it(
     finding = found(engine)[subject]
     assert finding.level == level
     assert word in finding.advice
+
+
+@pytest.mark.parametrize("version", ["23.0.0", "23.0.6", "24.0.0-rc.1", "24.0.2", "23.0.6+dfsg1"])
+def test_a_release_that_kills_when_its_client_leaves(engine: FakeEngine, version: str) -> None:
+    change(engine, server_version=version)
+
+    finding = found(engine)["docker release"]
+    assert (finding.level, finding.text.split()[0]) == ("warn", version)
+    assert "23.0.7" in finding.advice
+
+
+@pytest.mark.parametrize("version", ["20.10.24+dfsg1", "23.0.7", "23.0.18", "24.0.3", "25.0.0", "28.5.2", "dev", ""])
+def test_a_release_that_goes_on_with_the_grace_period(engine: FakeEngine, version: str) -> None:
+    change(engine, server_version=version)
+
+    assert "docker release" not in found(engine)
+
+
+def test_one_that_accepts_and_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "_CALL_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "docker.sock"))
+        silent.listen()
+        (finding,) = check_engine_at(Config(docker_endpoint=f"unix://{tmp_path}/docker.sock"))
+
+    assert finding.level == "FAIL"
+    assert "within 0.2 s" in finding.text
+    assert "systemctl restart docker" in finding.advice
 
 
 def test_what_it_finds_wrong_itself(engine: FakeEngine) -> None:

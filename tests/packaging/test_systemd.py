@@ -17,7 +17,7 @@ UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 
 
 def unit(name: str) -> configparser.ConfigParser:
-    parsed = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+    parsed = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=False)
     parsed.optionxform = str  # type: ignore[assignment,method-assign] # keys keep their case
     parsed.read_string((UNITS / name).read_text())
     return parsed
@@ -54,6 +54,64 @@ def test_the_drop_in_makes_the_server_take_that_socket() -> None:
     variable, _, value = setting.partition("=")
     assert variable == fields()["container_runtime_endpoint"].variable
     assert fields()["container_runtime_endpoint"].parse(value) == ACTIVATION
+
+
+MOUNT_NAMESPACE = (
+    *("PrivateMounts", "PrivateTmp", "PrivateDevices", "ProtectSystem", "ProtectHome", "ProtectProc", "ProcSubset"),
+    *("ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups"),
+    *("ReadOnlyPaths", "ReadWritePaths", "InaccessiblePaths", "BindPaths", "TemporaryFileSystem", "RootDirectory"),
+)
+"""Each gives a unit a mount namespace of its own (systemd.exec(5))."""
+
+
+def lines(name: str) -> list[tuple[str, str]]:
+    """Directives with their values, in which one may stand several times."""
+    text = (UNITS / name).read_text().splitlines()
+    return [(key, value) for key, found, value in (line.partition("=") for line in text if line[:1] != "#") if found]
+
+
+def test_the_host_sees_the_mounts_of_the_server() -> None:
+    given = {
+        key
+        for name in ("pydockershim.service", "pydockershim.service.d/socket-activation.conf")
+        for key, _ in lines(name)
+    }
+
+    assert not given & set(MOUNT_NAMESPACE)
+
+
+def test_the_page_names_each_directive_that_takes_something_away() -> None:
+    page = (UNITS.parents[1] / "docs/hardening.md").read_text()
+    words = ("Memory", "OOM", "NoNew", "Capability", "SystemCall", "Restrict", "Lock", "Device")
+    taken = {key for key, _ in lines("pydockershim.service") if key.startswith(words)}
+
+    assert taken
+    assert all(f"`{key}=" in page for key in taken)
+    for key, value in lines("pydockershim.service"):
+        if key in {"MemoryHigh", "MemoryMax"}:
+            assert f"| `{key}=` | {value} |" in page
+
+
+def test_what_pods_need_is_left_to_the_server() -> None:
+    dropped = {
+        word.lstrip("~")
+        for key, value in lines("pydockershim.service")
+        if key == "CapabilityBoundingSet"
+        for word in value.split()
+    }
+
+    needed = {
+        f"CAP_{name}"
+        for name in ("SYS_ADMIN", "NET_ADMIN", "NET_RAW", "SYS_PTRACE", "KILL", "DAC_OVERRIDE", "SYS_MODULE")
+    }
+    assert dropped
+    assert not dropped & needed
+
+
+def test_a_plugin_that_runs_out_of_memory_does_not_end_the_server() -> None:
+    service = unit("pydockershim.service")["Service"]
+
+    assert service["OOMPolicy"] == "continue"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")

@@ -1,0 +1,21 @@
+"""A container that writes as fast as Docker can take it, on a server with the settings that servers have."""
+
+from integration.logs.conftest import Logged
+from shim.config.model import Config
+from shim.config.together import LEAST_LOG_COPY, bytes_from_size
+
+FLOOD = 500_000
+"""Lines of 100 bytes: 90 MB in Docker's files."""
+
+
+def test_no_line_of_a_flood_is_lost_with_the_least_copy(logged: Logged) -> None:
+    config = Config()  # which the shared server has
+    assert bytes_from_size(config.docker_log_max_size) * config.docker_log_max_file == LEAST_LOG_COPY
+    container_id, path = logged.run(f"yes {'x' * 99} | head -n {FLOOD}")
+    logged.wait_exited(container_id, seconds=90)
+
+    docker_log = logged.docker_log(container_id)
+    kept = sum(file.stat().st_size for file in docker_log.parent.glob(f"{docker_log.name}*"))
+    with path.open("rb") as log:
+        assert sum(1 for _ in log) == FLOOD
+    assert kept < FLOOD * 100  # Docker has dropped some of it by now

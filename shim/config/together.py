@@ -1,0 +1,30 @@
+"""What several settings must be together."""
+
+from shim.config.model import Config
+from shim.errors import InvalidArgument
+
+LEAST_LOG_COPY = 32_000_000
+"""Bytes of output that Docker must keep of a container.
+
+The log process copies it from there. A container that floods has been seen to fill 65 MB a second of Docker's files.
+With half of this it has overtaken the log process where others want the processors, too (docs/logs.md).
+"""
+
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
+"""Docker's, which are powers of ten here."""
+
+
+def bytes_from_size(size: str) -> int:
+    """Read a size in Docker's form, such as `16m`."""
+    return int(size[:-1]) * _UNITS[size[-1]]
+
+
+def check_together(config: Config) -> None:
+    """Raise InvalidArgument, which names the settings, for values that do not go together."""
+    size, count = config.docker_log_max_size, config.docker_log_max_file
+    kept = bytes_from_size(size) * count
+    if kept < LEAST_LOG_COPY:
+        raise InvalidArgument(
+            f"docker_log_max_size {size} times docker_log_max_file {count} is {kept / 1e6:g} MB: Docker would drop "
+            f"output before it is copied, so give {LEAST_LOG_COPY // 10**6} MB at least in all, such as 16m and 2"
+        )

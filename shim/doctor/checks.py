@@ -1,0 +1,83 @@
+"""The checks that may have to wait for something outside, in the order in which their findings are shown.
+
+A check imports what it needs when it runs: gRPC and the Docker SDK take half a second to load, and the first finding is
+to be on the screen before that.
+"""
+# ruff: noqa: PLC0415 - see above
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from shim.config.model import Config
+from shim.doctor.findings import Finding
+
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check, and what is said when it does not end."""
+
+    subject: str
+    run: Callable[[Config, Environ], Iterator[Finding]]
+    modules: tuple[str, ...]
+    """What is loaded before the check begins; on a machine that is busy that may take longer than the check."""
+    seconds: float
+    """From its beginning until it is given up. Longer than the bounds inside it, which say more."""
+    waits_for: Callable[[Config], str]
+    """What a check that does not end is waiting for."""
+
+
+def _pod_network(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.node import check_network
+
+    yield check_network(config)
+
+
+def _credentials(config: Config, environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.node import check_credentials
+
+    yield check_credentials(config, environ)
+
+
+def _docker(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.docker import check_engine_at
+
+    yield from check_engine_at(config)
+
+
+def _server(config: Config, environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.clients import check_clients
+    from shim.doctor.units import units_of_systemd
+
+    yield from check_clients(config.container_runtime_endpoint, units=units_of_systemd(environ))
+
+
+def _directories(config: Config) -> str:
+    return ", ".join(str(path) for path in (config.cni_conf_dir, *config.cni_bin_dir))
+
+
+CHECKS = (
+    Check(subject="pod network", run=_pod_network, modules=("shim.doctor.node",), seconds=5.0, waits_for=_directories),
+    Check(
+        subject="credentials",
+        run=_credentials,
+        modules=("shim.doctor.node",),
+        seconds=5.0,
+        waits_for=lambda config: str(config.image_credential_provider_config or config.kubelet_root_dir),
+    ),
+    Check(
+        subject="docker",
+        run=_docker,
+        modules=("shim.doctor.docker",),
+        seconds=10.0,
+        waits_for=lambda config: config.docker_endpoint,
+    ),
+    Check(
+        subject="server",
+        run=_server,
+        modules=("shim.doctor.clients", "shim.doctor.units"),
+        seconds=13.0,
+        waits_for=lambda config: config.container_runtime_endpoint,
+    ),
+)

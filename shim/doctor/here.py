@@ -1,0 +1,33 @@
+"""What can be seen at once: nothing here waits for a disk, a process or a network."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from shim.doctor.findings import Finding
+from shim.errors import reason_of
+
+_FORWARDING = "net/ipv4/ip_forward"
+
+
+def check_here(*, sysctls: Path = Path("/proc/sys")) -> Iterator[Finding]:
+    """Return what the user and the kernel are like."""
+    yield _root(os.geteuid())
+    yield _forwarding(sysctls)
+
+
+def _root(uid: int) -> Finding:
+    if uid == 0:
+        return Finding("ok", "user", "root")
+    return Finding("FAIL", "user", f"uid {uid} cannot make network namespaces or read Docker's files", "run as root")
+
+
+def _forwarding(sysctls: Path) -> Finding:
+    try:
+        forwards = (sysctls / _FORWARDING).read_text().strip() != "0"
+    except OSError as error:
+        return Finding("warn", "forwarding", f"{sysctls / _FORWARDING}: {reason_of(error)}")
+    if forwards:
+        return Finding("ok", "forwarding", "the kernel routes between pods and the world")
+    advice = "sysctl -w net.ipv4.ip_forward=1, and keep it in /etc/sysctl.d"
+    return Finding("warn", "forwarding", "net.ipv4.ip_forward is 0: most pod networks need it", advice)

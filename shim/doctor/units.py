@@ -1,0 +1,181 @@
+"""What systemd says of the units that run the server. It is asked with a bound, and only where it runs."""
+
+import configparser
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shim.errors import ShimError, reason_of
+from shim.spawn import Outcome, run_bounded
+
+SERVICE = "pydockershim.service"
+SOCKET = "pydockershim.socket"
+
+BOOTED = Path("/run/systemd/system")
+"""There where systemd is the first process (sd_booted(3))."""
+UNIT_PATH = (
+    Path("/etc/systemd/system"),
+    Path("/run/systemd/system"),
+    Path("/usr/local/lib/systemd/system"),
+    Path("/usr/lib/systemd/system"),
+    Path("/lib/systemd/system"),
+)
+"""Where unit files are, those that win first (systemd.unit(5))."""
+
+_SECONDS = 4.0
+_PROPERTIES = (
+    *("LoadState", "ActiveState", "SubState", "UnitFileState", "Result"),
+    *("ExecMainCode", "ExecMainStatus", "NRestarts", "Listen"),
+)
+_JOURNAL_LINES = 30
+_LONGEST_CAUSE = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One unit, in systemd's words."""
+
+    load: str = ""
+    """`loaded`, `not-found`, `masked`, `bad-setting`, `error`."""
+    active: str = ""
+    """`active`, `activating`, `inactive`, `failed`..."""
+    sub: str = ""
+    file: str = ""
+    """`enabled`, `disabled`..."""
+    result: str = ""
+    """`success`, `exit-code`, `signal`, `oom-kill`, `timeout`..."""
+    status: int = 0
+    """Exit status or number of the signal of the last main process."""
+    restarts: int = 0
+    listens: str = ""
+    """The first address of a socket unit."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether there is a unit file."""
+        return self.load not in {"", "not-found"}
+
+    @property
+    def runs(self) -> bool:
+        """Whether its program is there, or just starting."""
+        return self.active in {"active", "activating", "reloading"} and self.sub != "auto-restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The units of the server; `trouble` says why systemd cannot be asked, and is empty where it was."""
+
+    service: Unit = Unit()
+    socket: Unit = Unit()
+    trouble: str = ""
+    booted: bool = True
+    """Whether this machine runs systemd."""
+    cause: str = ""
+    """What the server has said last, where its unit is in trouble."""
+
+
+def units_of_systemd(environ: Mapping[str, str], *, booted: Path = BOOTED) -> Units:
+    """Ask systemd about the units of the server."""
+    if not booted.is_dir():
+        return Units(booted=False, trouble="this machine does not run systemd")
+    properties = ",".join(_PROPERTIES)
+    try:
+        told = _run(["systemctl", "show", SERVICE, SOCKET, f"--property={properties}"], environ)
+    except ShimError as error:
+        return Units(trouble=str(error))
+    if told.returncode != 0:
+        said = told.stderr.decode(errors="replace").strip()
+        return Units(trouble=f"systemctl show: {said or f'exit status {told.returncode}'}")
+    service, socket = units_from_show(told.stdout.decode(errors="replace"))
+    in_trouble = service.restarts or (service.status and not service.runs)
+    cause = _last_error(environ) if in_trouble else ""
+    return Units(service=service, socket=socket, cause=cause)
+
+
+def units_from_show(text: str) -> tuple[Unit, Unit]:
+    """Read what `systemctl show` prints of two units: lines `Key=Value`, an empty one between the units."""
+    blocks = [_properties(block) for block in text.strip().split("\n\n")]
+    service, socket = [_unit(block) for block in (*blocks, {}, {})][:2]
+    return service, socket
+
+
+def listens_by_file(directories: Sequence[Path] = UNIT_PATH) -> str:
+    """Return the address in the file of the socket unit; empty where there is none that can be read."""
+    for directory in directories:
+        parsed = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=False)
+        try:
+            parsed.read_string((directory / SOCKET).read_text())
+        except (OSError, ValueError, configparser.Error):
+            continue
+        return parsed.get("Socket", "ListenStream", fallback="").strip()
+    return ""
+
+
+def _properties(block: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in block.splitlines():
+        name, _, value = line.partition("=")
+        found.setdefault(name, value)  # of several addresses the first
+    return found
+
+
+def _unit(found: Mapping[str, str]) -> Unit:
+    return Unit(
+        load=found.get("LoadState", ""),
+        active=found.get("ActiveState", ""),
+        sub=found.get("SubState", ""),
+        file=found.get("UnitFileState", ""),
+        result=found.get("Result", ""),
+        status=_number(found.get("ExecMainStatus", "")),
+        restarts=_number(found.get("NRestarts", "")),
+        listens=found.get("Listen", "").removesuffix(" (Stream)"),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def _last_error(environ: Mapping[str, str]) -> str:
+    """Return what the server has said last of an error; empty where the journal does not know."""
+    words = ["journalctl", "--unit", SERVICE, "--lines", str(_JOURNAL_LINES), "--output=cat", "--quiet"]
+    try:
+        told = _run(words, environ)
+    except ShimError:
+        return ""  # the advice names the journal
+    lines = reversed(told.stdout.decode(errors="replace").splitlines())
+    return next((cause[:_LONGEST_CAUSE] for line in lines if (cause := _error_in(line))), "")
+
+
+def _error_in(line: str) -> str:
+    """Return the error of a line: the last words of a start that failed, or an error in the log of the server."""
+    _, found, error = line.partition("pydockershim: error: ")
+    if found:
+        return error
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return ""
+    if not isinstance(entry, dict) or entry.get("level") not in {"error", "critical"}:
+        return ""
+    return ": ".join(str(entry[key]) for key in ("event", "error") if entry.get(key))
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str]) -> Outcome:
+    program = shutil.which(words[0], path=environ.get("PATH"))
+    if program is None:
+        raise ShimError(f"{words[0]} is not on the PATH")
+    plain = {**environ, "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "", "SYSTEMD_URLIFY": "0"}
+    try:
+        return run_bounded(
+            Path(program),
+            arguments=["--no-pager", *words[1:]],
+            environment=plain,
+            stdin=b"",
+            timeout=_SECONDS,
+            what=" ".join(words[:2]),
+        )
+    except OSError as error:
+        raise ShimError(f"{words[0]}: {reason_of(error)}") from error

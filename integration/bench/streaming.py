@@ -21,8 +21,7 @@ from integration.node.images import BUSYBOX
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.client import DockerEngine
-from shim.streaming.spdy import frames
-from shim.streaming.spdy.headers import Deflater, block_from_headers
+from tests.streaming.spdy.client import Deflater, counted, syn_stream
 
 MIB = 1 << 20
 PORT = 9000
@@ -67,9 +66,7 @@ class Client:
             raise NodeError(f"the upgrade was refused: {answer!r}")
         deflater = Deflater()
         for index, each in enumerate(headers):
-            block = deflater.deflate(block_from_headers(each.items()))
-            frame = frames.SynStream(1 + 2 * index, 0, 0, fin=False, unidirectional=False, block=block)
-            self.socket.sendall(frames.syn_stream_bytes(frame))
+            self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
 
     def drain(self, until: int = sys.maxsize) -> int:
         """Read to the end, or until so many bytes have come, and tell how many."""

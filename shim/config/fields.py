@@ -252,6 +252,12 @@ def _file_count(raw: object) -> int:
     return int(raw)
 
 
+def _session_count(raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str) or not 1 <= int(raw) <= 10000:
+        raise ValueError(raw)
+    return int(raw)
+
+
 def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
@@ -291,6 +297,10 @@ _BY_NAME = {
         _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or nothing"
     ),
     "docker_log_max_size": _Kind(_size, "a number with its unit, such as 512k, 16m or 1g"),
+    **dict.fromkeys(
+        ("streaming_max_sessions", "streaming_max_sessions_per_container"),
+        _Kind(_session_count, "a number from 1 to 10000"),
+    ),
     "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
     "log_level": _Kind(_log_level, _LOG_LEVELS.accepted),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),

@@ -42,7 +42,7 @@ class Pod:
 @contextmanager
 def forwarding(seconds: float = SECONDS) -> Iterator[tuple[SpdyClient, Pod, Callable[[], None]]]:
     pod = Pod()
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
             with suppress(Cancelled):
@@ -107,13 +107,10 @@ def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
         assert client.received[good] == b"alive"
 
 
-@pytest.mark.parametrize("failing", ["port-forward", "port-forward in"])
-def test_no_thread_for_a_connection_is_told_and_leaves_the_others(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_thread_for_a_connection_is_told_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with forwarding() as (client, pod, _):
         with monkeypatch.context() as short:
-            no_thread_for(failing, short)
+            no_thread_for("port-forward", short)
             bad, why = pair(client, 80, request=0)
             client.read_until_ended(bad, why)
         assert client.received[why]
@@ -228,12 +225,6 @@ def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
         assert pod.dialled(80).recv(1) == b"x"
 
 
-def join_connections() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "port-forward":
-            thread.join(SECONDS)
-
-
 def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "MAX_CONNECTIONS", 1)
     with forwarding() as (client, pod, _):
@@ -246,7 +237,6 @@ def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pyte
         client.send(first[0], fin=True)
         pod.dialled(80).close()
         client.read_until_ended(*first)
-        join_connections()  # it counts until its thread has nothing more to do
         third, _ = pair(client, 82, request=2)
         client.send(third, b"z")
 

@@ -78,21 +78,15 @@ class Channel:
         with self._lock:
             self._consume_taken()
             self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._lost)
-            if self._pieces and not self._abandoned:
-                piece = self._pieces.popleft()
-                self._taken = len(piece)
-                return bytes(piece) if isinstance(piece, bytearray) else piece
-            if self._lost and not self._abandoned and not self._ended:
-                raise Cancelled(self._lost)
-            return b""
+            return self._take()
 
     def read_some(self) -> Buffer | None:
         """As `read`, but None instead of waiting."""
         with self._lock:
-            come = bool(self._pieces or self._ended or self._abandoned or self._lost)
-            if not come:
-                self._consume_taken()
-        return self.read() if come else None
+            self._consume_taken()
+            if self._pieces or self._ended or self._abandoned or self._lost:
+                return self._take()
+            return None
 
     def read_now(self) -> Buffer:
         """Return bytes that have come already; empty when there are none."""
@@ -157,6 +151,15 @@ class Channel:
     def was_reset(self) -> bool:
         """The client has ended the stream at once, both ways."""
         return self._was_reset
+
+    def _take(self) -> Buffer:
+        if self._pieces and not self._abandoned:
+            piece = self._pieces.popleft()
+            self._taken = len(piece)
+            return bytes(piece) if isinstance(piece, bytearray) else piece
+        if self._lost and not self._abandoned and not self._ended:
+            raise Cancelled(self._lost)
+        return b""
 
     def _consume_taken(self) -> None:
         if self._taken:

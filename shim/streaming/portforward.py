@@ -96,12 +96,14 @@ class _Forwarder:
     def run(self) -> None:
         """Serve until it is over. Cancelled when the client has gone."""
         while True:
+            fixed = self._session.fixed  # asked before the streams are taken, so that none can come behind them
             while (channel := self._session.next_channel(seconds=0)) is not None:
+                self._drop_old()  # before each: it may be the half of another pair, with a request id that comes again
                 self._take(channel)
             self._drop_old()
             self._start_dials()
             self._take_dialled()
-            if self._session.fixed and not (self._waiting or self._connections()):
+            if fixed and not (self._waiting or self._connections()):
                 return
             self._relay.wait(self._seconds if self._waiting else None)
 

@@ -40,14 +40,18 @@ class Link:
         self._pod_done = False
         self._client_done = False
 
-    def turn(self) -> int | None:
+    def turn(self, ready: int) -> int | None:
         """Copy what can be copied now, and return what to poll for; None once the connection is over.
 
-        Cancelled when the client has gone, OSError when the pod has broken the connection off.
+        `ready`: what poll has found. Cancelled when the client has gone, OSError when the pod has broken the connection
+        off.
         """
         if self._data.was_reset:  # nothing reads what the pod still sends, and it may never stop
             return None
-        wanted = self._downward() | self._upward()
+        # What was polled for and not found cannot be done now.
+        unready = self.polled & ~ready if not ready & (select.POLLHUP | select.POLLERR) else 0
+        wanted = unready & select.POLLIN or self._downward()
+        wanted |= unready & select.POLLOUT or self._upward()
         if self._pod_done and (self._client_done or self._ends_with_pod):
             return None
         return wanted
@@ -166,11 +170,11 @@ class Relay:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._waker)
         for fd in list(self._links) if changed else ready:
-            self._turn(self._links[fd])
+            self._turn(self._links[fd], ready.get(fd, 0))
 
-    def _turn(self, link: Link) -> None:
+    def _turn(self, link: Link, ready: int) -> None:
         try:
-            wanted = link.turn()
+            wanted = link.turn(ready)
         except OSError as error:
             log.info("a forwarded connection failed", error=error)
             self._remove(link, why=str(error))

@@ -89,8 +89,9 @@ class Session:
 
     @property
     def fixed(self) -> bool:
-        """Whether the client can open no streams but those that are there from the beginning, and cannot end them."""
-        return self._wire.fixed
+        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
+        with self._lock:
+            return self._wire.fixed
 
     def on_change(self, call: Callable[[], object] | None) -> None:
         """Call `call` whenever streams, what came on them, or the room to write may have changed. It must be short."""

@@ -138,8 +138,6 @@ class Channels:
 class ChannelWire:
     """See `shim.streaming.wire.Wire`."""
 
-    fixed = True
-
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
         self._messages = _Messages()
@@ -162,6 +160,11 @@ class ChannelWire:
         """See `Wire`."""
         self._messages.ended = self._messages.ended or "the connection ended"
         return [ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)]
+
+    @property
+    def fixed(self) -> bool:
+        """See `Wire`."""
+        return self._begun
 
     @property
     def wants_data(self) -> bool:

@@ -23,7 +23,7 @@ class Wire(Protocol):
 
     @property
     def fixed(self) -> bool:
-        """Whether all streams are there from the beginning, and none can be ended by the client alone."""
+        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
         ...
 
     @property

@@ -8,6 +8,8 @@ import pytest
 
 from shim.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
+from shim.streaming.pipe import Pipe
+from shim.streaming.transport import Session
 from shim.streaming.websocket import Channels, ChannelWire
 from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, session_of
 from tests.threads import no_thread_for
@@ -227,6 +229,30 @@ def test_a_session_over_channels_ends_with_the_last_of_its_ports() -> None:
         client.read_to_end()
 
         assert client.code == 1000
+
+
+def test_a_session_whose_channels_are_not_there_yet_does_not_end() -> None:
+    pod = Pod()
+    near, far = socket.socketpair()
+    channels = Channels(headers=portforward.channel_headers((80,)))
+    session = Session(Pipe(near), ChannelWire(channels), idle_timeout=0)
+
+    def serve() -> None:
+        with suppress(Cancelled):
+            portforward.forward(session, dial=pod.dial, seconds=SECONDS)
+
+    serving = threading.Thread(target=serve)
+    loop = threading.Thread(target=session.run)
+    with far:
+        serving.start()
+        serving.join(0.2)
+        assert serving.is_alive()
+        loop.start()
+        pod.dialled(80).close()
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+        session.end("the test is over")
+        loop.join(SECONDS)
 
 
 def test_a_session_over_channels_ends_when_its_port_refuses() -> None:

@@ -14,9 +14,6 @@ from shim.streaming.spdy.streams import Part
 class Connection:
     """A session. Not thread-safe; nothing here blocks, waits or looks at a clock."""
 
-    fixed = False
-    """The client opens the streams."""
-
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self._session = Session(limits)
@@ -62,6 +59,11 @@ class Connection:
         control frames that it, or the application because of it, has queued.
         """
         return not (self._session.flow.full or self._session.outbox.congested or self.closed)
+
+    @property
+    def fixed(self) -> bool:
+        """The client may open streams at any time."""
+        return False
 
     @property
     def closed(self) -> bool:

@@ -147,10 +147,11 @@ def _port_forward(cri: Cri, sandbox: str) -> Bar:
     return Bar(f"port-forward of {count >> 20} MiB in one connection", rate, "MB/s", 100, at_most=False)
 
 
-def _idle(cri: Cri, server: Server, container: str, *, sessions: int) -> Bar:
+def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: int) -> Bar:
     before = server.rss()
     with ExitStack() as open_ones:
-        for _ in range(sessions):
+        for number in range(sessions):  # spread, since the sessions of one container are limited
+            container = containers[number % len(containers)]
             open_ones.callback(_exec(cri, container, "sleep", "600").close)
         time.sleep(2)
         grown = (server.rss() - before) / MIB
@@ -171,10 +172,12 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
         sandbox = cri.run(config)
         container = cri.create(sandbox, container_config("box", image=BUSYBOX), pod=config)
         cri.start(container)
+        other = cri.create(sandbox, container_config("other", image=BUSYBOX), pod=config)
+        cri.start(other)
         _endless_server(cri, container)
         bars = [
             _exec_true(cri, direct, container, rounds=rounds),
-            _idle(cri, server, container, sessions=100),
+            _idle(cri, server, (container, other), sessions=100),
             _output(cri, server, container),
             _port_forward(cri, sandbox),
         ]

@@ -196,6 +196,8 @@ def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
         sessions=rt.sessions,
         serve=partial(serve_session, rt),
         idle_timeout=rt.config.streaming_idle_timeout,
+        max_sessions=rt.config.streaming_max_sessions,
+        max_sessions_each=rt.config.streaming_max_sessions_per_container,
     )
     server.start()
     try:

@@ -1,6 +1,7 @@
 """The server's own metrics over HTTP: `/metrics` for Prometheus and `/healthz`. Off unless an address is set."""
 
 import contextlib
+import io
 import ipaddress
 import socket
 import sys
@@ -13,14 +14,15 @@ from socketserver import TCPServer
 from typing import Any
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shim import meter
+from shim import deadline, meter
 from shim.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
 from shim.meter import Done, Kind
+from shim.streaming.slots import FULL, Refusals
 from shim.view.node import NodeView
 
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -34,10 +36,12 @@ _NAMES = {
         "Exec, attach and port-forward sessions: how many, and how long they took.",
     ),
 }
-_IDLE_SECONDS = 10.0
-"""After which a connection that says nothing is closed."""
+_REQUEST_SECONDS = 10.0
+"""For a request to come completely, counted from the end of the one before; and for its answer to be taken."""
 _MOST_CONNECTIONS = 32
-"""At a time; further ones are closed at once."""
+"""At a time; a further one takes the place of the oldest, of those first that have not sent a request."""
+_MOST_THREADS = 2 * _MOST_CONNECTIONS
+"""Those of connections that were cut, and end, included."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,10 +54,16 @@ class Counts:
             kind: Histogram(f"{name}_seconds", words, kind.value, buckets=_BUCKETS, registry=registry)
             for kind, (name, words) in _NAMES.items()
         }
+        self._refused = Counter(
+            "pydockershim_refused", "Connections refused: how many.", Kind.REFUSED.value, registry=registry
+        )
 
     def hear(self, done: Done) -> None:
         """Count one piece of work."""
-        self._durations[done.kind].labels(*done.labels).observe(done.seconds)
+        if done.kind is Kind.REFUSED:
+            self._refused.labels(*done.labels).inc()
+        else:
+            self._durations[done.kind].labels(*done.labels).observe(done.seconds)
 
 
 class ViewCollector(Collector):
@@ -108,12 +118,50 @@ class LogCollector(Collector):
             )
 
 
+class _Requests(io.RawIOBase):
+    """What a client sends, each request within a time: one that sends a byte now and then does not prolong it."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._connected = connected
+        self._scope = deadline.Scope(seconds=_REQUEST_SECONDS)
+
+    def begin(self) -> None:
+        """Wait for another request from now on."""
+        self._scope = deadline.Scope(seconds=_REQUEST_SECONDS)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._scope.remaining()
+        if not left:
+            raise TimeoutError("the request did not come in time")
+        self._connected.settimeout(left)
+        return self._connected.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET; one for each connection."""
 
-    timeout = _IDLE_SECONDS
     protocol_version = "HTTP/1.1"
     server: "_Server"
+
+    def setup(self) -> None:
+        super().setup()
+        self._requests = _Requests(self.connection)
+        self.rfile = io.BufferedReader(self._requests)
+
+    def handle_one_request(self) -> None:
+        self._requests.begin()
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        # All of the request has come: it has no body.
+        if not super().parse_request() or not self.server.serve_request(self.connection):
+            self.close_connection = True
+            return False
+        self.connection.settimeout(_REQUEST_SECONDS)
+        return True
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -135,17 +183,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.server.await_request(self.connection)
 
 
 class _Server(ThreadingHTTPServer):
-    """Has a thread for each connection, up to a number: whoever is on the node may connect."""
+    """Has a thread for each connection, up to a number: any process of the node may connect."""
 
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], *, registry: CollectorRegistry, view: NodeView) -> None:
         self.registry = registry
         self.view = view
-        self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        self._starting = threading.BoundedSemaphore(_MOST_THREADS)
+        self._places = threading.Lock()
+        self._waiting: dict[socket.socket, None] = {}  # for a request, oldest first
+        self._serving: dict[socket.socket, None] = {}
+        self._refusals = Refusals("metrics")
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -161,21 +214,55 @@ class _Server(ThreadingHTTPServer):
         else:
             log.error("metrics could not be told", client=client_address, exc_info=error)
 
+    def serve_request(self, connected: socket.socket) -> bool:
+        """Note that a connection has sent a request; False when it was cut before."""
+        return self._move(connected, self._waiting, self._serving)
+
+    def await_request(self, connected: socket.socket) -> None:
+        """Note that a connection has its answer."""
+        self._move(connected, self._serving, self._waiting)
+
+    def _move(self, connected: socket.socket, source: dict[socket.socket, None], to: dict[socket.socket, None]) -> bool:
+        with self._places:
+            if connected not in source:
+                return False
+            del source[connected]
+            to[connected] = None
+            return True
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        self._starting.acquire()  # they end within seconds: places and times see to it
+        self._make_place(request)
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread is to be had
-            self._free.release()
+        except RuntimeError:  # no thread can be started
+            self._leave(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._leave(request)
+
+    def _make_place(self, connected: socket.socket) -> None:
+        with self._places:
+            full = len(self._waiting) + len(self._serving) >= _MOST_CONNECTIONS
+            if full:
+                places = self._waiting or self._serving
+                oldest = next(iter(places))
+                del places[oldest]
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._waiting[connected] = None
+        if full:
+            self._refusals.note(FULL, text=f"{_MOST_CONNECTIONS} connections are open; the oldest ends")
+
+    def _leave(self, connected: socket.socket) -> None:
+        with self._places:
+            self._waiting.pop(connected, None)
+            self._serving.pop(connected, None)
+        self._starting.release()
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ def container(rt: Runtime) -> ContainerId:
 @contextmanager
 def client_of(rt: Runtime, task: Task, *kinds: str) -> Iterator[tuple[SpdyClient, dict[str, int]]]:
     """A client of a session that is served, with its streams open."""
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
             with deadline.entered(session.scope), suppress(ShimError):

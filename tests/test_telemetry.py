@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from shim import meter
+from shim import telemetry as telemetry_module
 from shim.errors import FailedPrecondition
 from shim.logs.protocol import Figures
 from shim.meter import Kind
@@ -17,6 +18,7 @@ from shim.telemetry import telemetry
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
+from tests.streaming.client import seconds_of_trickle
 
 
 @pytest.fixture
@@ -145,14 +147,37 @@ def test_an_answer_that_fails_is_logged_as_all_else_is(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_connections_beyond_a_number_are_closed_at_once(port: int, view: NodeView) -> None:
+def test_silent_connections_shut_nobody_out(port: int, view: NodeView) -> None:
     view.complete_rebuild(view.begin_rebuild())
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(32)]
-        refused = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
-        assert refused.recv(1) == b""
-        silent[0].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert silent[0].recv(1) == b"H"
+        for _ in range(3):
+            assert get(port, "/healthz") == (200, "ok\n")
+        assert [end.recv(1) for end in silent[:1]] == [b""]
+        silent[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert silent[-1].recv(1) == b"H"
+
+    assert samples(port)["pydockershim_refused_total", "full", "metrics"] >= 1
+
+
+def test_a_request_must_come_in_time_however_it_trickles(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_module, "_REQUEST_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as trickler:
+        assert seconds_of_trickle(trickler) < 5
+
+
+def test_a_connection_may_ask_again(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        for _ in range(3):
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().read()
+
+
+def test_refusals_are_counted_by_server_and_reason(port: int) -> None:
+    meter.report(Kind.REFUSED, "streaming", "404", seconds=0)
+
+    assert samples(port)["pydockershim_refused_total", "404", "streaming"] == 1
 
 
 def test_an_address_of_ipv6(view: NodeView) -> None:

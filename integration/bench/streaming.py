@@ -21,8 +21,7 @@ from integration.node.images import BUSYBOX
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.client import DockerEngine
-from shim.streaming.spdy import frames
-from shim.streaming.spdy.headers import Deflater, block_from_headers
+from tests.streaming.spdy.client import Deflater, counted, syn_stream
 
 MIB = 1 << 20
 PORT = 9000
@@ -67,9 +66,7 @@ class Client:
             raise NodeError(f"the upgrade was refused: {answer!r}")
         deflater = Deflater()
         for index, each in enumerate(headers):
-            block = deflater.deflate(block_from_headers(each.items()))
-            frame = frames.SynStream(1 + 2 * index, 0, 0, fin=False, unidirectional=False, block=block)
-            self.socket.sendall(frames.syn_stream_bytes(frame))
+            self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
 
     def drain(self, until: int = sys.maxsize) -> int:
         """Read to the end, or until so many bytes have come, and tell how many."""
@@ -150,10 +147,11 @@ def _port_forward(cri: Cri, sandbox: str) -> Bar:
     return Bar(f"port-forward of {count >> 20} MiB in one connection", rate, "MB/s", 100, at_most=False)
 
 
-def _idle(cri: Cri, server: Server, container: str, *, sessions: int) -> Bar:
+def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: int) -> Bar:
     before = server.rss()
     with ExitStack() as open_ones:
-        for _ in range(sessions):
+        for number in range(sessions):  # spread, since the sessions of one container are limited
+            container = containers[number % len(containers)]
             open_ones.callback(_exec(cri, container, "sleep", "600").close)
         time.sleep(2)
         grown = (server.rss() - before) / MIB
@@ -174,10 +172,12 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
         sandbox = cri.run(config)
         container = cri.create(sandbox, container_config("box", image=BUSYBOX), pod=config)
         cri.start(container)
+        other = cri.create(sandbox, container_config("other", image=BUSYBOX), pod=config)
+        cri.start(other)
         _endless_server(cri, container)
         bars = [
             _exec_true(cri, direct, container, rounds=rounds),
-            _idle(cri, server, container, sessions=100),
+            _idle(cri, server, (container, other), sessions=100),
             _output(cri, server, container),
             _port_forward(cri, sandbox),
         ]

@@ -13,6 +13,7 @@ import websocket
 from integration.conftest import Served
 from integration.pods.kubelet import Kubelet, Pod
 from integration.streaming.conftest import SECONDS
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 EXIT_3 = ["sh", "-c", "read line; echo got $line; exit 3"]
@@ -85,17 +86,20 @@ def test_v5_closes_the_input(served: Served, container: str) -> None:
     assert json.loads(found[3])["status"] == "Success"
 
 
-def test_port_forward_over_channels(served: Served, kubelet: Kubelet) -> None:
+def test_port_forward_over_channels_ends_with_its_pod(served: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     script = "while true; do echo hello | nc -l -p 8080; done"
     kubelet.started(pod, "sh", "-c", script)
     request = pb.PortForwardRequest(pod_sandbox_id=pod.id, port=[8080, 8081])
-    with connected(served.cri.runtime.PortForward(request).url, "v4.channel.k8s.io") as client:
-        found: dict[int, bytes] = {}
-        while len(found.get(0, b"")) < 8 or len(found.get(3, b"")) < 3:
-            _, data = client.recv_data()
-            found[data[0]] = found.get(data[0], b"") + data[1:]
+    found: dict[int, bytes] = {}
 
+    def answered() -> bool:
+        with connected(served.cri.runtime.PortForward(request).url, "v4.channel.k8s.io") as client:
+            found.clear()
+            found.update(messages(client))  # to the Close frame, also while nothing listens there yet
+        return found[0] != b"\x90\x1f"
+
+    wait_until(answered)
     assert found[0] == b"\x90\x1fhello\n"
     assert found[3].startswith(b"\x91\x1f" + b"connect to port 8081")
 

@@ -277,6 +277,12 @@ def _file_count(raw: object) -> int:
     return int(raw)
 
 
+def _session_count(raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str) or not 1 <= int(raw) <= 10000:
+        raise ValueError(raw)
+    return int(raw)
+
+
 def _is_go_form(text: str) -> bool:
     return bool(re.fullmatch(f"(?:{_GO_PART.pattern})+", text))
 
@@ -322,6 +328,10 @@ _BY_NAME = {
     "docker_log_max_size": _Kind(
         _size, "a number with its unit, such as 16m, 500m or 1g; times docker_log_max_file 32m at least"
     ),
+    **dict.fromkeys(
+        ("streaming_max_sessions", "streaming_max_sessions_per_container"),
+        _Kind(_session_count, "a number from 1 to 10000"),
+    ),
     "docker_log_max_file": _Kind(_file_count, "a number from 2 to 100"),
     "log_level": _Kind(_log_level, _LOG_LEVELS.accepted),
     "pod_cidr": _Kind(_networks, "address ranges such as 10.244.0.0/24,fd00:10:244::/64"),
@@ -333,6 +343,8 @@ _ZERO = {
     "cni_plugin_timeout": "refused",
     "streaming_idle_timeout": "no limit",
     "streaming_creation_timeout": "refused",
+    "streaming_max_sessions": "refused",
+    "streaming_max_sessions_per_container": "refused",
     "docker_log_max_file": "refused",
     "shutdown_grace": "everything under way is cut at once",
 }

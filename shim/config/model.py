@@ -91,6 +91,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streaming_creation_timeout: float = 30.0
     """Seconds a client has to open the streams of its session."""
 
+    streaming_max_sessions: int = 512
+    """Sessions of exec, attach and port-forward at once; further ones are refused with 503."""
+
+    streaming_max_sessions_per_container: int = 64
+    """The same for one container; of port-forward for one pod."""
+
     restrict_oom_score_adj: RestrictOomScoreAdj = "auto"
     """Raise OOM scores that Docker may not set to the lowest it may, instead of failing; `auto` finds out whether that
     is needed."""

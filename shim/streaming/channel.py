@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Lock
-from typing import Protocol
+from typing import Protocol, cast
 
 from shim.errors import Cancelled
 from shim.streaming.spdy import Buffer, Headers, NotAllowed
@@ -12,6 +12,10 @@ from shim.streaming.spdy import Buffer, Headers, NotAllowed
 _COPY_BELOW = 1024
 _COPIED = 4096
 """Pieces shorter than _COPY_BELOW are put together in blocks of _COPIED: a view costs 200 bytes, however short."""
+
+_NAMES = frozenset({"streamtype", "port", "requestid"})
+_LONGEST = 64
+"""Headers that some task asks for, and how long a value of one may be; no more of a client's headers is kept."""
 
 
 class Sending(Protocol):
@@ -43,21 +47,21 @@ class Channel:
 
     def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, roomy: Condition) -> None:
         self.id = stream_id
-        self._headers = dict(headers)
+        self._headers = {name: value for name, value in headers if name in _NAMES and len(value) <= _LONGEST}
         self._sending = sending
         self._lock = lock
         self._readable = Condition(lock)
         self._roomy = roomy
-        self._pieces: deque[bytes | memoryview | bytearray] = deque()
+        self._pieces: deque[Buffer | bytearray] = deque()
+        self._taken = 0  # bytes that the reader has, and is not done with
         self._ended = False  # nothing more comes
         self._finished = False  # nothing more is written
         self._abandoned = False  # nobody reads any more
         self._was_reset = False  # by the client
-        self._on_reset: Callable[[], object] | None = None
         self._lost: str = ""  # why the session is over, once it is
 
     def header(self, name: str) -> str:
-        """Give the value of a header, empty when it is not there."""
+        """Return the value of a header, empty when it is not there, or longer than any that makes sense."""
         return self._headers.get(name, "")
 
     def accept(self) -> None:
@@ -66,22 +70,46 @@ class Channel:
             self._sending.accept(self)
 
     def read(self) -> Buffer:
-        """Wait for bytes; empty at the end of what the client sends. Cancelled when the client has gone."""
+        """Wait for bytes; empty at the end of what the client sends. Cancelled when the client has gone.
+
+        Those of the last call count against what the client may send until now: the reader may have been holding them
+        for as long as a slow process takes.
+        """
         with self._lock:
+            self._consume_taken()
             self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._lost)
-            if self._pieces and not self._abandoned:
-                piece = self._pieces.popleft()
-                self._sending.consumed(self, len(piece))
-                return bytes(piece) if isinstance(piece, bytearray) else piece
-            if self._lost and not self._abandoned and not self._ended:
-                raise Cancelled(self._lost)
-            return b""
+            return self._take()
+
+    def read_some(self) -> Buffer | None:
+        """As `read`, but None instead of waiting."""
+        with self._lock:
+            self._consume_taken()
+            if self._pieces or self._ended or self._abandoned or self._lost:
+                return self._take()
+            return None
 
     def read_now(self) -> Buffer:
-        """Give bytes that have come already; empty when there are none."""
+        """Return bytes that have come already; empty when there are none."""
         with self._lock:
             come = bool(self._pieces)
         return self.read() if come else b""
+
+    def write_from(self, source: Callable[[int], Buffer]) -> Buffer | None:
+        """Send what `source`, called with the most there is room for, returns without waiting; None without room.
+
+        So nothing is held that cannot be sent. Cancelled when the client has gone, NotAllowed when it has ended the
+        stream, and whatever `source` raises.
+        """
+        with self._lock:
+            if self._lost:
+                raise Cancelled(self._lost)
+            room = self._sending.room(self)
+            if not room:
+                return None
+            data = source(room)
+            if data:
+                self._sending.put(self, data, fin=False)
+            return data
 
     def write(self, data: Buffer) -> None:
         """Send all of `data`, waiting while the client does not take it. Cancelled when the client has gone.
@@ -111,28 +139,37 @@ class Channel:
         """Read no more: what still comes is dropped, and a reader that waits gets the end. Idempotent."""
         with self._lock:
             self._abandoned = True
-            while self._pieces:
-                self._sending.consumed(self, len(self._pieces.popleft()))
+            self._consume_all()
             self._readable.notify_all()
 
     def reset(self) -> None:
         """End the stream at once, both ways."""
         with self._lock:
-            self._ended = self._finished = True
-            self._sending.reset(self)
-            self._readable.notify_all()
+            self.refuse()
 
     @property
     def was_reset(self) -> bool:
         """The client has ended the stream at once, both ways."""
         return self._was_reset
 
-    def when_reset(self, deed: Callable[[], object]) -> None:
-        """Call `deed` (short, from any thread) once the client resets the stream, now if it has done so."""
-        with self._lock:
-            self._on_reset = deed
-            if self._was_reset:
-                deed()
+    def _take(self) -> Buffer:
+        if self._pieces and not self._abandoned:
+            piece = self._pieces.popleft()
+            self._taken = len(piece)
+            return bytes(piece) if isinstance(piece, bytearray) else piece
+        if self._lost and not self._abandoned and not self._ended:
+            raise Cancelled(self._lost)
+        return b""
+
+    def _consume_taken(self) -> None:
+        if self._taken:
+            self._sending.consumed(self, self._taken)
+            self._taken = 0
+
+    def _consume_all(self) -> None:
+        self._consume_taken()
+        while self._pieces:
+            self._sending.consumed(self, len(self._pieces.popleft()))
 
     def _wait_room(self) -> int:
         while not (self._lost or (room := self._sending.room(self))):
@@ -148,14 +185,25 @@ class Channel:
         """Nothing more comes, and nothing more is written."""
         return self._ended and self._finished
 
+    def refuse(self) -> None:
+        """End the stream at once, both ways."""
+        self._ended = self._finished = True
+        self._consume_all()
+        self._sending.reset(self)
+        self._readable.notify_all()
+
     def feed(self, data: memoryview) -> None:
-        """Take bytes from the client."""
+        """Take bytes from the client.
+
+        What is kept is what the windows count: a view keeps all that was read with it, so it is copied unless it is
+        most of that.
+        """
         if self._abandoned:
             self._sending.consumed(self, len(data))
             return
         last = self._pieces[-1] if self._pieces else None
         if len(data) >= _COPY_BELOW:
-            self._pieces.append(data)
+            self._pieces.append(data if len(data) * 4 >= len(cast("bytes", data.obj)) * 3 else bytes(data))
         elif isinstance(last, bytearray) and len(last) < _COPIED:
             last += data
         else:
@@ -170,10 +218,9 @@ class Channel:
     def void(self) -> None:
         """Take note that the client has reset the stream: what was not read of it counts no more."""
         self._was_reset = True
+        self._taken = 0
         self._pieces.clear()
         self.end()
-        if self._on_reset is not None:
-            self._on_reset()
 
     def lose(self, why: str) -> None:
         """Take note that the session is over."""

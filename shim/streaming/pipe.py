@@ -9,11 +9,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
-from shim.streaming.spdy import Buffer
+from shim.streaming.spdy import Queued
 
 _PIECE = 64 * 1024
 _BUFFERS = 64
 """Of one `sendmsg`; the kernel takes 1024, but more than a socket's buffer is never sent at once."""
+
+
+def end_sending(connected: socket.socket) -> None:
+    """Let the peer read the end, without waiting: of TLS by close_notify (RFC 8446, 6.1), then of the connection."""
+    with suppress(OSError, ValueError):  # it has gone already; ssl.SSLError is an OSError
+        if isinstance(connected, ssl.SSLSocket):
+            connected.settimeout(0)
+            with suppress(ssl.SSLWantReadError):  # the alert of the peer, which nothing depends on
+                connected.unwrap()
+    with suppress(OSError):
+        # That of an SSLSocket would drop what can still decrypt.
+        socket.socket.shutdown(connected, socket.SHUT_WR)
 
 
 class Pipe:
@@ -39,7 +51,7 @@ class Pipe:
         """Whether there is something to receive that a poll does not tell of."""
         return False
 
-    def send(self, buffers: Sequence[Buffer]) -> int:
+    def send(self, buffers: Sequence[Queued]) -> int:
         """Send from the first buffers on; how many bytes went, 0 when none can now."""
         try:
             return self._socket.sendmsg(list(islice(buffers, _BUFFERS)))
@@ -48,8 +60,7 @@ class Pipe:
 
     def end_sending(self) -> None:
         """Let the client read the end."""
-        with suppress(OSError):  # it has gone already
-            self._socket.shutdown(socket.SHUT_WR)
+        end_sending(self._socket)
 
     def unsent(self) -> int:
         """Bytes that the kernel still has to deliver."""
@@ -74,7 +85,7 @@ class TlsPipe(Pipe):
         """See `Pipe`: what was decrypted with an earlier piece."""
         return self._tls.pending() > 0
 
-    def send(self, buffers: Sequence[Buffer]) -> int:
+    def send(self, buffers: Sequence[Queued]) -> int:
         """See `Pipe`. One record at a time: what TLS was given once it must be given again."""
         try:
             return self._tls.send(buffers[0])

@@ -8,15 +8,15 @@ wire.
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
 from shim.errors import Cancelled, ShimError
 from shim.streaming.channel import Channel
+from shim.streaming.relay import Link, Relay, end
 from shim.streaming.spdy import Headers
 from shim.streaming.transport import Session
 
@@ -27,11 +27,16 @@ WEBSOCKET_PROTOCOLS = (TUNNEL_PROTOCOL, "v4.channel.k8s.io", "v4.base64.channel.
 Dial = Callable[[int], socket.socket]
 """Connect to a port of the pod; ShimError when that cannot be."""
 
-MAX_CONNECTIONS = 500
-"""Connections of one session at a time. Resetting its streams does not end one that is still being made."""
+MAX_CONNECTIONS = 100
+"""Connections of one session at a time, those included that are being made: resetting its streams does not end one."""
+
+MAX_STREAMS = 2 * MAX_CONNECTIONS + 2
+"""Two for each connection, and a pair beyond the limit, so that it is refused with a reason."""
+
+MAX_DIALS = 16
+"""Connections of one session that are being made at a time; each needs a thread."""
 
 _DATA, _ERROR = "data", "error"
-_PIECE = 64 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -61,26 +66,139 @@ class _Half:
 
 
 def forward(session: Session, *, dial: Dial, seconds: float) -> None:
-    """Serve connections until the client has gone. The two streams of a pair must come within `seconds`."""
-    waiting: dict[str, _Half] = {}
-    slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-    while True:
-        channel = session.next_channel(seconds=seconds if waiting else None)
-        _drop_old(waiting, seconds)
-        half = _half(channel) if channel is not None else None
+    """Serve connections until the client has gone. The two streams of a pair must come within `seconds`.
+
+    Where the client has its streams from the beginning and can end none (WebSocket channels), it ends with the pod: as
+    soon as all its connections have ended, as in the kubelet's own server.
+    """
+    forwarder = _Forwarder(session, dial=dial, seconds=seconds)
+    try:
+        forwarder.run()
+    finally:
+        forwarder.close()
+
+
+class _Forwarder:
+    """Pairs the streams of a session, dials, and lets a relay copy."""
+
+    def __init__(self, session: Session, *, dial: Dial, seconds: float) -> None:
+        self._session = session
+        self._dial = dial
+        self._seconds = seconds
+        self._waiting: dict[str, _Half] = {}
+        self._to_dial: deque[_Pair] = deque()
+        self._dialling = 0
+        self._dialled: deque[tuple[_Pair, socket.socket | None, str]] = deque()
+        self._lock = threading.Lock()  # of _dialled and _closed
+        self._closed = False
+        self._relay = Relay(session)
+
+    def run(self) -> None:
+        """Serve until it is over. Cancelled when the client has gone."""
+        while True:
+            fixed = self._session.fixed  # asked before the streams are taken, so that none can come behind them
+            while (channel := self._session.next_channel(seconds=0)) is not None:
+                self._drop_old()  # before each: it may be the half of another pair, with a request id that comes again
+                self._take(channel)
+            self._drop_old()
+            self._start_dials()
+            self._take_dialled()
+            if fixed and not (self._waiting or self._connections()):
+                return
+            self._relay.wait(self._seconds if self._waiting else None)
+
+    def close(self) -> None:
+        """End all connections."""
+        with self._lock:
+            self._closed = True
+            left = list(self._dialled)
+        self._relay.close()
+        for pair, pod, _ in left:
+            if pod is not None:
+                pod.close()
+            end(pair.data, pair.error)
+        for pair in self._to_dial:
+            end(pair.data, pair.error)
+
+    def _connections(self) -> int:
+        return len(self._relay) + self._dialling + len(self._to_dial)
+
+    def _take(self, channel: Channel) -> None:
+        half = _half(channel)
         if half is None:
-            continue
-        request_id = half.channel.header("requestid")
-        other = waiting.pop(request_id, None)
+            return
+        request_id = channel.header("requestid")
+        other = self._waiting.pop(request_id, None)
         if other is None:
-            waiting[request_id] = half
-        elif _fit(half, other) and slots.acquire(blocking=False):
+            self._waiting[request_id] = half
+        elif _fit(half, other) and self._connections() < MAX_CONNECTIONS:
             data, error = (other, half) if half.kind == _ERROR else (half, other)
-            connection = _Connection(session, data=data.channel, error=error.channel)
-            _start(connection, partial(dial, half.port), then=slots.release)
+            error.channel.abandon()
+            self._to_dial.append(_Pair(data.channel, error.channel, half.port))
         else:
             for wrong in (half, other):
                 wrong.channel.reset()
+
+    def _drop_old(self) -> None:
+        for request_id, half in list(self._waiting.items()):
+            if half.channel.was_reset or time.monotonic() - half.since > self._seconds:
+                half.channel.reset()
+                del self._waiting[request_id]
+
+    def _start_dials(self) -> None:
+        while self._to_dial and self._dialling < MAX_DIALS:
+            pair = self._to_dial.popleft()
+            if pair.data.was_reset:
+                end(pair.data, pair.error)
+                continue
+            try:
+                threading.Thread(target=self._connect, args=(pair,), name="port-forward", daemon=True).start()
+            except RuntimeError as error:  # no thread can be started
+                _fail(pair, str(error))
+            else:
+                self._dialling += 1
+
+    def _connect(self, pair: "_Pair") -> None:
+        """Dial, in a thread of its own, and hand over what came of it."""
+        pod, why = None, ""
+        try:
+            pod = self._dial(pair.port)
+        except Cancelled:
+            log.debug("the client of a port-forward has gone while it was connected", port=pair.port)
+        except (ShimError, OSError) as failure:
+            why = str(failure)
+        except Exception as fault:
+            log.exception("port-forward failed", port=pair.port)
+            why = f"unexpected {type(fault).__name__}, see the log of the shim"
+        with self._lock:
+            if not self._closed:
+                self._dialled.append((pair, pod, why))
+                self._relay.wake()
+            elif pod is not None:
+                pod.close()
+
+    def _take_dialled(self) -> None:
+        while self._dialled:
+            pair, pod, why = self._dialled.popleft()
+            self._dialling -= 1
+            if pod is None:
+                _fail(pair, why)
+                continue
+            self._relay.add(Link(pod, data=pair.data, error=pair.error, ends_with_pod=self._session.fixed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The streams of a connection."""
+
+    data: Channel
+    error: Channel
+    port: int
+
+
+def _fail(pair: _Pair, why: str) -> None:
+    log.info("port-forward failed", port=pair.port, error=why)
+    end(pair.data, pair.error, why=why)
 
 
 def _fit(one: _Half, other: _Half) -> bool:
@@ -98,100 +216,3 @@ def _half(channel: Channel) -> _Half | None:
 
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 1 << 16
-
-
-def _drop_old(waiting: dict[str, _Half], seconds: float) -> None:
-    for request_id, half in list(waiting.items()):
-        if half.channel.was_reset or time.monotonic() - half.since > seconds:
-            half.channel.reset()
-            del waiting[request_id]
-
-
-def _start(connection: "_Connection", connect: Callable[[], socket.socket], *, then: Callable[[], None]) -> None:
-    def serve() -> None:
-        try:
-            connection.serve(connect)
-        finally:
-            then()
-
-    try:
-        threading.Thread(target=serve, name="port-forward", daemon=True).start()
-    except RuntimeError as error:  # no thread is to be had
-        then()
-        connection.refuse(str(error))
-
-
-class _Connection:
-    """One connection to the pod and its pair of streams."""
-
-    def __init__(self, session: Session, *, data: Channel, error: Channel) -> None:
-        self._session = session
-        self._data = data
-        self._error = error
-
-    def refuse(self, why: str) -> None:
-        """Tell the client that there is no connection."""
-        log.info("port-forward failed", error=why)
-        self._error.abandon()
-        self._tell(why)
-        self._end()
-
-    def serve(self, connect: Callable[[], socket.socket]) -> None:
-        """Connect, and copy until both sides have ended."""
-        self._error.abandon()
-        try:
-            self._serve(connect)
-        except Cancelled:
-            return
-        except (ShimError, OSError) as failure:
-            log.info("port-forward failed", error=failure)
-            self._tell(str(failure))
-        except Exception as fault:
-            log.exception("port-forward failed")
-            self._tell(f"unexpected {type(fault).__name__}, see the log of the shim")
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        for channel in (self._data, self._error):
-            channel.abandon()
-            channel.finish()
-
-    def _serve(self, connect: Callable[[], socket.socket]) -> None:
-        with connect() as pod, self._session.scope.on_cancel(lambda: _cut(pod)):
-            # Nobody would hear what the pod still says, and it might never stop, or never speak again.
-            self._data.when_reset(lambda: _cut(pod))
-            upward = threading.Thread(target=self._copy_to, args=(pod,), name="port-forward in", daemon=True)
-            upward.start()
-            try:
-                while piece := pod.recv(_PIECE):
-                    self._data.write(piece)
-                self._data.finish()
-                # kubectl closes its user's connection, and ends the data it sends, after the end of this one.
-                self._error.finish()
-            except BaseException:
-                # The other direction is of no use any more; it waits for the client, or for the pod.
-                self._data.abandon()
-                _cut(pod)
-                raise
-            finally:
-                upward.join()
-
-    def _copy_to(self, pod: socket.socket) -> None:
-        with suppress(Cancelled):
-            try:
-                while piece := self._data.read():
-                    pod.sendall(piece)
-                pod.shutdown(socket.SHUT_WR)
-            except OSError:
-                # The pod has closed its reading side: what else it writes still counts.
-                self._data.abandon()
-
-    def _tell(self, message: str) -> None:
-        with suppress(Cancelled):
-            self._error.write(message.encode(errors="replace"))
-
-
-def _cut(pod: socket.socket) -> None:
-    with suppress(OSError):
-        pod.shutdown(socket.SHUT_RDWR)

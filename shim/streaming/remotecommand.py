@@ -31,6 +31,8 @@ NUMBERS = {STDIN: 0, STDOUT: 1, STDERR: 2, ERROR: 3, RESIZE: 4}
 
 _STREAM_TYPE = "streamtype"
 _MAX_SIZE_TEXT = 4096
+_SIZES = 16
+"""Messages of a piece of the resize stream that are decoded, from its end: only the last size counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: 
             raise InvalidArgument(f"{task.kind}: the client opened a stream of type {kind[:32]!r}")
         channel.accept()
         found[kind] = channel
+    session.refuse_streams()
     return Streams(
         session=session,
         error=found[ERROR],
@@ -100,32 +103,39 @@ class Sizes:
         self._text = b""
 
     def known(self) -> TerminalSize | None:
-        """The last size that has come already, None when there is none."""
-        come: list[TerminalSize] = []
+        """Return the last size that has come already, None when there is none."""
+        last = None
         while piece := self._channel.read_now():
-            come += self._decoded(piece)
-        return come[-1] if come else None
+            last = self._last_of(piece) or last
+        return last
 
     def __iter__(self) -> Iterator[TerminalSize]:
-        """Yield what else comes until the stream ends."""
+        """Yield what else comes until the stream ends; of sizes that came together, the last."""
         while piece := self._channel.read():
-            yield from self._decoded(piece)
+            size = self._last_of(piece)
+            size = self.known() or size
+            if size is not None:
+                yield size
 
     def abandon(self) -> None:
         """Read no more; see `Channel`."""
         self._channel.abandon()
 
-    def _decoded(self, piece: Buffer) -> Iterator[TerminalSize]:
-        self._text += bytes(piece)
-        while b"}" in self._text:
-            one, _, self._text = self._text.partition(b"}")
-            try:
-                size = msgspec.json.decode(one + b"}", type=TerminalSize)
-            except msgspec.DecodeError:
-                continue
-            if 0 < size.width <= 0xFFFF and 0 < size.height <= 0xFFFF:
-                yield size
-        self._text = self._text[-_MAX_SIZE_TEXT:].lstrip()
+    def _last_of(self, piece: Buffer) -> TerminalSize | None:
+        whole, brace, rest = (self._text + bytes(piece)).rpartition(b"}")
+        self._text = rest[-_MAX_SIZE_TEXT:]
+        last = None
+        for one in whole.split(b"}")[-_SIZES:] if brace else ():
+            last = _size(one + b"}") or last
+        return last
+
+
+def _size(text: bytes) -> TerminalSize | None:
+    try:
+        size = msgspec.json.decode(text, type=TerminalSize)
+    except msgspec.DecodeError:
+        return None
+    return size if 0 < size.width <= 0xFFFF and 0 < size.height <= 0xFFFF else None
 
 
 def status_from_exit_code(code: int, *, protocol: str) -> bytes:

@@ -13,10 +13,12 @@ import structlog
 from shim import deadline
 from shim.errors import Cancelled, ShimError
 from shim.streaming import portforward, remotecommand, spdy
+from shim.streaming.admission import Admission
 from shim.streaming.http import Refused, Request, RequestReader, Upgrade, check_origin, refusal_bytes, upgrade_of
 from shim.streaming.listener import Listener
-from shim.streaming.pipe import Pipe, TlsPipe
+from shim.streaming.pipe import Pipe, TlsPipe, end_sending
 from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
+from shim.streaming.slots import FULL, Refusals, Slot, Slots
 from shim.streaming.transport import Session
 from shim.streaming.websocket import Channels, ChannelWire, TunnelWire
 from shim.streaming.wire import Wire
@@ -25,7 +27,16 @@ REQUEST_SECONDS = 10.0
 """For the TLS handshake and the request together."""
 
 MAX_REQUESTS = 256
-"""Connections without a token at a time; more are closed at once. Sessions, which had one, are not counted."""
+"""Connections whose request is not complete, at a time; see `slots`. Sessions have limits of their own."""
+
+MAX_REFUSED = 64
+"""Connections whose client still reads its refusal, at a time; beyond that the oldest is cut."""
+
+MAX_STARTING = MAX_REQUESTS + 2 * MAX_REFUSED
+"""Threads of connections that are no sessions yet, or will be none: those above, and those that were cut and end."""
+
+REFUSED_SECONDS = 1.0
+"""A refused client may take to read why."""
 
 _PIECE = 16 * 1024
 
@@ -38,12 +49,26 @@ log = structlog.get_logger(__name__)
 class StreamServer:
     """Serves a listener, for one start and one stop."""
 
-    def __init__(self, listener: Listener, *, sessions: Sessions, serve: Serve, idle_timeout: float) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        sessions: Sessions,
+        serve: Serve,
+        idle_timeout: float,
+        max_sessions: int = 512,
+        max_sessions_each: int = 64,
+    ) -> None:
+        """`max_sessions` at once in all, and of them `max_sessions_each` of one container or pod."""
         self._listener = listener
         self._sessions = sessions
         self._serve = serve
         self._idle_timeout = idle_timeout
-        self._requests = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._admission = Admission(most=max_sessions, most_each=max_sessions_each)
+        self._requests = Slots(MAX_REQUESTS)
+        self._refused = Slots(MAX_REFUSED)
+        self._refusals = Refusals("streaming")
+        self._starting = threading.BoundedSemaphore(MAX_STARTING)
         self._changed = threading.Condition()
         self._running: set[Session] = set()
         self._stopping = False
@@ -81,64 +106,111 @@ class StreamServer:
                 with self._changed:
                     self._changed.wait(0.1)
                 continue
-            if not self._requests.acquire(blocking=False):
-                connected.close()
-                continue
+            self._starting.acquire()  # they end within seconds: the slots see to it
+            slot, full = self._requests.take(connected)
+            if full:
+                self._refusals.note(FULL, text=f"{MAX_REQUESTS} connections have not sent a request; the oldest ends")
             try:
-                threading.Thread(target=self._connection, args=(connected,), name="stream", daemon=True).start()
-            except RuntimeError as error:  # no thread is to be had
+                threading.Thread(target=self._connection, args=(slot,), name="stream", daemon=True).start()
+            except RuntimeError as error:  # no thread can be started
                 log.warning("cannot serve a streaming connection", error=error)
-                self._requests.release()
+                self._requests.free(slot)
+                self._starting.release()
                 connected.close()
 
-    def _connection(self, connected: socket.socket) -> None:
-        scope = deadline.Scope(seconds=REQUEST_SECONDS)
-        found = None
+    def _connection(self, slot: Slot) -> None:
         try:
-            connected = self._secured(connected, scope)
-            found = self._request(connected, scope)
-        except OSError as error:
-            log.debug("a streaming connection ended before its session began", error=error)
+            found = self._opened(slot)
         finally:
-            self._requests.release()
-            if found is None:
-                connected.close()
+            self._requests.free(slot)
+            self._starting.release()
         if found is not None:
             self._run(*found)
 
-    def _secured(self, connected: socket.socket, scope: deadline.Scope) -> socket.socket:
+    def _opened(self, slot: Slot) -> tuple[Task, Session, str] | None:
+        """Read the request and upgrade the connection; None when it has ended."""
+        scope = deadline.Scope(seconds=REQUEST_SECONDS)
+        session = None
+        try:
+            self._secure(slot, scope)
+            session = self._session(slot, scope)
+        except OSError as error:
+            log.debug("a streaming connection ended before its session began", error=error)
+        finally:
+            if session is None:
+                slot.connected.close()
+        return session
+
+    def _secure(self, slot: Slot, scope: deadline.Scope) -> None:
+        connected = slot.connected
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connected.settimeout(scope.remaining())
-        if self._listener.tls is None:
-            return connected
-        return self._listener.tls.wrap_socket(connected, server_side=True)
+        if self._listener.tls is not None:
+            secured = self._listener.tls.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+            self._requests.secured(slot, secured)
+            secured.settimeout(scope.remaining())
+            secured.do_handshake()
 
-    def _request(self, connected: socket.socket, scope: deadline.Scope) -> tuple[Task, Session, str] | None:
-        """Read the request; None when it was refused."""
+    def _session(self, slot: Slot, scope: deadline.Scope) -> tuple[Task, Session, str] | None:
+        """Read the request; None when it was refused, or the connection was cut for another one, which is counted."""
         try:
-            request = _read_request(connected, scope)
-            task, upgrade = self._taken(request)
-            connected.settimeout(scope.remaining())
-            connected.sendall(upgrade.answer)
+            request = _read_request(slot.connected, scope)
         except Refused as refused:
-            log.info("refused a streaming request", status=int(refused.status), reason=str(refused))
-            _refuse(connected, refused)
+            if self._requests.free(slot):
+                self._refuse(slot.connected, refused)
             return None
-        pipe = TlsPipe(connected) if isinstance(connected, ssl.SSLSocket) else Pipe(connected)
-        wire = _wire(task, upgrade)
-        session = Session(pipe, wire, idle_timeout=self._idle_timeout, early=request.early)
+        if not self._requests.free(slot):
+            return None
+        try:
+            task, upgrade = self._admitted(request)
+        except Refused as refused:
+            self._refuse(slot.connected, refused)
+            return None
+        try:
+            session = self._upgraded(slot.connected, task, upgrade, scope, early=request.early)
+        except BaseException:
+            self._admission.leave(task)
+            raise
         return task, session, upgrade.protocol
 
-    def _taken(self, request: Request) -> tuple[Task, Upgrade]:
+    def _upgraded(
+        self, connected: socket.socket, task: Task, upgrade: Upgrade, scope: deadline.Scope, *, early: bytes
+    ) -> Session:
+        connected.settimeout(scope.remaining())
+        connected.sendall(upgrade.answer)
+        pipe = TlsPipe(connected) if isinstance(connected, ssl.SSLSocket) else Pipe(connected)
+        return Session(pipe, _wire(task, upgrade), idle_timeout=self._idle_timeout, early=early)
+
+    def _refuse(self, connected: socket.socket, refused: Refused) -> None:
+        self._refusals.note(str(refused.status.value), text=str(refused))
+        slot, _ = self._refused.take(connected)
+        scope = deadline.Scope(seconds=REFUSED_SECONDS)
+        try:
+            connected.settimeout(scope.remaining())
+            connected.sendall(refusal_bytes(refused))
+            end_sending(connected)
+            # What the client still sends must not reset the connection before it has read the answer.
+            while left := scope.remaining():
+                connected.settimeout(left)
+                if not connected.recv(_PIECE):
+                    return
+        except OSError as error:
+            log.debug("a client has not read why it was refused", error=error)
+        finally:
+            self._refused.free(slot)
+
+    def _admitted(self, request: Request) -> tuple[Task, Upgrade]:
         check_origin(request, hosts=self._listener.hosts)
         kind, token = _kind_and_token(request.path)
         task = self._sessions.look(kind, token)
         if task is None:
             raise _not_found()
         upgrade = _upgrade(task, request)
-        # Only now: a client that asks for one protocol and is refused may ask for another.
+        if full := self._admission.enter(task):
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, full)
+        # Only now: a client that was refused may come again, or ask for another protocol.
         if self._sessions.take(kind, token) is None:
+            self._admission.leave(task)
             raise _not_found()
         return task, upgrade
 
@@ -150,6 +222,7 @@ class StreamServer:
         try:
             self._run_session(task, session, protocol)
         finally:
+            self._admission.leave(task)
             with self._changed:
                 self._running.discard(session)
                 self._changed.notify_all()
@@ -194,17 +267,6 @@ def _read_request(connected: socket.socket, scope: deadline.Scope) -> Request:
             return request
 
 
-def _refuse(connected: socket.socket, refused: Refused) -> None:
-    with suppress(OSError):
-        connected.settimeout(1.0)
-        connected.sendall(refusal_bytes(refused))
-        connected.shutdown(socket.SHUT_WR)
-        # What the client still sends must not reset the connection before it has read the answer.
-        for _ in range(16):
-            if not connected.recv(_PIECE):
-                return
-
-
 def _kind_and_token(path: str) -> tuple[str, str]:
     empty, _, rest = path.partition("/")
     kind, _, token = rest.partition("/")
@@ -225,10 +287,14 @@ def _upgrade(task: Task, request: Request) -> Upgrade:
 
 
 def _wire(task: Task, upgrade: Upgrade) -> Wire:
+    if isinstance(task, RemoteTask):
+        most = len(remotecommand.expected_streams(task, protocol=upgrade.protocol))
+    else:
+        most = portforward.MAX_STREAMS
     if not upgrade.websocket:
-        return spdy.Connection(spdy.Role.SERVER)
+        return spdy.Connection(spdy.Limits(max_streams=most))
     if upgrade.protocol == portforward.TUNNEL_PROTOCOL:
-        return TunnelWire()
+        return TunnelWire(spdy.Limits(max_streams=most))
     return ChannelWire(_channels(task, upgrade.protocol))
 
 

@@ -6,6 +6,7 @@ Whoever knows a token may do what the RPC asked for, so it cannot be guessed, wo
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +16,12 @@ from shim.ids import ContainerId, SandboxId
 
 MAX_OUTSTANDING = 1000
 """Tokens that wait for their client at a time."""
+
+MAX_OUTSTANDING_EACH = 100
+"""The same for one container or pod, so that requests for one leave room for the others."""
+
+MAX_OUTSTANDING_BYTES = 16 << 20
+"""Of the commands and ports that wait with them. A request may be as large as gRPC lets it be."""
 
 LIFETIME = 60.0
 """Seconds in which the client has to come."""
@@ -42,6 +49,16 @@ class RemoteTask:
     stdout: bool
     stderr: bool
 
+    @property
+    def target(self) -> str:
+        """Return the id that limits count by."""
+        return self.container_id
+
+    @property
+    def size(self) -> int:
+        """Return roughly how many bytes the task keeps."""
+        return sum(len(word) * 4 + 64 for word in self.cmd)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortForwardTask:
@@ -51,6 +68,16 @@ class PortForwardTask:
     sandbox_id: SandboxId
     ports: tuple[int, ...]
     """Only the WebSocket channels need to know them beforehand."""
+
+    @property
+    def target(self) -> str:
+        """Return the id that limits count by."""
+        return self.sandbox_id
+
+    @property
+    def size(self) -> int:
+        """Return roughly how many bytes the task keeps."""
+        return 40 * len(self.ports)
 
 
 Task = RemoteTask | PortForwardTask
@@ -66,16 +93,32 @@ class Sessions:
         self._lock = threading.Lock()
         self._waiting: dict[str, tuple[Task, float]] = {}
         """By token, oldest first: the task, and when the token ends."""
+        self._each: Counter[str] = Counter()
+        self._bytes = 0
 
     def url_of(self, task: Task) -> str:
         """Give out a URL for `task`. ResourceExhausted when too many wait for their clients."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         with self._lock:
             self._drop_expired()
-            if len(self._waiting) >= MAX_OUTSTANDING:
-                raise ResourceExhausted(f"{task.kind}: {MAX_OUTSTANDING} streaming requests wait for their clients")
+            self._check_room(task)
             self._waiting[token] = task, self._clock() + LIFETIME
+            self._each[task.target] += 1
+            self._bytes += task.size
         return f"{self._base_url}/{task.kind}/{token}"
+
+    def _check_room(self, task: Task) -> None:
+        if len(self._waiting) >= MAX_OUTSTANDING:
+            raise ResourceExhausted(f"{task.kind}: {MAX_OUTSTANDING} streaming requests wait for their clients")
+        if self._each[task.target] >= MAX_OUTSTANDING_EACH:
+            raise ResourceExhausted(
+                f"{task.kind}: {MAX_OUTSTANDING_EACH} streaming requests for {task.target} wait for their clients"
+            )
+        if self._bytes + task.size > MAX_OUTSTANDING_BYTES:
+            raise ResourceExhausted(
+                f"{task.kind}: the commands of streaming requests that wait for their clients and this one have more "
+                f"than {MAX_OUTSTANDING_BYTES} bytes"
+            )
 
     def look(self, kind: str, token: str) -> Task | None:
         """Give the task of a token that can still be taken."""
@@ -91,8 +134,15 @@ class Sessions:
             found = self._waiting.get(token)
             if found is None or found[0].kind != kind:
                 return None
-            del self._waiting[token]
+            self._drop(token)
             return found[0]
+
+    def _drop(self, token: str) -> None:
+        task, _ = self._waiting.pop(token)
+        self._bytes -= task.size
+        self._each[task.target] -= 1
+        if not self._each[task.target]:
+            del self._each[task.target]
 
     def _drop_expired(self) -> None:
         now = self._clock()
@@ -100,4 +150,4 @@ class Sessions:
             token = next(iter(self._waiting))
             if self._waiting[token][1] > now:
                 return
-            del self._waiting[token]
+            self._drop(token)

@@ -2,7 +2,8 @@
 
 One thread polls the connection and never waits for anything else, so that a client that goes away, or a ping, is
 noticed while processes and ports are slow. Writers queue and send for themselves when the connection takes it at once;
-what it does not take, that thread sends. Memory is bounded by the protocol's windows and what it lets be queued.
+what it does not take, that thread sends. Memory is bounded by the protocol's windows, by what it lets be queued, and by
+the number of streams, which is the task's.
 """
 
 import os
@@ -25,6 +26,8 @@ from shim.streaming.spdy import (
     DataReceived,
     Event,
     NotAllowed,
+    Queued,
+    ResetStatus,
     StreamHalfClosed,
     StreamOpened,
     StreamReset,
@@ -59,9 +62,11 @@ class Session:
         self._roomy = threading.Condition(self._lock)
         self._opening = threading.Condition(self._lock)
         self._opened: deque[Channel] = deque()
+        self._refusing = False  # streams that the client opens from now on
         self._channels: dict[int, Channel] = {}
-        self._unsent: deque[Buffer] = deque()
+        self._unsent: deque[Queued] = deque()
         self._watchers: list[Callable[[], object]] = []
+        self._on_change: Callable[[], object] | None = None
         self._look_at = 0.0  # when they are called next, by the monotonic clock
         self._waker = -1
         self._poll = select.poll()
@@ -81,6 +86,24 @@ class Session:
             if self._over:
                 raise Cancelled(self._over)
             return None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
+        with self._lock:
+            return self._wire.fixed
+
+    def on_change(self, call: Callable[[], object] | None) -> None:
+        """Call `call` whenever streams, what came on them, or the room to write may have changed. It must be short."""
+        with self._lock:
+            self._on_change = call
+
+    def refuse_streams(self) -> None:
+        """Reset the streams that were not taken, and those that the client opens from now on."""
+        with self._lock:
+            self._refusing = True
+            while self._opened:
+                self._opened.popleft().refuse()
 
     def watch(self, look: Callable[[], object]) -> None:
         """Call `look` every TICK from now on, until the session ends. It must not wait: nothing is read meanwhile."""
@@ -144,6 +167,7 @@ class Session:
                 return
         self.scope.cancel()
         self._linger()
+        self._pipe.end_sending()
 
     def _exchanged_some(self) -> bool:
         """Wait for the connection and serve it once; False at its end."""
@@ -219,6 +243,7 @@ class Session:
                 self._act_on(event)
             if self._wire.closed and not self._finishing:
                 self._lose("the client has ended the session")
+            self._note_change()
 
     def _act_on(self, event: Event) -> None:
         match event:
@@ -241,13 +266,13 @@ class Session:
 
     def _open(self, event: StreamOpened) -> None:
         self._last_traffic = time.monotonic()
+        if self._finishing or self._refusing:
+            self._wire.reset(event.stream_id, ResetStatus.REFUSED_STREAM)
+            return
         channel = Channel(event.stream_id, headers=event.headers, sending=self, lock=self._lock, roomy=self._roomy)
         self._channels[event.stream_id] = channel
         self._opened.append(channel)
         self._opening.notify()
-        if self._finishing:
-            self._wire.reset(event.stream_id)
-            self._channels.pop(event.stream_id)
 
     def _void(self, stream_id: int) -> None:
         channel = self._channels.pop(stream_id, None)
@@ -267,6 +292,11 @@ class Session:
             channel.lose(why)
         self._opening.notify_all()
         self._roomy.notify_all()
+        self._note_change()
+
+    def _note_change(self) -> None:
+        if self._on_change is not None:
+            self._on_change()
 
     # Sending, under the lock (see `shim.streaming.channel.Sending`)
 
@@ -320,6 +350,7 @@ class Session:
             if not self._unsent:
                 self._unsent.extend(self._wire.buffers_to_send())
                 self._roomy.notify_all()
+                self._note_change()
             if not self._unsent:
                 return
             sent = self._pipe.send(self._unsent)

@@ -6,11 +6,11 @@ WebSocket has no windows: what is held for slow readers, and queued for slow cli
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import RemoteProtocolError
 
 from shim.streaming import spdy
@@ -21,7 +21,10 @@ from shim.streaming.spdy import (
     Event,
     GoAwayStatus,
     Headers,
+    Limits,
     NotAllowed,
+    Queued,
+    ResetStatus,
     StreamHalfClosed,
     StreamOpened,
 )
@@ -34,6 +37,9 @@ MAX_QUEUED = 256 * 1024
 
 CLOSE_CHANNEL = 255
 """`v5.channel.k8s.io`: the next byte is the channel of which nothing more comes."""
+
+_COPY_UP_TO = 4096
+"""Bytes of one buffer in which short frames are put together."""
 
 _NORMAL_CLOSURE, _PROTOCOL_ERROR = 1000, 1002
 
@@ -52,39 +58,44 @@ class _Messages:
 
     def __init__(self) -> None:
         self._protocol = Connection(ConnectionType.SERVER)
-        self._out: list[Buffer] = []
+        self._out: list[Queued] = []
         self._inside = False  # a message of which more comes
         self.queued = 0
         self.ended = ""  # why, once it is
 
-    def receive(self, data: bytes) -> list[_Piece]:
-        """Give the pieces of messages in `data`, after which `ended` may be set. Pings are answered."""
-        pieces: list[_Piece] = []
+    def receive(self, data: bytes) -> Iterator[_Piece]:
+        """Yield the pieces of messages in `data`, after which `ended` may be set. Pings are answered.
+
+        The bytes are taken while the pieces are: those of a read full of tiny messages are never all there.
+        """
         if self.ended:
-            return pieces
+            return
         try:
             self._protocol.receive_data(data)
             for event in self._protocol.events():
-                self._take(event, pieces)
+                match event:
+                    case TextMessage() | BytesMessage():
+                        yield self._piece(event)
+                    case Ping():
+                        self._put(self._protocol.send(event.response()))
+                    case CloseConnection():
+                        self._take_close(event)
+                        return
         except RemoteProtocolError as error:
             self.close(_PROTOCOL_ERROR)
             self.ended = f"not WebSocket: {error}"
-        return pieces
 
-    def _take(self, event: object, pieces: list[_Piece]) -> None:
-        match event:
-            case Message():
-                data = event.data.encode() if isinstance(event.data, str) else bytes(event.data)
-                pieces.append(_Piece(data, first=not self._inside, last=event.message_finished))
-                self._inside = not event.message_finished
-            case Ping():
-                self._put(self._protocol.send(event.response()))
-            case CloseConnection():
-                self.ended = f"closed with code {event.code}"
-                if self._protocol.state is ConnectionState.REMOTE_CLOSING:
-                    self._put(self._protocol.send(event.response()))
-                else:  # wsproto could not read the frame
-                    self.close(_PROTOCOL_ERROR)
+    def _piece(self, message: TextMessage | BytesMessage) -> _Piece:
+        data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+        first, self._inside = not self._inside, not message.message_finished
+        return _Piece(data, first=first, last=message.message_finished)
+
+    def _take_close(self, event: CloseConnection) -> None:
+        self.ended = f"closed with code {event.code}"
+        if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+            self._put(self._protocol.send(event.response()))
+        else:  # wsproto could not read the frame
+            self.close(_PROTOCOL_ERROR)
 
     def send(self, data: bytes, *, text: bool = False) -> None:
         """Queue a message; nothing after the end."""
@@ -97,13 +108,17 @@ class _Messages:
         if self._protocol.state is ConnectionState.OPEN:
             self._put(self._protocol.send(CloseConnection(code)))
 
-    def take(self) -> list[Buffer]:
+    def take(self) -> list[Queued]:
         """All that is queued."""
         out, self._out, self.queued = self._out, [], 0
         return out
 
     def _put(self, data: bytes) -> None:
-        self._out.append(data)
+        last = self._out[-1] if self._out else None
+        if isinstance(last, bytearray) and len(last) + len(data) <= _COPY_UP_TO:
+            last += data
+        else:  # answers to pings are short: as objects of their own they would cost twenty times their size
+            self._out.append(data if len(data) > _COPY_UP_TO else bytearray(data))
         self.queued += len(data)
 
 
@@ -133,19 +148,23 @@ class ChannelWire:
         self._current = -1  # the channel of the message under way
         self._rest = b""  # base64 that is no whole group yet
 
-    def receive_data(self, data: bytes) -> Sequence[Event]:
+    def receive_data(self, data: bytes) -> Iterator[Event]:
         """See `Wire`."""
-        events = self._begin()
+        yield from self._begin()
         for piece in self._messages.receive(data):
-            events += self._events(piece)
+            yield from self._events(piece)
         if self._messages.ended:
-            events.append(ConnectionTerminated(GoAwayStatus.OK, self._messages.ended))
-        return events
+            yield ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)
 
-    def receive_eof(self) -> Sequence[Event]:
+    def receive_eof(self) -> list[Event]:
         """See `Wire`."""
         self._messages.ended = self._messages.ended or "the connection ended"
         return [ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)]
+
+    @property
+    def fixed(self) -> bool:
+        """See `Wire`."""
+        return self._begun
 
     @property
     def wants_data(self) -> bool:
@@ -157,7 +176,7 @@ class ChannelWire:
         """See `Wire`."""
         return bool(self._messages.ended)
 
-    def buffers_to_send(self) -> list[Buffer]:
+    def buffers_to_send(self) -> list[Queued]:
         """See `Wire`."""
         return self._messages.take()
 
@@ -182,7 +201,7 @@ class ChannelWire:
         """See `Wire`."""
         self._held -= count
 
-    def reset(self, stream_id: int) -> None:
+    def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:  # noqa: ARG002 - has no word for it
         """See `Wire`."""
         self._open.discard(stream_id)
         self._receiving.discard(stream_id)
@@ -197,7 +216,7 @@ class ChannelWire:
         self._begun = True
         for number, greeting in self._channels.greetings.items():
             self._send(number, greeting)
-        return [StreamOpened(number, headers, 0, 0) for number, headers in self._channels.headers.items()]
+        return [StreamOpened(number, headers) for number, headers in self._channels.headers.items()]
 
     def _send(self, number: int, data: Buffer) -> None:
         if self._channels.base64:
@@ -245,25 +264,23 @@ class ChannelWire:
 class TunnelWire(spdy.Connection):
     """SPDY whose bytes are the payload of binary messages, as port-forward over WebSocket has it."""
 
-    def __init__(self) -> None:
-        super().__init__(spdy.Role.SERVER)
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(limits)
         self._messages = _Messages()
 
-    def receive_data(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes) -> Iterator[Event]:
         """See `Wire`."""
-        events: list[Event] = []
         for piece in self._messages.receive(data):
-            events += super().receive_data(piece.data)
+            yield from super().receive_data(piece.data)
         if self._messages.ended:
-            events += super().receive_eof()
-        return events
+            yield from super().receive_eof()
 
     @property
     def wants_data(self) -> bool:
         """See `Wire`."""
         return super().wants_data and self._messages.queued < MAX_QUEUED
 
-    def buffers_to_send(self) -> list[Buffer]:
+    def buffers_to_send(self) -> list[Queued]:
         """See `Wire`."""
         if inner := super().buffers_to_send():
             self._messages.send(b"".join(inner))

@@ -1,9 +1,9 @@
 """How the streams of a session share one connection, whatever the protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
-from shim.streaming.spdy import Buffer, Event
+from shim.streaming.spdy import Buffer, Event, Queued, ResetStatus
 
 
 class Wire(Protocol):
@@ -13,12 +13,17 @@ class Wire(Protocol):
     headers, also where the protocol numbers them and has no headers.
     """
 
-    def receive_data(self, data: bytes) -> Sequence[Event]:
-        """Give the events of these bytes. The first call has what came with the HTTP request, often nothing."""
+    def receive_data(self, data: bytes) -> Iterable[Event]:
+        """Yield the events of these bytes. The first call has what came with the HTTP request, often nothing."""
         ...
 
-    def receive_eof(self) -> Sequence[Event]:
-        """Give the events of the end of the connection."""
+    def receive_eof(self) -> Iterable[Event]:
+        """Yield the events of the end of the connection."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
         ...
 
     @property
@@ -31,7 +36,7 @@ class Wire(Protocol):
         """Send what is queued, then close."""
         ...
 
-    def buffers_to_send(self) -> list[Buffer]:
+    def buffers_to_send(self) -> list[Queued]:
         """All that waits to be sent; it is taken."""
         ...
 
@@ -51,7 +56,7 @@ class Wire(Protocol):
         """Say that so many bytes were consumed."""
         ...
 
-    def reset(self, stream_id: int) -> None:
+    def reset(self, stream_id: int, status: ResetStatus = ...) -> None:
         """End a stream, both ways."""
         ...
 

@@ -301,3 +301,9 @@ def test_what_is_no_size(raw: object) -> None:
 def test_docker_keeps_at_least_two_files() -> None:
     assert [parsed("docker_log_max_file", raw) for raw in (2, "5", 100)] == [2, 5, 100]
     assert all(refused("docker_log_max_file", raw) for raw in (1, "0", 101, "many", True, 2.5, None))
+
+
+@pytest.mark.parametrize("name", ["streaming_max_sessions", "streaming_max_sessions_per_container"])
+def test_a_number_of_sessions(name: str) -> None:
+    assert [parsed(name, raw) for raw in (1, "64", 10000)] == [1, 64, 10000]
+    assert all(refused(name, raw) for raw in (0, "0", -1, 10001, "many", True, 2.5, None))

@@ -2,8 +2,9 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from wsproto.connection import Connection, ConnectionType
@@ -14,6 +15,7 @@ from shim.streaming.pipe import Pipe
 from shim.streaming.sessions import Kind, RemoteTask
 from shim.streaming.transport import Session
 from shim.streaming.wire import Wire
+from tests.streaming.spdy.client import ClientConnection, Event, PingAcked, StreamReplied
 
 SECONDS = 20.0
 
@@ -48,12 +50,22 @@ def session_of(wire: Wire, *, idle_timeout: float = 0, early: bytes = b"") -> It
         assert not loop.is_alive()
 
 
+def seconds_of_trickle(connected: socket.socket) -> float:
+    """Send a byte now and then, until the other end does not take any, and tell how long that went on."""
+    began = time.monotonic()
+    with suppress(OSError):
+        while time.monotonic() - began < SECONDS:
+            connected.sendall(b"G")
+            time.sleep(0.02)  # the pace of the trickle
+    return time.monotonic() - began
+
+
 @dataclass
 class SpdyClient:
     """kubectl, as far as its bytes go."""
 
     socket: socket.socket
-    connection: spdy.Connection = field(default_factory=lambda: spdy.Connection(spdy.Role.CLIENT))
+    connection: ClientConnection = field(default_factory=ClientConnection)
     received: dict[int, bytearray] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     reset: set[int] = field(default_factory=set)
@@ -67,6 +79,8 @@ class SpdyClient:
         return made
 
     def send(self, stream: int, data: bytes = b"", *, fin: bool = False) -> None:
+        while len(data) > self.connection.send_window(stream):
+            self.read_some()
         self.connection.send_data(stream, data, fin=fin)
         self.flush()
 
@@ -82,18 +96,18 @@ class SpdyClient:
         if not self.over:
             self.flush()
 
-    def _take(self, event: spdy.Event) -> None:
+    def _take(self, event: Event) -> None:
         match event:
             case spdy.DataReceived():
                 self.received.setdefault(event.stream_id, bytearray()).extend(event.data)
                 self.connection.acknowledge(event.stream_id, len(event.data))
-            case spdy.StreamReplied():
+            case StreamReplied():
                 self.replied.add(event.stream_id)
             case spdy.StreamHalfClosed():
                 self.ended.add(event.stream_id)
             case spdy.StreamReset():
                 self.reset.add(event.stream_id)
-            case spdy.PingAcked():
+            case PingAcked():
                 self.pongs += 1
 
     def ping(self) -> None:

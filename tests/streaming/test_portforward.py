@@ -1,4 +1,5 @@
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -7,8 +8,12 @@ import pytest
 
 from shim.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
-from tests.streaming.client import SECONDS, SpdyClient, session_of
+from shim.streaming.pipe import Pipe
+from shim.streaming.transport import Session
+from shim.streaming.websocket import Channels, ChannelWire
+from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, session_of
 from tests.threads import no_thread_for
+from tests.waits import wait_until
 
 
 class Pod:
@@ -42,7 +47,7 @@ class Pod:
 @contextmanager
 def forwarding(seconds: float = SECONDS) -> Iterator[tuple[SpdyClient, Pod, Callable[[], None]]]:
     pod = Pod()
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
 
         def serve() -> None:
             with suppress(Cancelled):
@@ -107,13 +112,10 @@ def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
         assert client.received[good] == b"alive"
 
 
-@pytest.mark.parametrize("failing", ["port-forward", "port-forward in"])
-def test_no_thread_for_a_connection_is_told_and_leaves_the_others(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_thread_for_a_connection_is_told_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with forwarding() as (client, pod, _):
         with monkeypatch.context() as short:
-            no_thread_for(failing, short)
+            no_thread_for("port-forward", short)
             bad, why = pair(client, 80, request=0)
             client.read_until_ended(bad, why)
         assert client.received[why]
@@ -183,6 +185,163 @@ def test_a_client_that_vanishes_closes_every_connection() -> None:
         assert [end.recv(1) for end in pod.ends.values()] == [b"", b"", b""]
 
 
+@contextmanager
+def forwarding_over_channels(*ports: int) -> Iterator[tuple[WebSocketClient, Pod]]:
+    pod = Pod()
+    channels = Channels(
+        headers=portforward.channel_headers(ports),
+        greetings=portforward.channel_greetings(ports),
+    )
+    with session_of(ChannelWire(channels)) as (session, far):
+
+        def serve() -> None:
+            with suppress(Cancelled):
+                portforward.forward(session, dial=pod.dial, seconds=SECONDS)
+            session.finish()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield WebSocketClient(far), pod
+        far.close()
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+    pod.close()
+
+
+def test_a_session_over_channels_ends_with_its_pod() -> None:
+    with forwarding_over_channels(80) as (client, pod):
+        client.send(b"\0question")
+        assert pod.dialled(80).recv(100) == b"question"
+        pod.dialled(80).sendall(b"answer")
+        pod.dialled(80).close()
+        client.read_to_end()
+
+        assert client.messages[2:] == [b"\0answer"]
+        assert client.code == 1000
+
+
+def test_a_session_over_channels_ends_with_the_last_of_its_ports() -> None:
+    with forwarding_over_channels(80, 81) as (client, pod):
+        pod.dialled(80).close()
+        client.send(b"\x02still")
+        assert pod.dialled(81).recv(100) == b"still"
+        pod.dialled(81).close()
+        client.read_to_end()
+
+        assert client.code == 1000
+
+
+def test_a_session_whose_channels_are_not_there_yet_does_not_end() -> None:
+    pod = Pod()
+    near, far = socket.socketpair()
+    channels = Channels(headers=portforward.channel_headers((80,)))
+    session = Session(Pipe(near), ChannelWire(channels), idle_timeout=0)
+
+    def serve() -> None:
+        with suppress(Cancelled):
+            portforward.forward(session, dial=pod.dial, seconds=SECONDS)
+
+    serving = threading.Thread(target=serve)
+    loop = threading.Thread(target=session.run)
+    with far:
+        serving.start()
+        serving.join(0.2)
+        assert serving.is_alive()
+        loop.start()
+        pod.dialled(80).close()
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+        session.end("the test is over")
+        loop.join(SECONDS)
+
+
+def test_a_session_over_channels_ends_when_its_port_refuses() -> None:
+    with forwarding_over_channels(1) as (client, _pod):
+        client.read_to_end()
+
+        assert client.messages[2:] == [b"\x01connect to port 1: connection refused"]
+        assert client.code == 1000
+
+
+def test_what_comes_for_a_channel_whose_pod_has_ended_is_dropped() -> None:
+    with forwarding_over_channels(80, 81) as (client, pod):
+        pod.dialled(80).close()
+        for _ in range(40):  # more than is held for all channels
+            client.send(b"\0" + bytes(64 * 1024))
+        client.send(b"\x02through")
+
+        assert pod.dialled(81).recv(100) == b"through"
+
+
+def test_a_pod_that_breaks_a_connection_off_ends_that_one_alone() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, session_of(spdy.Connection()) as (session, far):
+
+        def serve() -> None:
+            with suppress(Cancelled):
+                portforward.forward(session, dial=lambda _: socket.create_connection(listener.getsockname()), seconds=9)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        client = SpdyClient(far)
+        data, error = pair(client, 80)
+        pod, _ = listener.accept()
+        client.send(data, b"x")
+        assert pod.recv(1) == b"x"
+        pod.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        pod.close()
+        client.read_until_ended(data, error)
+        assert b"reset" in client.received[error]
+        other, _ = pair(client, 80, request=1)
+        pod, _ = listener.accept()
+        client.send(other, b"y")
+        assert pod.recv(1) == b"y"
+        pod.close()
+        far.close()
+        serving.join(SECONDS)
+        assert not serving.is_alive()
+
+
+def test_connections_that_are_slow_to_make_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portforward, "MAX_DIALS", 2)
+    made, go = threading.Semaphore(0), threading.Event()
+    ends: list[socket.socket] = []
+
+    def dial(_port: int) -> socket.socket:
+        made.release()
+        go.wait(SECONDS)
+        ours, theirs = socket.socketpair()
+        ends.append(theirs)
+        return ours
+
+    with session_of(spdy.Connection()) as (session, far):
+
+        def serve() -> None:
+            with suppress(Cancelled):
+                portforward.forward(session, dial=dial, seconds=SECONDS)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        client = SpdyClient(far)
+        streams = [pair(client, 80, request=number)[0] for number in range(5)]
+        client.ping()
+        assert [made.acquire(timeout=SECONDS), made.acquire(timeout=SECONDS), made.acquire(timeout=0.1)] == [
+            True,
+            True,
+            False,
+        ]
+        go.set()
+        for stream in streams:
+            client.send(stream, b"x")
+        wait_until(lambda: len(ends) == 5)
+        assert [end.recv(1) for end in ends] == [b"x"] * 5
+        far.close()
+        serving.join(SECONDS)
+    for end in ends:
+        assert end.recv(1) == b""
+        end.close()
+
+
 def test_websocket_channels_come_in_pairs() -> None:
     headers = portforward.channel_headers((80, 8080))
 
@@ -228,12 +387,6 @@ def test_half_of_a_pair_that_was_reset_is_forgotten() -> None:
         assert pod.dialled(80).recv(1) == b"x"
 
 
-def join_connections() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "port-forward":
-            thread.join(SECONDS)
-
-
 def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "MAX_CONNECTIONS", 1)
     with forwarding() as (client, pod, _):
@@ -246,7 +399,6 @@ def test_connections_beyond_the_limit_are_reset_until_one_ends(monkeypatch: pyte
         client.send(first[0], fin=True)
         pod.dialled(80).close()
         client.read_until_ended(*first)
-        join_connections()  # it counts until its thread has nothing more to do
         third, _ = pair(client, 82, request=2)
         client.send(third, b"z")
 

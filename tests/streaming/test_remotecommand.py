@@ -45,7 +45,7 @@ def test_before_v4_the_status_is_a_text_or_nothing(protocol: str) -> None:
 
 
 def test_all_streams_are_waited_for_and_taken() -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}
         streams = rc.wait_streams(session, task(), protocol=V4, seconds=10)
@@ -60,7 +60,7 @@ def test_all_streams_are_waited_for_and_taken() -> None:
 
 
 def test_a_stream_that_does_not_come_in_time_is_named() -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         SpdyClient(far).open(streamtype="error")
 
         with pytest.raises(DeadlineExceeded, match="did not open stderr, stdout within"):
@@ -69,7 +69,7 @@ def test_a_stream_that_does_not_come_in_time_is_named() -> None:
 
 @pytest.mark.parametrize("kinds", [["stdin"], ["error", "error"], [""]], ids=["not asked for", "twice", "unnamed"])
 def test_a_stream_that_does_not_belong_is_refused(kinds: list[str]) -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         for kind in kinds:
             client.open(streamtype=kind)
@@ -79,7 +79,7 @@ def test_a_stream_that_does_not_belong_is_refused(kinds: list[str]) -> None:
 
 
 def test_a_client_that_vanishes_ends_the_wait() -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         far.close()
 
         with pytest.raises(Cancelled):
@@ -87,21 +87,41 @@ def test_a_client_that_vanishes_ends_the_wait() -> None:
 
 
 def test_sizes_are_read_however_they_are_split() -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         stream = client.open(streamtype="resize")
         channel = session.next_channel(seconds=10)
         assert channel is not None
         channel.accept()
+        sizes = rc.Sizes(channel)
+        seen = []
         for piece in (b'{"Width":80,"Hei', b'ght":24}\n{"Width":100,', b'"Height":30}{"Width":0,"Height":1}nonsense}'):
             client.send(stream, piece)
+            client.ping()
+            seen.append(sizes.known())
         client.send(stream, b'{"Width":1,"Height":2}', fin=True)
 
-        assert [(size.width, size.height) for size in rc.Sizes(channel)] == [(80, 24), (100, 30), (1, 2)]
+        assert seen == [None, rc.TerminalSize(width=80, height=24), rc.TerminalSize(width=100, height=30)]
+        assert list(sizes) == [rc.TerminalSize(width=1, height=2)]
+
+
+def test_a_flood_of_sizes_is_the_last_of_them() -> None:
+    with session_of(spdy.Connection()) as (session, far):
+        client = SpdyClient(far)
+        stream = client.open(streamtype="resize")
+        channel = session.next_channel(seconds=10)
+        assert channel is not None
+        channel.accept()
+        for number in range(1, 1001):
+            client.send(stream, b'{"Width":%d,"Height":1}' % number)
+        client.send(stream, b"}" * 30000 + b'{"Width":7,"Height":7}', fin=True)
+        client.ping()
+
+        assert list(rc.Sizes(channel)) == [rc.TerminalSize(width=7, height=7)]
 
 
 def test_sizes_that_have_come_are_known_without_waiting() -> None:
-    with session_of(spdy.Connection(spdy.Role.SERVER)) as (session, far):
+    with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)
         resize, marker = client.open(streamtype="resize"), client.open(streamtype="stdin")
         channel, other = session.next_channel(seconds=10), session.next_channel(seconds=10)

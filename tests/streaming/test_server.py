@@ -3,6 +3,7 @@ import os
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from structlog.testing import capture_logs
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import CloseConnection
 
+from shim import meter
 from shim.config.model import Config
 from shim.ids import SandboxId
 from shim.streaming import server as server_module
@@ -19,8 +24,9 @@ from shim.streaming.remotecommand import wait_streams
 from shim.streaming.server import StreamServer
 from shim.streaming.sessions import PortForwardTask, RemoteTask, Sessions, Task
 from shim.streaming.transport import Session
-from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, task
+from tests.streaming.client import SECONDS, SpdyClient, WebSocketClient, seconds_of_trickle, task
 from tests.threads import no_thread_for
+from tests.waits import wait_until
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 V4 = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
@@ -31,18 +37,22 @@ WEBSOCKET = f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: {K
 @dataclass
 class Running:
     server: StreamServer
+    url: str
     sessions: Sessions
     served: list[str]
 
+    @property
+    def netloc(self) -> str:
+        return urlsplit(self.url).netloc
+
     def connect(self) -> socket.socket:
-        where = urlsplit(self.sessions.url_of(task()))
+        where = urlsplit(self.url)
         return socket.create_connection((where.hostname or "", where.port or 0), timeout=SECONDS)
 
     def ask(self, path: str, headers: str, *, method: str = "POST", host: str = "") -> tuple[bytes, socket.socket]:
         """Send a request; give the head of the answer, and the connection."""
-        where = urlsplit(self.sessions.url_of(task()))
         connected = self.connect()
-        connected.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host or where.netloc}\r\n{headers}\r\n".encode())
+        connected.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host or self.netloc}\r\n{headers}\r\n".encode())
         return read_head(connected), connected
 
     def path(self, for_: Task | None = None) -> str:
@@ -57,7 +67,7 @@ def read_head(connected: socket.socket) -> bytes:
 
 
 @contextmanager
-def serving(config: Config) -> Iterator[Running]:
+def serving(config: Config, *, max_sessions: int = 512, max_sessions_each: int = 64) -> Iterator[Running]:
     listener = listen(config)
     sessions = Sessions(base_url=listener.base_url)
     served: list[str] = []
@@ -73,10 +83,17 @@ def serving(config: Config) -> Iterator[Running]:
         else:
             session.next_channel()
 
-    server = StreamServer(listener, sessions=sessions, serve=serve, idle_timeout=0)
+    server = StreamServer(
+        listener,
+        sessions=sessions,
+        serve=serve,
+        idle_timeout=0,
+        max_sessions=max_sessions,
+        max_sessions_each=max_sessions_each,
+    )
     server.start()
     try:
-        yield Running(server, sessions, served)
+        yield Running(server, listener.base_url, sessions, served)
     finally:
         assert server.stop(grace=SECONDS)
 
@@ -208,15 +225,94 @@ def test_a_request_must_come_in_time(running: Running, monkeypatch: pytest.Monke
         assert status(read_head(connected)) == 408
 
 
-def test_clients_that_say_nothing_do_not_pile_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_shut_no_client_out(running: Running) -> None:
+    with ExitStack() as open_ones, capture_logs() as lines, refused_by_reason() as counted:
+        silent = [open_ones.enter_context(running.connect()) for _ in range(server_module.MAX_REQUESTS)]
+        for _ in range(3):
+            assert_serves(running)
+        # The oldest went for the first of them, who left its place to the next.
+        assert silent[0].recv(1) == b""
+        for end in silent[1:]:
+            end.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                end.recv(1)
+
+    assert counted["streaming", "full"] == 1
+    assert [(line["event"], line["count"]) for line in lines if line["log_level"] == "info"] == [
+        ("refused connections", 1)
+    ]
+
+
+@contextmanager
+def refused_by_reason() -> Iterator[Counter[tuple[str, ...]]]:
+    counted: Counter[tuple[str, ...]] = Counter()
+
+    def count(done: meter.Done) -> None:
+        if done.kind is meter.Kind.REFUSED:
+            counted[done.labels] += 1
+
+    with meter.heard_by(count):
+        yield counted
+
+
+def test_refusals_are_counted_and_logged_once_in_a_while(running: Running) -> None:
+    with capture_logs() as lines, refused_by_reason() as counted:
+        for _ in range(20):
+            running.ask("/exec/guess", SPDY + V4)[1].close()
+
+    assert counted == {("streaming", "404"): 20}
+    assert len([line for line in lines if line["log_level"] != "debug"]) == 1
+
+
+def test_a_refused_client_that_goes_on_sending_is_cut(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "REFUSED_SECONDS", 0.3)
+    with running.connect() as trickler:
+        trickler.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert seconds_of_trickle(trickler) < 5
+
+
+def test_refused_clients_hold_no_place_of_a_request(running: Running) -> None:
     with ExitStack() as open_ones:
-        for _ in range(server_module.MAX_REQUESTS):
-            open_ones.enter_context(running.connect())
-        one_more = open_ones.enter_context(running.connect())
-        try:
-            assert one_more.recv(1) == b""
-        except ConnectionResetError:
-            return
+        for _ in range(2 * server_module.MAX_REFUSED):
+            answer, connected = running.ask("/exec/guess", SPDY + V4)
+            open_ones.enter_context(connected)
+            assert status(answer) == 404
+        assert_serves(running)
+
+
+def test_sessions_of_one_container_and_in_all_are_limited() -> None:
+    with serving(Config(), max_sessions=3, max_sessions_each=2) as running, ExitStack() as open_ones:
+        paths = [
+            running.path(PortForwardTask(sandbox_id=SandboxId(pod), ports=())) for pod in ("a", "a", "a", "b", "c")
+        ]
+        answers = []
+        for path in paths:
+            answer, connected = running.ask(path, SPDY)
+            open_ones.enter_context(connected)
+            answers.append(connected if status(answer) == 101 else connected.recv(1000))
+        assert [isinstance(answer, bytes) for answer in answers] == [False, False, True, False, True]
+        assert answers[2] == (
+            b"2 streaming sessions of a are open, the most that streaming_max_sessions_per_container allows\n"
+        )
+        assert answers[4] == b"3 streaming sessions are open, the most that streaming_max_sessions allows\n"
+        assert isinstance(answers[0], socket.socket)
+        answers[0].close()
+        wait_until(lambda: running.server._admission.enter(PortForwardTask(sandbox_id=SandboxId("d"), ports=())) == "")
+        running.server._admission.leave(PortForwardTask(sandbox_id=SandboxId("d"), ports=()))
+
+        # The token of a request that was refused is still good.
+        answer, connected = running.ask(paths[2], SPDY)
+        open_ones.enter_context(connected)
+        assert status(answer) == 101
+
+
+def test_each_task_limits_the_streams_of_its_client(running: Running) -> None:
+    connected = opened_session(running)
+    with connected:
+        client = SpdyClient(connected)
+        opened = [client.open(streamtype="error") for _ in range(10)]
+        client.read_until_ended(*opened[3:])
+        assert client.reset >= set(opened[3:])
 
 
 def assert_serves(running: Running) -> None:
@@ -278,12 +374,74 @@ def test_a_stop_ends_the_sessions() -> None:
         connected.close()
 
 
+def tls_of(certificate: tuple[Path, Path]) -> tuple[Config, ssl.SSLContext]:
+    cert, key = map(str, certificate)
+    return Config(streaming_tls_cert_file=cert, streaming_tls_key_file=key), ssl.create_default_context(cafile=cert)
+
+
+def read_to_the_end_of_tls(connected: ssl.SSLSocket) -> None:
+    """Raises SSLEOFError where the connection ends without the alert (RFC 8446, 6.1)."""
+    while connected.recv(1 << 16):
+        pass
+
+
+def test_a_tls_session_ends_with_the_alert_that_says_so(certificate: tuple[Path, Path]) -> None:
+    config, context = tls_of(certificate)
+    with (
+        serving(config) as running,
+        context.wrap_socket(running.connect(), server_hostname="127.0.0.1", suppress_ragged_eofs=False) as connected,
+    ):
+        headers = WEBSOCKET + "Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n"
+        request = f"GET {running.path()} HTTP/1.1\r\nHost: {running.netloc}\r\n{headers}\r\n"
+        connected.sendall(request.encode())
+        assert status(read_head(connected)) == 101
+        read_to_the_end_of_tls(connected)
+
+
+def test_a_tls_session_that_its_client_ends_has_the_alert_too(certificate: tuple[Path, Path]) -> None:
+    config, context = tls_of(certificate)
+    with (
+        serving(config) as running,
+        context.wrap_socket(running.connect(), server_hostname="127.0.0.1", suppress_ragged_eofs=False) as connected,
+    ):
+        asked = PortForwardTask(sandbox_id=SandboxId("s"), ports=(80,))
+        headers = WEBSOCKET + "Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
+        request = f"GET {running.path(asked)} HTTP/1.1\r\nHost: {running.netloc}\r\n{headers}\r\n"
+        connected.sendall(request.encode())
+        assert status(read_head(connected)) == 101
+        connected.sendall(Connection(ConnectionType.CLIENT).send(CloseConnection(1000)))
+        read_to_the_end_of_tls(connected)
+
+
+def test_a_refusal_over_tls_ends_with_the_alert(certificate: tuple[Path, Path]) -> None:
+    config, context = tls_of(certificate)
+    with (
+        serving(config) as running,
+        context.wrap_socket(running.connect(), server_hostname="127.0.0.1", suppress_ragged_eofs=False) as connected,
+    ):
+        connected.sendall(f"GET / HTTP/1.1\r\nHost: {running.netloc}\r\n\r\n".encode())
+        assert status(read_head(connected)) == 404
+        read_to_the_end_of_tls(connected)
+
+
+def test_a_silent_tls_handshake_gives_its_place_up(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_REQUESTS", 2)
+    config, context = tls_of(certificate)
+    with serving(config) as running, ExitStack() as open_ones:
+        silent = [open_ones.enter_context(running.connect()) for _ in range(3)]
+        assert silent[0].recv(1) == b""
+        with context.wrap_socket(running.connect(), server_hostname="127.0.0.1") as connected:
+            connected.sendall(f"GET / HTTP/1.1\r\nHost: {running.netloc}\r\n\r\n".encode())
+            assert status(read_head(connected)) == 404
+
+
 def test_tls_with_a_client_certificate(certificate: tuple[Path, Path]) -> None:
     cert, key = map(str, certificate)
     config = Config(streaming_tls_cert_file=cert, streaming_tls_key_file=key, streaming_tls_client_ca_file=cert)
     context = ssl.create_default_context(cafile=cert)
     with serving(config) as running:
-        where = urlsplit(running.sessions.url_of(task()))
         path = running.path()
         # With TLS 1.3 the client learns only when it reads that its missing certificate was asked for.
         with (
@@ -293,7 +451,7 @@ def test_tls_with_a_client_certificate(certificate: tuple[Path, Path]) -> None:
             stranger.recv(1)
         context.load_cert_chain(cert, key)
         with context.wrap_socket(running.connect(), server_hostname="127.0.0.1") as connected:
-            connected.sendall(f"POST {path} HTTP/1.1\r\nHost: {where.netloc}\r\n{SPDY}{V4}\r\n".encode())
+            connected.sendall(f"POST {path} HTTP/1.1\r\nHost: {running.netloc}\r\n{SPDY}{V4}\r\n".encode())
             assert status(read_head(connected)) == 101
             client = SpdyClient(connected)
             opened = {kind: client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")}

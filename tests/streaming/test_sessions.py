@@ -2,7 +2,7 @@ import pytest
 
 from shim.errors import ResourceExhausted
 from shim.ids import SandboxId
-from shim.streaming.sessions import LIFETIME, MAX_OUTSTANDING, PortForwardTask, Sessions
+from shim.streaming.sessions import LIFETIME, MAX_OUTSTANDING, MAX_OUTSTANDING_EACH, PortForwardTask, Sessions
 from tests.clock import Clock
 from tests.streaming.client import task
 
@@ -58,9 +58,30 @@ def test_a_guessed_token_works_never(sessions: Sessions, token: str) -> None:
     assert sessions.take("exec", token) is None
 
 
+def test_those_of_one_container_leave_room_for_the_others(sessions: Sessions) -> None:
+    tokens = [token_of(sessions.url_of(task())) for _ in range(MAX_OUTSTANDING_EACH)]
+    with pytest.raises(ResourceExhausted, match="100 streaming requests for c wait"):
+        sessions.url_of(task())
+    assert sessions.url_of(task(container_id="other"))
+    sessions.take("exec", tokens[0])
+
+    assert sessions.url_of(task())
+
+
+def test_the_commands_that_wait_are_bounded(sessions: Sessions, clock: Clock) -> None:
+    long = task(cmd=("x" * 1_000_000,))
+    for _ in range(4):
+        sessions.url_of(long)
+    with pytest.raises(ResourceExhausted, match="more than 16777216 bytes"):
+        sessions.url_of(long)
+    clock.now += LIFETIME
+
+    assert sessions.url_of(long)
+
+
 def test_there_are_never_more_than_the_limit(sessions: Sessions, clock: Clock) -> None:
-    tokens = [token_of(sessions.url_of(task())) for _ in range(MAX_OUTSTANDING)]
-    with pytest.raises(ResourceExhausted):
+    tokens = [token_of(sessions.url_of(task(container_id=str(number)))) for number in range(MAX_OUTSTANDING)]
+    with pytest.raises(ResourceExhausted, match="1000 streaming requests wait"):
         sessions.url_of(task())
     sessions.take("exec", tokens[500])
     sessions.url_of(task())

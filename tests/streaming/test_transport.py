@@ -11,16 +11,16 @@ from shim.streaming import spdy, transport
 from shim.streaming.channel import Channel
 from shim.streaming.pipe import Pipe
 from shim.streaming.spdy import frames
-from shim.streaming.spdy.headers import Deflater, block_from_headers
 from shim.streaming.transport import Session
 from tests.streaming.client import SECONDS, SpdyClient, session_of
+from tests.streaming.spdy.client import ClientConnection, Deflater, counted, syn_stream
 from tests.waits import wait_until
 
 MIB = 1 << 20
 
 
 def server() -> spdy.Connection:
-    return spdy.Connection(spdy.Role.SERVER)
+    return spdy.Connection()
 
 
 def accepted(session: Session) -> Channel:
@@ -34,9 +34,7 @@ def open_without_windows(far: socket.socket, *streams: int) -> None:
     """Open streams as Go's client does, which never tells of windows and does not heed ours."""
     deflater = Deflater()
     for stream in streams or (1,):
-        block = deflater.deflate(block_from_headers([("streamtype", "data")]))
-        frame = frames.SynStream(stream, 0, 0, fin=False, unidirectional=False, block=block)
-        far.sendall(frames.syn_stream_bytes(frame))
+        far.sendall(syn_stream(stream, deflater.deflate(counted([("streamtype", "data")]))))
 
 
 def data_frame(stream: int, data: bytes) -> bytes:
@@ -71,7 +69,7 @@ def test_bytes_flow_both_ways_and_each_way_ends_alone() -> None:
 
 
 def test_what_came_with_the_request_is_not_lost() -> None:
-    early = spdy.Connection(spdy.Role.CLIENT)
+    early = ClientConnection()
     stream = early.open_stream([("streamtype", "data")])
     early.send_data(stream, b"early")
     with session_of(server(), early=early.data_to_send()) as (session, _):
@@ -304,14 +302,10 @@ def test_what_was_not_read_of_a_stream_that_is_reset_is_void() -> None:
         client = SpdyClient(far)
         stream = client.open(streamtype="data")
         channel = accepted(session)
-        cut = threading.Event()
-        channel.when_reset(cut.set)
         client.send(stream, b"unread")
         client.connection.reset(stream)
         client.flush()
         client.ping()
 
         assert bytes(channel.read()) == b""
-        assert cut.is_set()
-        channel.when_reset(cut.clear)
-        assert not cut.is_set()
+        assert channel.was_reset

@@ -1,57 +1,45 @@
-"""SPDY/3.1 without input or output: bytes in, events out, for both roles.
+"""SPDY/3.1 without input or output, the server's side: bytes in, events out.
 
 `SPDY/3.1` is what kubectl, the kubelet, the API server and crictl upgrade to for exec, attach and port-forward.
 Source: "SPDY Protocol - Draft 3.1" of the Chromium project; numbers such as 2.6.8 in this package are its sections.
-HTTP over SPDY (its chapter 3) is not spoken here: headers of streams are what the application makes of them.
-
-The server only ever is `Role.SERVER`. The client's half, `Role.CLIENT` with `open_stream`, is the peer that the tests
-play: both roles are tested against each other.
+HTTP over SPDY (its chapter 3) is not spoken here: headers of streams are what the application makes of them. Nor are
+streams that the server opens: no task has one. The client's side is in the tests, which play against this one.
 
 The API::
 
-    Connection(role: Role, limits: Limits | None = None)        Role.SERVER or Role.CLIENT
+    Connection(limits: Limits | None = None)
 
-    receive_data(data: bytes) -> list[Event]                    raises nothing, whatever the bytes
+    receive_data(data: bytes) -> Iterator[Event]                raises nothing, whatever the bytes; take all events
     receive_eof() -> list[Event]                                the transport ended
-    buffers_to_send() -> list[bytes | memoryview]               for sendmsg; or data_to_send() -> bytes
-    queued: int                                                 bytes that these would give
+    buffers_to_send() -> list[Queued]                           for sendmsg
     wants_data: bool                                            read from the transport only while it is true
     closed: bool                                                send what is queued, then close the transport
 
-    open_stream(headers, *, fin=False, associated=0, priority=0) -> int
-    reply(stream_id, headers=(), *, fin=False)                  before anything is sent on a stream of the peer
-    send_headers(stream_id, headers, *, fin=False)
+    reply(stream_id)                                            before anything is sent on a stream
     send_window(stream_id) -> int                               how much send_data takes now
     send_data(stream_id, data, *, fin=False)                    fin alone: send_data(stream_id, b"", fin=True)
-    acknowledge(stream_id, count)                               the application consumed so many bytes
+    acknowledge(stream_id, count)                               the application is done with so many bytes
     reset(stream_id, status=ResetStatus.CANCEL)
-    ping() -> int
-    goaway(status=GoAwayStatus.OK)
+    goaway()
 
 Headers are pairs `(name, value)` of str, names in lower case; a name with several values comes several times. What is
-not possible (any more) raises `NotAllowed`: a peer may reset a stream at any moment, so whoever sends must expect it.
-All changes may queue bytes: send what `buffers_to_send` gives after every call, also after `acknowledge`.
+not possible (any more) raises `NotAllowed`: a peer may reset a stream at any moment, so any sender must expect it.
+All changes may queue bytes: send what `buffers_to_send` returns after every call, also after `acknowledge`.
 
 The owner's loop: while `wants_data`, read some bytes, `receive_data`, act on the events, send. A sender waits while
-`send_window` is 0, and looks again after `WindowOpened` (stream 0: any stream) and after queued bytes were taken.
+`send_window` is 0, and asks again after `WindowOpened` (stream 0: any stream) and after queued bytes were taken.
 After `ConnectionTerminated`, or when `closed` is true, send what is queued and close the transport.
 
 What a peer does wrong on one stream ends the stream: RST_STREAM to the peer, `StreamReset(by_peer=False)` here. What
 makes the session unreadable, or breaks its limits, ends it: GOAWAY to the peer, `ConnectionTerminated` here.
 
-Peers without flow control. Go's spdystream, which all those clients use, calls itself SPDY/3.1 and knows no windows:
-it never sends WINDOW_UPDATE or SETTINGS, drops those it gets, and sends as much as the transport takes. Kept to the
-letter, sending to it would stop for ever after 64 KiB, and receiving from it would reset its streams. Therefore:
+What a peer can make this side hold, do and queue is bounded by `Limits`. Payload is counted in `flow`, whose text says
+how, and what is different for peers without flow control (Go's spdystream, which all those clients use). Header blocks
+are bounded when they are inflated, and only those that open a stream are decoded. Control frames that wait to be sent
+stop the reading, since more input could only provoke more of them.
 
-- Sending: the windows of a peer are counted from the start and obeyed once it has shown that it has some, by
-  SETTINGS_INITIAL_WINDOW_SIZE or a WINDOW_UPDATE. Until then `send_window` is bounded by `Limits.max_queued` alone, and
-  the back-pressure is that of the transport. `Limits.trust_peer_windows` obeys them from the first byte.
-- Receiving: only a peer that has shown windows is punished for exceeding this side's. Against all others memory is
-  bounded by `wants_data`, which is false while a session window of bytes is not acknowledged: one stream that nobody
-  reads then stops the whole session, as it does in spdystream itself.
-- A server says nothing before the first frame of the client has come (see `Session.announce`).
-
-DATA is delivered in the pieces in which it arrives, never collected, so its frames may be of any size.
+- A server sends nothing before the first frame of the client has come (see `Session.announce`).
+- DATA is delivered in the pieces in which it arrives, never collected, so its frames may be of any size.
 """
 
 from shim.streaming.spdy.connection import Connection
@@ -60,20 +48,14 @@ from shim.streaming.spdy.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
-    GoAwayReceived,
-    HeadersReceived,
-    PingAcked,
-    PingReceived,
     StreamHalfClosed,
     StreamOpened,
-    StreamReplied,
     StreamReset,
     WindowOpened,
 )
 from shim.streaming.spdy.headers import Headers
 from shim.streaming.spdy.limits import Limits
-from shim.streaming.spdy.outbox import Buffer
-from shim.streaming.spdy.streams import Role
+from shim.streaming.spdy.outbox import Buffer, Queued
 
 __all__ = [
     "Buffer",
@@ -81,20 +63,15 @@ __all__ = [
     "ConnectionTerminated",
     "DataReceived",
     "Event",
-    "GoAwayReceived",
     "GoAwayStatus",
     "Headers",
-    "HeadersReceived",
     "Limits",
     "NotAllowed",
-    "PingAcked",
-    "PingReceived",
     "ProtocolError",
+    "Queued",
     "ResetStatus",
-    "Role",
     "StreamHalfClosed",
     "StreamOpened",
-    "StreamReplied",
     "StreamReset",
     "WindowOpened",
 ]

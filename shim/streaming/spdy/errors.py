@@ -33,7 +33,6 @@ class GoAwayStatus(IntEnum):
 
     OK = 0
     PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
 
 
 class ProtocolError(ShimError):

@@ -1,4 +1,4 @@
-"""What a connection tells its owner. Values only; the order of events is the order of the bytes."""
+"""What a connection reports to its owner. Values only; the order of events is the order of the bytes."""
 
 from dataclasses import dataclass
 
@@ -11,32 +11,14 @@ class StreamOpened:
 
     stream_id: int
     headers: Headers
-    associated: int  # the stream it belongs to, 0 for none
-    priority: int  # 0 highest to 7 lowest
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReplied:
-    """The peer accepted a stream that was opened here."""
-
-    stream_id: int
-    headers: Headers
-
-
-@dataclass(frozen=True, slots=True)
-class HeadersReceived:
-    """More headers on a stream that is open."""
-
-    stream_id: int
-    headers: Headers
 
 
 @dataclass(frozen=True, slots=True)
 class DataReceived:
-    """Bytes of one stream, never empty; where frames begin and end is not told.
+    """Bytes of one stream, never empty; where frames begin and end is not reported.
 
-    `data` is a view of the bytes given to `receive_data` and keeps them alive. Once it is consumed, `acknowledge` its
-    length; until then it counts against the windows.
+    `data` is a view of the bytes given to `receive_data` and keeps all of them alive. Once it is consumed,
+    `acknowledge` its length; until then it counts against the windows.
     """
 
     stream_id: int
@@ -61,31 +43,9 @@ class StreamReset:
 
 @dataclass(frozen=True, slots=True)
 class WindowOpened:
-    """The peer lets more be sent: on this stream, or with stream_id 0 on the session. See `send_window`."""
+    """The peer lets more be sent: on this stream, or with stream_id 0 on any. See `send_window`."""
 
     stream_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PingReceived:
-    """The peer asked for a sign of life; the answer is already queued."""
-
-    ping_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PingAcked:
-    """The peer answered a ping that was sent from here."""
-
-    ping_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class GoAwayReceived:
-    """The peer wants no new streams; those that are open go on."""
-
-    last_stream_id: int  # the last stream of this side that the peer took
-    status: int  # a GoAwayStatus, or a number this side does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +56,4 @@ class ConnectionTerminated:
     reason: str
 
 
-Event = (
-    StreamOpened
-    | StreamReplied
-    | HeadersReceived
-    | DataReceived
-    | StreamHalfClosed
-    | StreamReset
-    | WindowOpened
-    | PingReceived
-    | PingAcked
-    | GoAwayReceived
-    | ConnectionTerminated
-)
+Event = StreamOpened | DataReceived | StreamHalfClosed | StreamReset | WindowOpened | ConnectionTerminated

@@ -51,8 +51,6 @@ class SynStream:
     """A new stream; `block` is compressed here as in the other frames with headers."""
 
     stream_id: int
-    associated: int
-    priority: int
     fin: bool
     unidirectional: bool
     block: bytes
@@ -134,21 +132,9 @@ class DataPiece:
 Frame = SynStream | SynReply | MoreHeaders | RstStream | Settings | Ping | GoAway | WindowUpdate | DataStart | DataPiece
 
 
-def syn_stream_bytes(frame: SynStream) -> bytes:
-    """SYN_STREAM on the wire."""
-    flags = FLAG_FIN * frame.fin | FLAG_UNIDIRECTIONAL * frame.unidirectional
-    fixed = _SYN_STREAM.pack(frame.stream_id, frame.associated, frame.priority << 5, 0)
-    return _control(Type.SYN_STREAM, fixed + frame.block, flags=flags)
-
-
-def syn_reply_bytes(stream_id: int, block: bytes, *, fin: bool) -> bytes:
+def syn_reply_bytes(stream_id: int, block: bytes) -> bytes:
     """SYN_REPLY on the wire."""
-    return _control(Type.SYN_REPLY, _WORD.pack(stream_id) + block, flags=FLAG_FIN * fin)
-
-
-def headers_bytes(stream_id: int, block: bytes, *, fin: bool) -> bytes:
-    """HEADERS on the wire."""
-    return _control(Type.HEADERS, _WORD.pack(stream_id) + block, flags=FLAG_FIN * fin)
+    return _control(Type.SYN_REPLY, _WORD.pack(stream_id) + block)
 
 
 def rst_stream_bytes(stream_id: int, status: int) -> bytes:
@@ -182,16 +168,14 @@ def data_head(stream_id: int, length: int, *, fin: bool) -> bytes:
     return _TWO_WORDS.pack(stream_id, FLAG_FIN * fin << 24 | length)
 
 
-def _control(kind: Type, payload: bytes, *, flags: int = 0) -> bytes:
-    return _TWO_WORDS.pack(_CONTROL | VERSION << 16 | kind, flags << 24 | len(payload)) + payload
+def _control(kind: Type, payload: bytes) -> bytes:
+    return _TWO_WORDS.pack(_CONTROL | VERSION << 16 | kind, len(payload)) + payload
 
 
 def _syn_stream(flags: int, payload: bytes) -> SynStream:
-    stream_id, associated, priority, _slot = _SYN_STREAM.unpack_from(payload)
+    stream_id, _associated, _priority, _slot = _SYN_STREAM.unpack_from(payload)
     return SynStream(
         stream_id=stream_id & MAX_ID,
-        associated=associated & MAX_ID,
-        priority=priority >> 5,
         fin=bool(flags & FLAG_FIN),
         unidirectional=bool(flags & FLAG_UNIDIRECTIONAL),
         block=payload[_SYN_STREAM.size :],

@@ -6,9 +6,8 @@ protocol fixes. So every block must be inflated, also one that is refused, or th
 
 import struct
 import zlib
-from collections.abc import Iterable
 
-from shim.streaming.spdy.errors import NotAllowed, ResetStatus, SessionError, StreamError
+from shim.streaming.spdy.errors import ResetStatus, SessionError, StreamError
 
 Headers = tuple[tuple[str, str], ...]
 """Pairs of lower case name and value; a name with several values comes several times in a row."""
@@ -44,32 +43,11 @@ def _counted(field: bytes) -> bytes:
 DICTIONARY = b"".join(_counted(word.replace("_", " ").encode()) for word in _WORDS.split()) + _TEXT.encode()
 
 
-def block_from_headers(headers: Iterable[tuple[str, str]]) -> bytes:
-    """The block, not yet compressed. NotAllowed for a name or value that SPDY cannot carry."""
-    values: dict[str, list[str]] = {}
-    for name, value in headers:
-        if not _is_name(name) or "\0" in value:
-            raise NotAllowed(f"header {name!r} cannot be sent: not a lower case name, or NUL in its value")
-        values.setdefault(name, []).append(value)
-    return _LENGTH.pack(len(values)) + b"".join(_pair(name, several) for name, several in values.items())
+def headers_from_block(block: bytes, *, stream_id: int, max_values: int) -> Headers:
+    """Return the pairs of an inflated block; StreamError PROTOCOL_ERROR when it breaks a rule of 2.6.10.
 
-
-def _is_name(name: str) -> bool:
-    return bool(name) and name.isascii() and "\0" not in name and name == name.lower()
-
-
-def _pair(name: str, values: list[str]) -> bytes:
-    if len(values) > 1 and not all(values):
-        raise NotAllowed(f"header {name!r} cannot be sent: an empty one among several values")
-    try:
-        value = "\0".join(values).encode("latin-1")
-    except UnicodeEncodeError as exc:
-        raise NotAllowed(f"header {name!r} cannot be sent: its value is not latin-1") from exc
-    return _counted(name.encode()) + _counted(value)
-
-
-def headers_from_block(block: bytes, *, stream_id: int) -> Headers:
-    """The pairs of an inflated block; StreamError PROTOCOL_ERROR when it breaks a rule of 2.6.10."""
+    A block with more than `max_values` values is refused before they are made: each would be two strings and a tuple.
+    """
     fields = _Fields(block, stream_id)
     seen: set[bytes] = set()
     pairs: list[tuple[str, str]] = []
@@ -78,6 +56,9 @@ def headers_from_block(block: bytes, *, stream_id: int) -> Headers:
         if not name or not name.isascii() or _SEPARATOR in name or name != name.lower() or name in seen:
             raise fields.error(f"header name {name[:64]!r} is empty, twice there or not lower case ASCII")
         seen.add(name)
+        count = value.count(_SEPARATOR) + 1
+        if len(pairs) + count > max_values:
+            raise fields.error(f"more than {max_values} header values")
         values = value.split(_SEPARATOR)
         if len(values) > 1 and not all(values):
             raise fields.error(f"header {name[:64]!r} has an empty one among several values")
@@ -134,15 +115,17 @@ class Deflater:
 
 
 class Inflater:
-    """Decompresses the blocks of one direction, never to more than a limit each."""
+    """Decompresses the blocks of one direction, never to more than a limit each, and in sum."""
 
-    def __init__(self, *, max_block: int) -> None:
-        """`max_block`: bytes of one inflated block."""
+    def __init__(self, *, max_block: int, free: int, ratio: int) -> None:
+        """`max_block`: bytes of one inflated block. `free`, `ratio`: what all may inflate to; see `Limits`."""
         self._zlib = zlib.decompressobj(zdict=DICTIONARY)
         self._max_block = max_block
+        self._ratio = ratio
+        self._left = free
 
     def inflate(self, data: bytes) -> bytes:
-        """The block. SessionError when it is not zlib, or larger than the limit: what follows could not be read."""
+        """Return the block. SessionError when it is not zlib, or breaks a limit: what follows could not be read."""
         try:
             block = self._zlib.decompress(data, self._max_block + 1)
         except zlib.error as exc:
@@ -151,4 +134,7 @@ class Inflater:
             raise SessionError(f"header block inflates to more than {self._max_block} bytes")
         if self._zlib.eof:
             raise SessionError("the zlib stream of the headers was ended")
+        self._left += len(data) * self._ratio - len(block)
+        if self._left < 0:
+            raise SessionError(f"header blocks inflate to more than {self._ratio} times their size")
         return block

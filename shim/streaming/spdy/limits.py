@@ -1,4 +1,4 @@
-"""The bounds of a connection, all in bytes but `max_streams`."""
+"""The bounds of a connection, in bytes where nothing else is said."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,18 @@ class Limits:
     max_control_frame: int = 16 * 1024
     """Payload of a control frame, so also the compressed header block. 2.2.1 asks for 8192 at least."""
 
-    max_header_block: int = 32 * 1024
-    """Inflated header block."""
+    max_header_block: int = 4 * 1024
+    """Inflated header block. Clients of the kubelet send three short headers with a stream, and no other block."""
+
+    max_header_values: int = 64
+    """Header values (not bytes) of one block."""
+
+    inflated_free: int = 256 * 1024
+    """Inflated header blocks of a session that count as nothing, so that a client may repeat itself for a while."""
+
+    inflated_ratio: int = 64
+    """Beyond that, bytes that all header blocks of a session may inflate to for each byte of theirs that was sent.
+    It bounds the work, however long a session lasts; blocks of the kubelet's clients have a ratio of 5."""
 
     stream_window: int = 256 * 1024
     """What the peer may send on a stream before the application acknowledges it. Not under 64 KiB, because the peer
@@ -31,12 +41,11 @@ class Limits:
     max_queued: int = 256 * 1024
     """Data that waits to be sent; `send_window` is 0 when it is reached."""
 
-    max_answers: int = 256 * 1024
-    """Answers to pings, and resets, that wait to be sent; a peer that provokes more is cut off."""
+    max_control: int = 64 * 1024
+    """Control frames that wait to be sent, whoever queued them; `wants_data` is false when it is reached."""
 
-    trust_peer_windows: bool = False
-    """Keep to the peer's windows from the first byte on. By default they are kept once the peer has shown that it has
-    them; see the package's text on peers without flow control."""
+    max_answers: int = 256 * 1024
+    """Control frames that may wait when the peer provokes one more; then it is cut off."""
 
     def __post_init__(self) -> None:
         for window in (self.stream_window, self.session_window):

@@ -1,21 +1,27 @@
-"""What waits to be sent: buffers in order, large ones never copied."""
+"""What waits to be sent: buffers in order, large ones never copied, small ones put together."""
 
 from shim.streaming.spdy.errors import SessionError
 
 Buffer = bytes | memoryview
+"""Payload."""
+
+Queued = Buffer | bytearray
+"""What is sent."""
 
 _COPY_UP_TO = 4096
+"""Bytes of one buffer that is put together. A bytes object costs 33 bytes and its place, however short it is."""
 
 
 class Outbox:
-    """The bytes to send, with a bound on those that the peer provoked."""
+    """The bytes to send. What is data, and what are control frames, have bounds of their own."""
 
-    def __init__(self, *, room: int, max_answers: int) -> None:
-        """`room`: bytes for data, a mark and no wall; `max_answers`: bytes of answers that may wait."""
+    def __init__(self, *, room: int, max_control: int, max_answers: int) -> None:
+        """`room`: bytes for data, a mark and no wall; the others as in `Limits`."""
         self._room = room
+        self._max_control = max_control
         self._max_answers = max_answers
-        self._buffers: list[Buffer] = []
-        self._answers = 0
+        self._buffers: list[Queued] = []
+        self._control = 0
         self.size = 0
 
     @property
@@ -23,28 +29,37 @@ class Outbox:
         """Bytes of data that may still be queued, 0 or more."""
         return max(0, self._room - self.size)
 
-    def put(self, buffer: Buffer) -> None:
-        """Queue what this side wants to say."""
-        self._buffers.append(buffer)
-        self.size += len(buffer)
+    @property
+    def congested(self) -> bool:
+        """Whether so many control frames wait that no more may be provoked."""
+        return self._control >= self._max_control
+
+    def put(self, frame: bytes) -> None:
+        """Queue a control frame."""
+        last = self._buffers[-1] if self._buffers else None
+        if isinstance(last, bytearray) and len(last) + len(frame) <= _COPY_UP_TO:
+            last += frame
+        else:
+            self._buffers.append(bytearray(frame))
+        self._control += len(frame)
+        self.size += len(frame)
 
     def put_data(self, head: bytes, payload: memoryview) -> None:
         """Queue a DATA frame. A short payload is copied: a view of it would be larger, and one more buffer to send."""
         if len(payload) <= _COPY_UP_TO:
-            self.put(head + payload)
+            self._buffers.append(head + payload)
         else:
-            self.put(head)
-            self.put(payload)
+            self._buffers += (head, payload)
+        self.size += len(head) + len(payload)
 
-    def answer(self, buffer: bytes) -> None:
-        """Queue what the peer asked for. SessionError when it asks and does not read."""
-        self._answers += len(buffer)
-        if self._answers > self._max_answers:
+    def answer(self, frame: bytes) -> None:
+        """Queue a control frame that the peer provoked. Raise SessionError when it goes on and does not read."""
+        if self._control + len(frame) > self._max_answers:
             raise SessionError(f"more than {self._max_answers} bytes of answers wait for a peer that does not read")
-        self.put(buffer)
+        self.put(frame)
 
-    def take(self) -> list[Buffer]:
-        """All that waits; it is the caller's now."""
+    def take(self) -> list[Queued]:
+        """Return all that waits; it is the caller's now."""
         buffers, self._buffers = self._buffers, []
-        self.size = self._answers = 0
+        self.size = self._control = 0
         return buffers

@@ -7,18 +7,15 @@ a DATA frame for each write, closes by an empty DATA frame with FIN, and knows n
 import pytest
 
 from shim.streaming.spdy import (
-    Connection,
     ConnectionTerminated,
     DataReceived,
-    GoAwayReceived,
     GoAwayStatus,
     ResetStatus,
-    Role,
     StreamHalfClosed,
     StreamOpened,
     StreamReset,
 )
-from tests.streaming.spdy.wire import goaway, joined, rst_stream
+from tests.streaming.spdy.wire import Connection, goaway, joined, rst_stream
 
 EXEC = [  # echo hello | kubectl exec -i p -- cat
     "80030001 00000029 00000001 00000000 0000 78f9e3c6a7c2 6260606004a7b392a2d4c45c6851c29a0a0a6800000000ffff",
@@ -45,7 +42,7 @@ PORT_FORWARD = [  # two connections to the forwarded port
 def played(lines: list[str], *, size: int = 1 << 20) -> tuple[Connection, list[object]]:
     """A server that was sent these bytes in chunks, and replies to each stream at once; its events."""
     wire = bytes.fromhex("".join(lines))
-    connection, happened = Connection(Role.SERVER), []
+    connection, happened = Connection(), []
     for at in range(0, len(wire), size):
         for event in connection.receive_data(wire[at : at + size]):
             happened.append(event)
@@ -57,7 +54,7 @@ def played(lines: list[str], *, size: int = 1 << 20) -> tuple[Connection, list[o
 
 
 def opened(stream_id: int, **headers: str) -> StreamOpened:
-    return StreamOpened(stream_id, tuple(headers.items()), associated=0, priority=0)
+    return StreamOpened(stream_id, tuple(headers.items()))
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -87,7 +84,6 @@ def test_the_end_of_exec_as_kubectl_makes_it() -> None:
     connection.send_data(3, b"", fin=True)
     assert connection.receive_data(resets + goaway(0, 0)) == [
         *(StreamReset(stream_id, ResetStatus.CANCEL, by_peer=True) for stream_id in (1, 5, 7)),
-        GoAwayReceived(0, 0),
         ConnectionTerminated(GoAwayStatus.OK, "all streams ended after GOAWAY"),
     ]
 

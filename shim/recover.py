@@ -55,7 +55,7 @@ def restore_limits(rt: Runtime) -> None:
                 _restore_limits(rt, record)
         elif needs_writing(wanted_resources(rt, record)):
             look = partial(_late_limits_are_set, rt, record.id)
-            rt.lookout.watch(look, what=f"limits of container {record.id}", seconds=math.inf)
+            rt.lookout.watch(look, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
 
 
 def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:

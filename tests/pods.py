@@ -1,14 +1,19 @@
 """Ordinary pods and containers for the tests of the domain. The pods use the host's network unless told otherwise."""
 
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.create import create_container
 from shim.container.start import start_container
+from shim.errors import DeadlineExceeded
 from shim.ids import ContainerId, SandboxId
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
+from shim.view.translate import doubted
 from tests.conftest import BUSYBOX
+from tests.fakes.engine import FakeEngine
 
 
 def pod_config(name: str = "web", *, network: pb.NamespaceMode = pb.NODE, **fields: Any) -> pb.PodSandboxConfig:
@@ -52,3 +57,11 @@ def running(rt: Runtime, sandbox: SandboxId, name: str = "app", **fields: Any) -
     container = created(rt, sandbox, name, **fields)
     start_container(rt, container_id=container)
     return container
+
+
+def make_unknown(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+    """Let the view call a container CONTAINER_UNKNOWN from now on: no container is inspected any more."""
+    engine.fail_next("inspect_container", *[DeadlineExceeded("inspect container: not within 5 s")] * 1000)
+    with suppress(DeadlineExceeded):
+        rt.view.refresh_container(container, fallback=partial(doubted, message="docker does not answer"))
+    assert rt.view.container(container).life.state == pb.CONTAINER_UNKNOWN

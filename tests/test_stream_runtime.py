@@ -20,11 +20,11 @@ from shim.runtime import Runtime
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stream_runtime import serve_session
-from shim.streaming import spdy
+from shim.streaming import spdy, transport
 from shim.streaming.sessions import Kind, Task
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
-from tests.pods import created, ready_pod, running
+from tests.pods import created, make_unknown, ready_pod, running
 from tests.streaming.client import SECONDS, SpdyClient, session_of, task
 from tests.threads import no_thread_for
 from tests.waits import wait_until
@@ -198,6 +198,42 @@ def test_exec_ends_with_its_container(rt: Runtime, engine: FakeEngine, container
         client.read_to_end()
 
         assert b'"137"' in client.received[opened["error"]]
+
+
+def test_exec_goes_on_in_a_container_that_docker_does_not_inspect(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TICK", 0.02)
+    engine.script_exec(ExecScript(echo=True))
+    asked = task(container_id=container, cmd=("sh",), stdin=True)
+    with client_of(rt, asked, "error", "stdin", "stdout", "stderr") as (client, opened):
+        client.send(opened["stdin"], b"one ")
+        while opened["stdout"] not in client.received:
+            client.read_some()
+        make_unknown(rt, engine, container)
+        threading.Event().wait(0.5)  # many looks at it
+        client.send(opened["stdin"], b"two", fin=True)
+        client.read_to_end()
+
+        assert client.received[opened["stdout"]] == b"one two"
+        assert status(client, opened["error"])["status"] == "Success"
+
+
+def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ended(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TICK", 0.02)
+    engine.script_exec(ExecScript(frames=[(1, bytes(65536))] * 200, endless=True))
+    asked = task(container_id=container, cmd=("x",))
+    with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
+        while opened["stdout"] not in client.received:
+            client.read_some()
+        engine.exit_container(container)
+        wait_until(lambda: not rt.view.container(container).life.running)
+        threading.Event().wait(0.5)  # many looks at it
+        client.read_to_end()
+
+        assert len(client.received[opened["stdout"]]) == 200 * 65536
 
 
 def test_attach_is_the_containers_own_process(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:

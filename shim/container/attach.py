@@ -2,7 +2,7 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.find import running_container
-from shim.container.pump import copy_output, inputs, unusable_detach_keys
+from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import AttachOptions
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
@@ -44,4 +44,4 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         inputs(stream, streams, resize=resize),
     ):
         # The form of the output follows from the container, whatever the client believes it to be.
-        copy_output(stream, streams, tty=config.tty)
+        copy_output(stream, streams, tty=config.tty, passed=Passed())

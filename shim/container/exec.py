@@ -3,7 +3,7 @@
 from shim.api.v1 import api_pb2 as pb
 from shim.container.exec_process import end_failed, exit_code, ran_last, wait_ended
 from shim.container.find import running_container
-from shim.container.pump import copy_output, inputs, unusable_detach_keys
+from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
@@ -31,8 +31,8 @@ def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
 def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     """Run the command between the client's streams and give its exit code.
 
-    When the client goes away, or the session fails, the process is killed, and it is gone before the error is raised.
-    One that Docker has not begun by then is killed when it begins.
+    When the client goes away, or the session fails, the process is killed before the error is raised. One that Docker
+    has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
     """
     exec_id = rt.engine.create_exec(task.container_id, body=_body(task))
     try:
@@ -48,10 +48,11 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str) -> No
     def resize(size: TerminalSize) -> None:
         rt.engine.resize_exec(exec_id, width=size.width, height=size.height)
 
+    passed = Passed()
     with rt.engine.start_exec(exec_id, tty=task.tty, size=_size_at_start(rt, streams)) as stream:
-        streams.session.watch(lambda: _close_if_over(rt, stream, container_id=task.container_id))
+        streams.session.watch(_EndWithContainer(rt, stream, passed, container_id=task.container_id).look)
         with inputs(stream, streams, resize=resize):
-            copy_output(stream, streams, tty=task.tty)
+            copy_output(stream, streams, tty=task.tty, passed=passed)
 
 
 def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
@@ -62,10 +63,26 @@ def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
     return None if size is None else (size.width, size.height)
 
 
-def _close_if_over(rt: Runtime, stream: ProcessStream, *, container_id: str) -> None:
-    """End the session with its container: see `shim.container.exec_process.LOOK_SECONDS`."""
-    if not ran_last(rt, container_id):
-        stream.close()
+class _EndWithContainer:
+    """Ends the output of an exec whose container has ended: see `shim.container.exec_process.LOOK_SECONDS`.
+
+    Not before one look later, nor while there is output that the client has not taken yet: it would be lost.
+    """
+
+    def __init__(self, rt: Runtime, stream: ProcessStream, passed: Passed, *, container_id: str) -> None:
+        self._rt = rt
+        self._stream = stream
+        self._passed = passed
+        self._container_id = container_id
+        self._pieces = -1
+
+    def look(self) -> None:
+        """Close the stream if the container ended before the last look, and nothing has come since that."""
+        if ran_last(self._rt, self._container_id):
+            return
+        if self._pieces == self._passed.pieces and not self._passed.writing:
+            self._stream.close()
+        self._pieces = self._passed.pieces
 
 
 def _body(task: RemoteTask) -> dict[str, object]:

@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -14,17 +14,25 @@ import structlog
 from shim import deadline
 from shim.concurrency import lookout
 from shim.engine.answers import ExecInspect
-from shim.errors import NotFound, ResourceExhausted, ShimError, reason_of
+from shim.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
-KILL_SECONDS = 20.0
-"""Bound on ending a process that outlived its deadline or its client."""
+KILL_SECONDS = 1.0
+"""How much later than its deadline an exec may be answered for its process to be gone by then. Where Docker answers,
+that takes milliseconds; what takes longer is done by deferred checks."""
 
 LATE_SECONDS = 120.0
-"""How long an exec is watched that had not begun when it was to end. A daemon that was stuck for longer is mostly
-restarted, and has then forgotten the exec."""
+"""How long an exec that could not be ended is checked, counted while Docker answers. A daemon that was stuck for longer
+is mostly restarted, and has then forgotten the exec."""
+
+LATE_KILL_SECONDS = 0.1
+"""How long a deferred check waits for a process that it has killed. The next one looks whether it is gone."""
+
+REPORT_SECONDS = 20.0
+"""How long Docker is given to report what must have happened: that a process whose output has ended has begun, and that
+one that the kernel shows as gone has ended. It learns of both from containerd, and the event can be lost for good."""
 
 LOOK_SECONDS = 2.0
 """Between two looks whether the container still runs: on Engine 20.10 the output of a command that was killed together
@@ -33,22 +41,23 @@ with its container never ends, and nothing is known of the command any more."""
 EXIT_KILLED = 137
 """What newer Engines tell of a command that was killed together with its container."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.01
-"""Seconds between two questions about what Docker is to learn any moment."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.5
+"""Seconds between two questions about what Docker is to learn any moment. Each pause is twice the one before: eight of
+them in the first quarter of a second, then less than three a second."""
 
 
 def runs(rt: Runtime, container_id: str) -> bool:
-    """Whether the container is there and runs."""
+    """Whether the container is there and may run: one that Docker does not inspect may (CONTAINER_UNKNOWN)."""
     try:
-        return rt.view.container(container_id).life.running
+        return rt.view.container(container_id).life.may_run
     except NotFound:
         return False
 
 
 def ran_last(rt: Runtime, container_id: str) -> bool:
-    """Whether the container was there and ran when last heard of. Never waits, and is known while Docker is away."""
+    """Do the same by what was heard last. Never waits, and is known while Docker is away."""
     known = rt.view.last_known(container_id)
-    return known is not None and known.life.running
+    return known is not None and known.life.may_run
 
 
 def inspected(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
@@ -69,14 +78,19 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 
 
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Wait until an exec whose output has ended has ended itself: a process may close its output and go on."""
-    with _opened(rt, exec_id, container_id=container_id) as (found, handle):
-        if handle is not None:
-            _wait_process_ended(handle, exec_id=exec_id)
-    # Docker learns of the end a little later than the kernel.
-    pauses = _pauses(f"wait for the end of exec {exec_id}")
-    while found.running and (found := inspected(rt, exec_id, container_id=container_id)).running:
-        next(pauses)
+    """Wait until an exec whose output has ended has ended itself: a process may close its output and go on.
+
+    As long as that takes: the kernel tells. ShimError if Docker does not report within REPORT_SECONDS what the kernel
+    has shown; if the container has ended meanwhile, that the process was killed.
+    """
+    found = _reported(rt, exec_id, lambda found: found.pid > 0 or not found.running, container_id=container_id)
+    if found.running:
+        with _opened(found.pid, exec_id=exec_id) as handle:
+            # The pid could have been reused before the handle was opened; the Engine's word after it tells.
+            if handle is not None and inspected(rt, exec_id, container_id=container_id).running:
+                _wait_process_ended(handle, exec_id=exec_id)
+        # Docker learns of the end a little later than the kernel.
+        found = _reported(rt, exec_id, lambda found: not found.running, container_id=container_id)
     return found
 
 
@@ -84,70 +98,79 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
     """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope says.
 
     None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
-    its output open: then the command has finished in time. None also if it has not begun: Docker may have the order to
-    start it and begin it later, so it is watched for LATE_SECONDS, and killed then. So is one that cannot be killed
-    now, and the failure is raised: ResourceExhausted when no descriptor is free.
+    its output open: then the command has finished in time.
+
+    None also if it has not begun, or has not ended by then: deferred checks kill it as soon as that can be done. Docker
+    may have the order to start it and begin it later. The same if it cannot be killed now, but then the failure is
+    raised: ResourceExhausted when no descriptor is free.
     """
     try:
-        ended = _killed(rt, exec_id, container_id=container_id)
+        with deadline.shielded(KILL_SECONDS):
+            found, over = _ended_by_force(rt, exec_id, container_id=container_id, seconds=KILL_SECONDS)
     except Exception:
         _watch_late(rt, exec_id, container_id=container_id)
         raise
-    if ended is not None and ended.exit_code is None:
+    if not over:
         _watch_late(rt, exec_id, container_id=container_id)
-        return None
-    return ended
+    return found if found.exit_code is not None and not found.running else None
 
 
-def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> None:
+def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
     """Do `end_process` for a client that gets the failure `because`; what goes wrong is noted on that, and logged."""
     try:
-        end_process(rt, exec_id, container_id=container_id)
+        return end_process(rt, exec_id, container_id=container_id)
     except NotFound:  # Docker forgot it with the end of its container, of which the view has not heard yet
-        return
+        return None
     except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
         because.add_note(f"the exec'd process could not be ended: {error}")
-        log.error("cannot end the process of a lost client", exec_id=exec_id, error=error)
+        log.error("cannot end an exec'd process that is not wanted any more", exec_id=exec_id, error=error)
+        return None
 
 
 def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
-    """Kill an exec'd process that begins after nobody wants it any more.
+    """Have an exec'd process killed by deferred checks: it has not begun, or cannot be ended now.
 
-    By looking: Docker's event of it comes before the process has a pid, and to have these events sent would cost more
-    for every probe of the node than the few looks here.
+    By asking: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
+    more for every probe of the node than the few questions here.
     """
-    look = partial(_late_is_over, rt, exec_id, container_id=container_id)
-    rt.lookout.watch(look, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
+    check = partial(_late_is_over, rt, exec_id, container_id=container_id)
+    rt.lookout.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _late_is_over(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
     """Whether an exec that was to end has ended or never can begin; its process is killed if it has one now."""
     try:
         with deadline.bound(lookout.LOOK_SECONDS):
-            found = inspected(rt, exec_id, container_id=container_id)
+            found, over = _ended_by_force(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
     except NotFound:  # the Engine has been restarted
         return True
+    if over and found.running:
+        log.warning("exec'd process that was to end earlier is ended", exec_id=exec_id)
+    return over or not (found.running or runs(rt, container_id))
+
+
+def _ended_by_force(rt: Runtime, exec_id: str, *, container_id: str, seconds: float) -> tuple[ExecInspect, bool]:
+    """Kill the process of an exec, and wait `seconds` for its end; its state before, and whether nothing of it is left.
+
+    With one question to Docker, or two where there is a process to kill: it must not wait for one to begin.
+    """
+    found = inspected(rt, exec_id, container_id=container_id)
     if not found.running:
-        return found.exit_code is not None or not runs(rt, container_id)
+        return found, found.exit_code is not None
     if not found.pid:
-        return False
-    _killed(rt, exec_id, container_id=container_id)
-    log.warning("exec'd process that began too late is ended", exec_id=exec_id)
-    return True
-
-
-def _killed(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
-    """Kill the process of an exec and wait until it is gone; its state if there is no process, or none any more."""
-    with deadline.shielded(KILL_SECONDS), _opened(rt, exec_id, container_id=container_id) as (found, handle):
+        return found, False
+    with _opened(found.pid, exec_id=exec_id) as handle:
         if handle is None:
             # Docker may be seconds late to note an end; what it has not told in time has not ended in time.
-            return None if found.running else found
+            return found, True
+        again = inspected(rt, exec_id, container_id=container_id)  # as in `wait_ended`
+        if not again.running:
+            return again, True
         _kill(handle, pid=found.pid)
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if not poll.poll(KILL_SECONDS * 1000):
-            log.error("exec'd process does not end although it was killed", exec_id=exec_id)
-    return None
+        over = _ends_within(handle, seconds=seconds)
+    if not over:
+        log.error("exec'd process does not end although it was killed", exec_id=exec_id, pid=found.pid)
+    return found, over
 
 
 def _kill(handle: int, *, pid: int) -> None:
@@ -160,42 +183,60 @@ def _kill(handle: int, *, pid: int) -> None:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
+def _ends_within(handle: int, *, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 @contextmanager
-def _opened(rt: Runtime, exec_id: str, *, container_id: str) -> Iterator[tuple[ExecInspect, int | None]]:
-    """Give the state of an exec and a pidfd of its process, None once it has ended."""
-    found = _wait_begun(rt, exec_id, container_id=container_id)
-    if not found.running:
-        yield found, None
-        return
+def _opened(pid: int, *, exec_id: str) -> Iterator[int | None]:
+    """Give a pidfd of the process of an exec, None once it is gone."""
     try:
-        handle = os.pidfd_open(found.pid)
+        handle = os.pidfd_open(pid)
     except ProcessLookupError:
-        yield inspected(rt, exec_id, container_id=container_id), None
+        yield None
         return
     except OSError as error:  # no descriptor is free
         raise ResourceExhausted(f"open the process of exec {exec_id}: {reason_of(error)}") from error
     try:
-        # The pid could have been reused before the handle was opened; the Engine's word after it tells.
-        found = inspected(rt, exec_id, container_id=container_id)
-        yield found, handle if found.running else None
+        yield handle
     finally:
         os.close(handle)
 
 
-def _wait_begun(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
-    """Docker says that an exec runs a little before its process has a pid, and has no event for the latter."""
-    pauses = _pauses(f"wait for the process of exec {exec_id}")
-    while (found := inspected(rt, exec_id, container_id=container_id)).running and not found.pid:
-        next(pauses)
-    return found
+def _reported(rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str) -> ExecInspect:
+    """Ask Docker about an exec until its state is `wanted`, at most for REPORT_SECONDS.
+
+    Then ShimError: a result that is guessed would pass a probe or a hook that has failed. Not DeadlineExceeded, which a
+    kubelet takes for a probe that has failed; any other error makes it ignore this result. If the container has ended,
+    the process was killed with it.
+    """
+    outer, what = deadline.current(), f"wait for docker's report of exec {exec_id}"
+    try:
+        with deadline.bound(REPORT_SECONDS):
+            pauses = _pauses(what)
+            while not wanted(found := inspected(rt, exec_id, container_id=container_id)):
+                next(pauses)
+            return found
+    except DeadlineExceeded as error:
+        outer.check(what)
+        if not ran_last(rt, container_id):
+            return ExecInspect(exit_code=EXIT_KILLED)
+        raise ShimError(
+            f"exec {exec_id} in container {container_id}: its output has ended, but docker has not reported its end or "
+            f"its process for {REPORT_SECONDS:.0f} s, so that its exit code is not known; if this repeats, restart "
+            "containerd and docker"
+        ) from error
 
 
 def _pauses(what: str) -> Iterator[None]:
     """Pause at each step, twice as long as before; Cancelled or DeadlineExceeded once `what` must not go on."""
-    seconds, never = _FIRST_PAUSE, threading.Event()
+    seconds, never, scope = _FIRST_PAUSE, threading.Event(), deadline.current()
     while True:
-        deadline.current().check(what)
-        never.wait(seconds)
+        scope.check(what)
+        with scope.on_cancel(never.set):
+            never.wait(scope.remaining(seconds))
         yield
         seconds = min(2 * seconds, _LONGEST_PAUSE)
 

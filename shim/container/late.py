@@ -5,19 +5,24 @@ from collections.abc import Callable
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.concurrency.lookout import LOOK_SECONDS
+from shim.errors import NotFound
 from shim.runtime import Runtime
 
 
 def done_once_running(rt: Runtime, container_id: str, *, act: Callable[[], None]) -> bool:
     """Do `act` if a container runs by now, and say whether it has been done or never will be.
 
-    For `shim.concurrency.lookout`: a look in memory alone until it runs. `act` holds its limits, as a start and an
-    update do.
+    For `shim.concurrency.lookout`: reads memory alone until it runs. `act` holds its limits, as a start and an update
+    do. Unavailable or DeadlineExceeded while the view cannot answer: what it knew last says nothing of now.
     """
-    known = rt.view.last_known(container_id)
-    if known is None or known.life.state == pb.CONTAINER_EXITED:
+    with deadline.bound(0):
+        try:
+            life = rt.view.container(container_id).life
+        except NotFound:
+            return True
+    if life.state == pb.CONTAINER_EXITED:
         return True
-    if not known.life.pid:
+    if not life.pid:
         return False
     with deadline.bound(LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
         act()

@@ -5,6 +5,7 @@ import string
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -55,14 +56,34 @@ def inputs(stream: ProcessStream, streams: Streams, *, resize: Callable[[Termina
             thread.join()
 
 
-def copy_output(stream: ProcessStream, streams: Streams, *, tty: bool) -> None:
-    """Copy output until its end, waiting while the client does not take it. Cancelled when the client has gone."""
+@dataclass(slots=True)
+class Passed:
+    """How far the output of a process has been copied."""
+
+    pieces: int = 0
+    """So many have been read."""
+    writing: bool = False
+    """The last of them waits for its client."""
+
+
+def copy_output(stream: ProcessStream, streams: Streams, *, tty: bool, passed: Passed) -> None:
+    """Copy output until its end, waiting while the client does not take it. Cancelled when the client has gone.
+
+    `passed` follows it, for other threads.
+    """
     if tty:
         while piece := stream.read():
-            written(streams.stdout, piece)
+            _pass_on(streams.stdout, piece, passed)
         return
     for number, piece in stream.frames():
-        written(streams.stderr if number == STDERR else streams.stdout, piece)
+        _pass_on(streams.stderr if number == STDERR else streams.stdout, piece, passed)
+
+
+def _pass_on(channel: Channel | None, piece: bytes, passed: Passed) -> None:
+    passed.pieces += 1
+    passed.writing = True
+    written(channel, piece)
+    passed.writing = False
 
 
 def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> None:

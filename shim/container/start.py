@@ -89,7 +89,8 @@ def _end_failed(rt: Runtime, container_id: str) -> None:
             ensure_killed(rt, container_id)
     except ShimError as error:
         log.error("a container whose start has failed may run", container=container_id, error=error)
-    rt.lookout.watch(partial(_late_is_over, rt, container_id), what=_late(container_id), seconds=LATE_SECONDS)
+    check = partial(_late_is_over, rt, container_id)
+    rt.lookout.watch(check, what=_late(container_id), seconds=LATE_SECONDS, asks=False)
 
 
 def _late(container_id: str) -> str:

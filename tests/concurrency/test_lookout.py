@@ -1,11 +1,14 @@
 """What is watched is looked at until it has happened or its time is up, in one thread that leaves afterwards."""
 
 import threading
+import time
+from functools import partial
 
 import pytest
 
-from shim.concurrency.lookout import Lookout
-from shim.errors import Unavailable
+from shim.concurrency import lookout as module
+from shim.concurrency.lookout import LEAST_A_ROUND, ROUNDS_FOR_ALL, Lookout
+from shim.errors import DeadlineExceeded, Unavailable
 from tests.threads import no_thread_for
 from tests.waits import wait_until
 
@@ -117,3 +120,127 @@ def test_it_can_be_stopped() -> None:
     lookout.stop()
     seen.threads[0].join(SECONDS)
     assert not seen.threads[0].is_alive()
+
+
+class Rounds:
+    """Counts the rounds of a lookout: a check that reads memory alone is done first in each."""
+
+    def __init__(self, lookout: Lookout) -> None:
+        self.done: list[list[int]] = []
+        """What was checked in each round since the first, by number."""
+        lookout.watch(self._begin, what="the rounds", seconds=1000, asks=False)
+
+    def _begin(self) -> bool:
+        self.done.append([])
+        return False
+
+    def note(self, number: int) -> None:
+        self.done[-1].append(number)
+
+
+def test_a_round_ends_where_docker_does_not_answer_and_the_next_goes_on_behind() -> None:
+    lookout = Lookout(pause_seconds=0.001)
+    rounds = Rounds(lookout)
+
+    def stuck(number: int) -> bool:
+        rounds.note(number)
+        raise DeadlineExceeded("inspect exec: not within 2 s")
+
+    for number in range(5):
+        lookout.watch(partial(stuck, number), what=f"stuck {number}", seconds=SECONDS)
+    wait_until(lambda: len(rounds.done) > 15)
+    lookout.stop()
+
+    turns = [numbers for numbers in rounds.done[:-1] if numbers]
+    assert {len(numbers) for numbers in turns} == {1}
+    assert [numbers[0] for numbers in turns[:10]] == [0, 1, 2, 3, 4] * 2
+
+
+def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
+    lookout = Lookout(pause_seconds=0.001)
+    rounds = Rounds(lookout)
+
+    def open_check(number: int) -> bool:
+        rounds.note(number)
+        return False
+
+    gate = threading.Event()  # no round goes on before all are there
+    lookout.watch(lambda: gate.wait(SECONDS), what="the beginning", seconds=SECONDS, asks=False)
+    for number in range(500):
+        lookout.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+    gate.set()
+    wait_until(lambda: len(rounds.done) > 40)
+    lookout.stop()
+
+    begun = next(index for index, numbers in enumerate(rounds.done) if numbers)
+    assert max(map(len, rounds.done)) == LEAST_A_ROUND
+    assert {number for numbers in rounds.done[begun : begun + ROUNDS_FOR_ALL] for number in numbers} == set(range(500))
+
+
+def test_of_very_many_each_has_its_turn_in_time() -> None:
+    lookout = Lookout(pause_seconds=0.001)
+    seen: set[int] = set()
+    rounds = Rounds(lookout)
+
+    def open_check(number: int) -> bool:
+        rounds.note(number)
+        seen.add(number)
+        return False
+
+    for number in range(3000):
+        lookout.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+    before = len(rounds.done)
+    wait_until(lambda: len(seen) == 3000)
+    assert len(rounds.done) - before < 2 * ROUNDS_FOR_ALL
+    lookout.stop()
+
+
+def test_the_time_of_a_check_counts_from_when_docker_answers_again() -> None:
+    lookout, given = Lookout(pause_seconds=0.001), 0.2
+    answers, outcomes = threading.Event(), []
+    began = time.monotonic()
+
+    def check() -> bool:
+        outcomes.append(answers.is_set())
+        if not answers.is_set():
+            raise Unavailable("docker cannot be reached")
+        return False
+
+    lookout.watch(check, what="a test", seconds=given)
+    wait_until(lambda: time.monotonic() > began + 2 * given)
+    assert lookout.watches("a test")
+    answers.set()
+    again = time.monotonic()
+    wait_until(lambda: not lookout.watches("a test"))
+    assert time.monotonic() >= again + given
+    assert outcomes.count(True) > 1
+
+
+def test_a_check_that_hangs_alone_is_given_up() -> None:
+    lookout = Lookout(pause_seconds=0.001)
+
+    def stuck() -> bool:
+        raise DeadlineExceeded("inspect exec: not within 2 s")
+
+    lookout.watch(lambda: False, what="good", seconds=1000)
+    lookout.watch(stuck, what="stuck", seconds=0.05)
+    wait_until(lambda: not lookout.watches("stuck"))
+    assert lookout.watches("good")
+    lookout.stop()
+
+
+def test_slow_checks_do_not_hold_up_those_that_read_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUND_SECONDS", 0.05)
+    lookout = Lookout(pause_seconds=0.001)
+    rounds, never = Rounds(lookout), threading.Event()
+
+    def slow(number: int) -> bool:
+        rounds.note(number)
+        return never.wait(0.03)
+
+    for number in range(20):
+        lookout.watch(partial(slow, number), what=f"slow {number}", seconds=1000)
+    wait_until(lambda: {number for numbers in rounds.done for number in numbers} == set(range(20)))
+    lookout.stop()
+
+    assert max(map(len, rounds.done)) <= 2

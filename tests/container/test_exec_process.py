@@ -3,6 +3,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import pytest
 
 from shim import deadline
 from shim.concurrency.lookout import Lookout
+from shim.container import exec_process
 from shim.container.exec_process import end_process, ran_last, wait_ended
-from shim.errors import Cancelled, ResourceExhausted, Unavailable
+from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 from shim.ids import ContainerId
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
@@ -193,3 +195,119 @@ def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
         engine.exit_exec(exec_id, exit_code=0)
 
     wait_until(lambda: not rt.lookout._watched)
+
+
+def inspects(engine: FakeEngine) -> int:
+    return len(engine.calls_of("inspect_exec"))
+
+
+def test_docker_is_not_asked_while_the_kernel_can_tell(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
+) -> None:
+    exec_id = begun(engine, container, pid=leader.pid)
+    with deadline.bound(1.0), pytest.raises(DeadlineExceeded):
+        wait_ended(rt, exec_id, container_id=container)
+    assert inspects(engine) == 2  # for its pid, and to be sure of it
+    os.killpg(leader.pid, 9)
+
+
+def test_an_end_that_docker_has_missed_is_an_error_and_asked_for_ever_more_rarely(
+    rt: Runtime,
+    engine: FakeEngine,
+    container: ContainerId,
+    leader: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exec_process, "REPORT_SECONDS", 2.0)
+    exec_id = begun(engine, container, pid=leader.pid)
+    os.killpg(leader.pid, 9)
+
+    began = time.monotonic()
+    with pytest.raises(ShimError, match="its exit code is not known") as raised:
+        wait_ended(rt, exec_id, container_id=container)
+
+    assert not isinstance(raised.value, DeadlineExceeded)  # a kubelet would take it for a failed probe
+    assert time.monotonic() - began < 4
+    assert inspects(engine) < 20  # 10 in the first half second, then 2 a second
+
+
+def test_a_process_that_docker_never_reports_is_an_error(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_process, "REPORT_SECONDS", 0.3)
+    exec_id = begun(engine, container, pid=0)
+    with pytest.raises(ShimError, match="its exit code is not known"):
+        wait_ended(rt, exec_id, container_id=container)
+
+
+def test_of_an_end_that_docker_has_missed_the_client_decides_first(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    exec_id = begun(engine, container, pid=0)
+    scope = deadline.Scope()
+    leaving = threading.Timer(1.0, scope.cancel)
+    leaving.start()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        wait_ended(rt, exec_id, container_id=container)
+    leaving.join()
+    with deadline.bound(0.2), pytest.raises(DeadlineExceeded):
+        wait_ended(rt, exec_id, container_id=container)
+
+
+def test_what_ended_with_its_container_was_killed_also_where_docker_has_missed_it(
+    rt: Runtime, engine: FakeEngine, container: ContainerId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_process, "REPORT_SECONDS", 0.3)
+    exec_id = begun(engine, container, pid=0)
+    engine.exit_container(container)
+    wait_until(lambda: not ran_last(rt, container))
+    engine.execs[exec_id].running = True
+
+    assert wait_ended(rt, exec_id, container_id=container).exit_code == 137
+
+
+def test_one_question_is_enough_to_leave_what_has_not_begun_to_deferred_checks(
+    rt: Runtime, engine: FakeEngine, container: ContainerId
+) -> None:
+    exec_id = begun(engine, container, pid=0)
+    assert end_process(rt, exec_id, container_id=container) is None
+    assert inspects(engine) == 1
+    assert rt.lookout.watches(f"exec {exec_id} in container {container}")
+
+
+def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_checks(
+    rt: Runtime,
+    engine: FakeEngine,
+    container: ContainerId,
+    leader: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stand-in for one in a disk wait: the signals do not reach it at first."""
+    exec_id = begun(engine, container, pid=leader.pid)
+    began = time.monotonic()
+    with monkeypatch.context() as stuck:
+        stuck.setattr(exec_process, "_kill", lambda handle, *, pid: None)
+        assert end_process(rt, exec_id, container_id=container) is None
+        assert time.monotonic() - began < 5
+        assert leader.poll() is None
+    assert leader.wait(SECONDS) == -9
+    wait_until(lambda: not rt.lookout.watches(f"exec {exec_id} in container {container}"))
+
+
+def test_deferred_checks_outlast_a_docker_that_does_not_answer(
+    rt: Runtime,
+    engine: FakeEngine,
+    container: ContainerId,
+    leader: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exec_process, "LATE_SECONDS", 0.2)
+    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    exec_id = begun(engine, container, pid=leader.pid)
+    engine.fail_next("inspect_exec", *[DeadlineExceeded("inspect exec: not within 2 s")] * 50)
+
+    with pytest.raises(DeadlineExceeded):
+        end_process(rt, exec_id, container_id=container)
+
+    assert leader.wait(SECONDS) == -9
+    assert inspects(engine) > 50

@@ -1,6 +1,9 @@
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,9 +13,10 @@ from shim.container import exec_sync as exec_sync_module
 from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
 from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.runtime import Runtime
-from tests.fakes.engine import FakeEngine
+from tests.fakes.engine import FakeEngine, FakeProcessStream
 from tests.fakes.engine_state import ExecScript
-from tests.pods import created, ready_pod, running
+from tests.pods import created, make_unknown, ready_pod, running
+from tests.waits import wait_until
 
 SECONDS = 20.0
 
@@ -156,3 +160,80 @@ def test_a_command_that_begins_after_the_deadline_is_killed(
     (exec_id,) = engine.execs
     with engine.start_exec(exec_id):  # Docker takes up the order that nobody waits for any more
         assert sleeper.wait(SECONDS) == -9
+
+
+def test_probes_that_never_begin_are_answered_at_their_timeout_and_ask_docker_rarely(
+    rt: Runtime, engine: FakeEngine
+) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=0))  # "running", and never a process
+
+    def probe(_: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            exec_sync(rt, container_id=container, cmd=["x"], timeout=1)
+        return time.monotonic() - began
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(max_workers=10) as pool:
+        took = list(pool.map(probe, range(10)))
+    assert max(took) < 2.5
+    threading.Event().wait(3.0)
+    asked, seconds = len(engine.calls_of("inspect_exec")), time.monotonic() - began
+    assert asked < 10 * (1 + seconds)
+
+
+def test_the_answer_at_the_timeout_is_that_it_was_reached_also_where_docker_has_gone(
+    rt: Runtime, engine: FakeEngine
+) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(endless=True, pid=0))
+    engine.fail_next("inspect_exec", Unavailable("docker cannot be reached"))
+    with pytest.raises(DeadlineExceeded):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=1)
+
+
+def test_a_container_that_docker_does_not_inspect_loses_no_output(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.05)
+    container = running(rt, ready_pod(rt))
+    engine.script_exec(ExecScript(frames=[(1, b"one ")], echo=True))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        answer = pool.submit(partial(exec_sync, rt, container_id=container, cmd=["cat"], timeout=20))
+        wait_until(lambda: [begun for begun in engine.execs.values() if begun.running])
+        make_unknown(rt, engine, container)
+        threading.Event().wait(0.5)  # ten looks at it
+        with engine._changed:
+            [begun] = engine.execs.values()
+            begun.stdin.data += b"two"
+            begun.stdin.ended = True
+            engine._changed.notify_all()
+        assert answer.result(SECONDS).stdout == b"one two"
+
+
+class LateStream(FakeProcessStream):
+    """Output that keeps coming for a while after the end of the container, and then never ends."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        never, scope = threading.Event(), deadline.current()
+        while True:
+            never.wait(scope.remaining(0.03 if self.left else None))
+            scope.check("read")
+            self.left -= 1
+            yield 1, b"x"
+
+
+def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.2)
+    container = running(rt, ready_pod(rt))
+    engine.exit_container(container)
+    wait_until(lambda: not rt.view.container(container).life.running)
+    output = {1: bytearray(), 2: bytearray()}
+    exec_sync_module._collect(rt, LateStream(20), output, container_id=container)
+    assert output[1] == b"x" * 20

@@ -310,7 +310,10 @@ class FakeEngine(FakeImages):
 
     def _frames(self, started: FakeExec, closed: threading.Event) -> Iterator[tuple[int, bytes]]:
         script = started.script
-        yield from script.frames
+        for frame in started.unread:
+            if closed.is_set():
+                return
+            yield frame
         if script.echo:
             yield from self._echo(started.stdin, lambda: closed.is_set() or not started.running)
         if script.tells_size:
@@ -363,9 +366,11 @@ class FakeProcessStream:
         self._engine = engine
         self._stdin = stdin
         self._closed = threading.Event()
+        self._begin = frames
         self._frames = frames(self._closed)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
+        self._frames = self._begin(self._closed)  # one that a scope has ended cannot go on
         return self._frames
 
     def read(self) -> bytes:

@@ -1,7 +1,7 @@
 """What a `FakeEngine` holds: containers, images and execs, and how Docker shows them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -197,3 +197,8 @@ class FakeExec:
     stdin: FakeInput = field(default_factory=FakeInput)
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
+    unread: Iterator[tuple[int, bytes]] = field(init=False)
+    """What of its output nobody has read yet."""
+
+    def __post_init__(self) -> None:
+        self.unread = iter(self.script.frames)

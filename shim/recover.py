@@ -17,28 +17,36 @@ from shim.container.late import done_once_running
 from shim.errors import NotFound, ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
+from shim.sandbox import dns
 from shim.sandbox.find import sandboxes
-from shim.sandbox.rebuild import checkpoint_of
+from shim.sandbox.rebuild import recovered_checkpoint
 from shim.view.records import ContainerRecord, SandboxRecord
 
 log = structlog.get_logger(__name__)
 
 
 def recover_checkpoints(rt: Runtime) -> None:
-    """Give every pod with a network a checkpoint again, so that its addresses are known and can be released."""
-    # Not `sandboxes()`: the view answers questions only when this is done.
+    """Give every pod that has lost its checkpoint one again, so that it goes on and its addresses can be released."""
+    # Not `sandboxes()`: the view answers questions only when this is done. So no request makes or ends a pod meanwhile.
     for record in rt.view.records().values():
         if not isinstance(record, SandboxRecord) or rt.checkpoints.get(record.id) is not None:
             continue
-        checkpoint = checkpoint_of(rt, record)
-        if checkpoint is None:
-            continue
         try:
-            rt.checkpoints.put(checkpoint)
+            _recover_checkpoint(rt, record)
         except ShimError as error:
-            log.error("cannot store the rebuilt checkpoint of a pod sandbox", sandbox=record.id, error=error)
-        else:
-            log.info("rebuilt the checkpoint of a pod sandbox from the CNI cache", sandbox=record.id)
+            log.error("cannot recover a pod sandbox without a checkpoint", sandbox=record.id, error=error)
+
+
+def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:
+    checkpoint = recovered_checkpoint(rt, record)
+    if checkpoint is None:
+        return
+    rt.checkpoints.put(checkpoint, rebuilt=True)
+    log.info("rebuilt the checkpoint of a pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
+    if not record.foreign and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
+        # Lost with the checkpoint; without it no further container could be created in the pod.
+        dns.ensure_pod_resolv_conf(rt, record.config)
+        dns.label_pod_resolv_conf(rt, record)
 
 
 def restore_limits(rt: Runtime) -> None:

@@ -5,16 +5,21 @@ from typing import TypeVar
 
 import msgspec
 
-from shim.checkpoint.model import VERSION, Envelope
+from shim.checkpoint.model import VERSION, Envelope, Versioned
 from shim.errors import ShimError
 
 _envelope = msgspec.json.Decoder(Envelope)
+_versioned = msgspec.json.Decoder(Versioned)
 
 T = TypeVar("T")
 
 
 class Untrusted(ShimError):
     """The content of a file is nothing to rely on."""
+
+
+class Newer(Untrusted):
+    """A newer server has written it, in a form that this one does not know."""
 
 
 def sealed(data: bytes) -> bytes:
@@ -25,9 +30,10 @@ def sealed(data: bytes) -> bytes:
 
 def unsealed(content: bytes) -> bytes:
     """Unwrap the JSON of a file. Untrusted says why not."""
+    version = parsed(_versioned, content).version
+    if version > VERSION:
+        raise Newer(f"its version {version} is newer than this shim, which knows {VERSION}")
     envelope = parsed(_envelope, content)
-    if envelope.version > VERSION:
-        raise Untrusted(f"its version {envelope.version} is newer than this shim, which knows {VERSION}")
     if envelope.version != VERSION:
         raise Untrusted(f"its version {envelope.version} is unknown")
     data = bytes(envelope.data)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 VERSION = 1
-"""Format of the files; a file of another version is set aside, not guessed at."""
+"""Format of the files. One of a newer version is set aside, not guessed at, until a server comes that knows it. A
+server with a new version must go on reading files of all earlier ones."""
 
 
 class NetworkIntent(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,12 @@ class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     network: NetworkIntent | None = None
     """None for the host network, and until there is something to undo."""
+
+
+class Versioned(msgspec.Struct, frozen=True, kw_only=True):
+    """What the envelope of every version holds."""
+
+    version: int
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,10 @@
 """The checkpoints of this node: one file for each sandbox, and all of them in memory.
 
 Memory is written through: a reader never waits for the disk, and what `get` gives has reached it. A file that
-cannot be trusted is set aside and reported; its pod is then torn down on best effort, as one that never had a
-checkpoint.
+cannot be trusted is set aside and reported, and the checkpoint of its pod rebuilt where that can be done
+(`shim.sandbox.rebuild`). See `shim.checkpoint.aside` for what becomes of the file.
 """
 
-import os
 import re
 import threading
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ import msgspec
 import structlog
 
 from shim import disk
-from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.aside import SUFFIX, NewerFiles, moved_to_corrupt
+from shim.checkpoint.envelope import Newer, Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.concurrency.locks import KeyedLocks
 from shim.errors import InvalidArgument, ShimError, reason_of
 
-SUFFIX = ".json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _json = msgspec.json.Encoder(order="sorted")
 _checkpoint = msgspec.json.Decoder(SandboxCheckpoint)
@@ -58,6 +57,8 @@ class CheckpointStore:
         disk.ensure_private_directory(directory)
         disk.remove_temporaries(directory)
         with disk.failing_as(f"list the checkpoints in {directory}"):
+            self._newer = NewerFiles(directory)
+            self._newer.take_back(lambda content, sandbox_id: decode(content, sandbox_id=sandbox_id))
             paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
         for path in paths:
             self._load(path)
@@ -76,14 +77,18 @@ class CheckpointStore:
         """Give the files that were set aside when this store was loaded."""
         return list(self._corrupt)
 
-    def put(self, checkpoint: SandboxCheckpoint) -> None:
+    def put(self, checkpoint: SandboxCheckpoint, *, rebuilt: bool = False) -> None:
         """Write `checkpoint` instead of what was kept for its sandbox; on an error that stays.
+
+        `rebuilt` says that it stands in for one that was set aside, and that nothing has changed about its pod.
 
         The first of a sandbox survives a power loss. After one, a later one may be found as it was before: no pod
         survives a power loss, and what is needed to clean up after it is in the first.
         Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
         with self._writing.hold(checkpoint.sandbox_id):
+            if not rebuilt:
+                self._newer.drop(checkpoint.sandbox_id)
             self._write(checkpoint, sync="content" if self.get(checkpoint.sandbox_id) else "name")
             self._keep(checkpoint)
 
@@ -94,6 +99,7 @@ class CheckpointStore:
         is lost with the power is rebuilt from the CNI cache.
         """
         with self._writing.hold(checkpoint.sandbox_id):
+            self._newer.try_drop(checkpoint.sandbox_id)
             try:
                 self._write(checkpoint, sync="nothing")
             except ShimError as error:
@@ -113,10 +119,13 @@ class CheckpointStore:
     def delete(self, sandbox_id: str) -> None:
         """Forget a sandbox; an unknown one is fine.
 
-        A power loss may bring the file back. Its pod is then listed without a container, and removed once more.
+        A power loss may bring the file back. Its pod is then listed without a container, and removed once more. So is
+        one of a newer server that nothing was known of here: only that server can release its network.
         """
         path = self._path(sandbox_id)
         with self._writing.hold(sandbox_id):
+            if self.get(sandbox_id) is not None:
+                self._newer.drop(sandbox_id)
             disk.remove_file(path)
             with self._lock:
                 self._known.pop(sandbox_id, None)
@@ -133,20 +142,20 @@ class CheckpointStore:
         except OSError as error:
             self._set_aside(path, reason=reason_of(error))
         except Untrusted as error:
-            self._set_aside(path, reason=str(error))
+            self._set_aside(path, reason=str(error), newer=isinstance(error, Newer))
         else:
             self._known[sandbox_id] = checkpoint
 
-    def _set_aside(self, path: Path, *, reason: str) -> None:
+    def _set_aside(self, path: Path, *, reason: str, newer: bool = False) -> None:
         try:
-            kept = _moved_aside(path)
+            kept = self._newer.keep(path) if newer else moved_to_corrupt(path, directory=self._directory)
         except OSError as error:
             reason = f"{reason}; and it could not be set aside: {reason_of(error)}"
             kept = path
         found = Corrupt(sandbox_id=path.name.removesuffix(SUFFIX), path=kept, reason=reason)
         self._corrupt.append(found)
         log.error(
-            "checkpoint set aside; the network of its pod is torn down on best effort",
+            "checkpoint set aside; it is rebuilt if its pod has the node's network or is in the cni cache",
             sandbox=found.sandbox_id,
             file=str(path),
             kept=str(kept),
@@ -169,15 +178,3 @@ def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
     if checkpoint.sandbox_id != sandbox_id:
         raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
     return checkpoint
-
-
-def _moved_aside(path: Path) -> Path:
-    directory = path.parent / "corrupt"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    number = 1
-    while os.path.lexists(target := directory / f"{path.name}.corrupt-{number}"):
-        number += 1
-    path.rename(target)
-    disk.sync_directory(directory)
-    disk.sync_directory(path.parent)
-    return target

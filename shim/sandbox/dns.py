@@ -6,8 +6,12 @@ for over a restart of the pause container and of the daemon.
 
 from pathlib import Path
 
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.container.relabel import label_file
 from shim.disk import failing_as
+from shim.runtime import Runtime
+from shim.view.records import SandboxRecord
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
 
@@ -46,6 +50,18 @@ def write_resolv_conf(path: Path, content: bytes) -> None:
         # Not atomic on purpose: a rename would leave the containers with the old file.
         path.write_bytes(content)
         path.chmod(0o644)
+
+
+def ensure_pod_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
+    """Make the file of a pod say what the pod was asked for. Raises ShimError."""
+    wanted = resolv_conf(config.dns_config if config.HasField("dns_config") else None)
+    write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
+
+
+def label_pod_resolv_conf(rt: Runtime, record: SandboxRecord) -> None:
+    """Let a pod that SELinux confines read its file: Docker labels only what it makes itself."""
+    if record.mount_label:
+        label_file(pod.resolv_conf_path(rt, metadata=record.config.metadata), label=record.mount_label)
 
 
 def remove_resolv_conf(path: Path) -> None:

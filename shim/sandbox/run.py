@@ -11,7 +11,6 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.concurrency.gather import gather
 from shim.container.annotations import sandbox_annotations
-from shim.container.relabel import label_file
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
@@ -64,8 +63,8 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
     gather([partial(rt.checkpoints.put, checkpoint), partial(rt.engine.start_container, sandbox_id)])
     rt.view.refresh_container(sandbox_id)
     # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
-    _write_resolv_conf(rt, config)
-    _label_resolv_conf(rt, config=config, sandbox_id=sandbox_id)
+    dns.ensure_pod_resolv_conf(rt, config)
+    dns.label_pod_resolv_conf(rt, rt.view.sandbox(sandbox_id))
     if checkpoint.network is not None:
         checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
     started_at = rt.view.sandbox(sandbox_id).life.started_at
@@ -90,7 +89,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     )
     body = pause_body(config, around)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
-    _write_resolv_conf(rt, config)
+    dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []
     rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
@@ -104,18 +103,6 @@ def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> Doc
         return DockerUser()
     image = f"the pause image {rt.config.pod_infra_container_image}"
     return docker_user(identity(context, accounts_of(rt, image_id=image_id), image=image))
-
-
-def _write_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
-    wanted = dns.resolv_conf(config.dns_config if config.HasField("dns_config") else None)
-    dns.write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
-
-
-def _label_resolv_conf(rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: SandboxId) -> None:
-    """Let a pod that SELinux confines read the file: Docker labels only what it makes itself."""
-    label = rt.view.sandbox(sandbox_id).mount_label
-    if label:
-        label_file(pod.resolv_conf_path(rt, metadata=config.metadata), label=label)
 
 
 def _connect(rt: Runtime, *, checkpoint: SandboxCheckpoint, rollback: Rollback) -> SandboxCheckpoint:

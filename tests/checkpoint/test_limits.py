@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint import envelope
 from shim.checkpoint.limits import LimitStore, encode
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 
@@ -89,3 +90,18 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_an_id_that_is_a_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot name a file"):
         LimitStore(tmp_path).put("../x", LIMITS)
+
+
+def test_a_file_of_a_newer_server_stays_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    container = "c" * 64
+    limits = pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20)
+    with monkeypatch.context() as newer:
+        newer.setattr(envelope, "VERSION", 2)
+        LimitStore(tmp_path).put(container, limits)
+    store = LimitStore(tmp_path)
+    store.keep_only({container})
+    assert store.get(container) is None
+    with pytest.raises(FailedPrecondition, match="its version 2 is newer"):
+        store.check(container)
+    monkeypatch.setattr(envelope, "VERSION", 2)
+    assert LimitStore(tmp_path).get(container) == limits

@@ -9,7 +9,7 @@ from shim.container.relabel import label_file
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 from shim.labels import TYPE, TYPE_SANDBOX
 from shim.runtime import Runtime
-from shim.sandbox import run as module
+from shim.sandbox import dns
 from shim.sandbox.run import run_pod_sandbox
 from tests.fakes.engine import FakeEngine
 from tests.mounts import need_root
@@ -134,7 +134,7 @@ def test_a_pod_that_selinux_confines_may_read_its_resolv_conf(
 ) -> None:
     need_root()
     xattr = "trusted.label"  # stands for SELinux's, which needs a kernel that has it
-    monkeypatch.setattr(module, "label_file", partial(label_file, xattr=xattr))
+    monkeypatch.setattr(dns, "label_file", partial(label_file, xattr=xattr))
     ready_pod(rt, "free")
     engine.mount_label = "system_u:object_r:container_file_t:s0:c1,c2"
     ready_pod(rt, "confined")

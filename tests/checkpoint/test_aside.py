@@ -1,0 +1,105 @@
+"""Checkpoints of a newer server: set aside by this one, and used again by the next that knows them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from shim.checkpoint import envelope
+from shim.checkpoint.store import CheckpointStore, encode
+from tests.checkpoint.samples import CONNECTED, ID, numbered
+from tests.facts import mode_of
+from tests.mounts import small_tmpfs
+
+NEWER = replace(CONNECTED, runtime_handler="of-the-newer-server")
+REBUILT = CONNECTED
+
+
+def downgraded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
+    """The store of this version, started on what a server of the next one has written."""
+    with monkeypatch.context() as newer:
+        newer.setattr(envelope, "VERSION", 2)
+        CheckpointStore(directory).put(NEWER)
+    return CheckpointStore(directory)
+
+
+def upgraded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
+    """The store of the next version, started on the same directory."""
+    monkeypatch.setattr(envelope, "VERSION", 2)
+    return CheckpointStore(directory)
+
+
+def names_below(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_it_is_set_aside_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = downgraded(tmp_path, monkeypatch)
+    assert store.all() == []
+    assert names_below(tmp_path) == [f"newer/{ID}.json"]
+    assert mode_of(tmp_path / "newer") == 0o700
+    [found] = store.corrupt()
+    assert found.path == tmp_path / "newer" / f"{ID}.json"
+    assert found.reason == "its version 2 is newer than this shim, which knows 1"
+
+
+def test_nothing_is_asked_of_it_but_its_version(tmp_path: Path) -> None:
+    (tmp_path / f"{ID}.json").write_text('{"version": 7, "everything": "else"}')
+    CheckpointStore(tmp_path)
+    assert names_below(tmp_path) == [f"newer/{ID}.json"]
+
+
+@pytest.mark.parametrize("rebuilt", [True, False])
+def test_it_comes_back_when_nothing_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, rebuilt: bool
+) -> None:
+    store = downgraded(tmp_path, monkeypatch)
+    if rebuilt:
+        store.put(REBUILT, rebuilt=True)
+    assert CheckpointStore(tmp_path).get(ID) == (REBUILT if rebuilt else None)  # and after a restart of the older one
+    assert upgraded(tmp_path, monkeypatch).get(ID) == NEWER
+    assert names_below(tmp_path) == [f"{ID}.json"]
+
+
+@pytest.mark.parametrize("change", ["put", "note", "delete"])
+def test_it_is_gone_with_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    store = downgraded(tmp_path, monkeypatch)
+    store.put(REBUILT, rebuilt=True)
+    if change == "delete":
+        store.delete(ID)
+    else:
+        getattr(store, change)(replace(REBUILT, ready=False))
+    assert names_below(tmp_path) == ([] if change == "delete" else [f"{ID}.json"])
+
+
+def test_of_a_pod_that_could_not_be_rebuilt_it_outlives_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its addresses are not released yet, and only the newer server knows them."""
+    store = downgraded(tmp_path, monkeypatch)
+    store.delete(ID)
+    assert upgraded(tmp_path, monkeypatch).get(ID) == NEWER
+
+
+def test_one_that_is_damaged_does_not_replace_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = downgraded(tmp_path, monkeypatch)
+    store.put(REBUILT, rebuilt=True)
+    aside = tmp_path / "newer" / f"{ID}.json"
+    aside.write_bytes(aside.read_bytes()[:-3])
+    content = json.loads((tmp_path / f"{ID}.json").read_bytes())
+    upgraded(tmp_path, monkeypatch)
+    kept = [path for path in tmp_path.rglob(f"{ID}.json*") if path != aside]
+    assert [json.loads(path.read_bytes()) for path in kept] == [content]
+
+
+def test_one_that_cannot_be_moved_is_left_where_it_is(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        CheckpointStore(small.path).put(numbered(1))
+        path = small.path / f"{ID}.json"
+        path.write_bytes(encode(CONNECTED).replace(b'"version":1', b'"version":2'))
+        small.make_read_only()
+        store = CheckpointStore(small.path)
+        assert store.all() == [numbered(1)]
+        [found] = store.corrupt()
+        assert found.path == path

@@ -1,0 +1,179 @@
+"""Pods whose checkpoint is lost, or of a version that this server does not know, over a restart of the server."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace as replace_struct
+
+from shim import labels, names, pod
+from shim.api.v1 import api_pb2 as pb
+from shim.checkpoint import envelope
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.checkpoint.store import CheckpointStore
+from shim.cni.cache import Attachment, write_cached
+from shim.container.start import start_container
+from shim.errors import ShimError
+from shim.ids import SandboxId
+from shim.recover import recover_checkpoints
+from shim.runtime import Runtime
+from shim.sandbox import dns
+from shim.sandbox.status import pod_sandbox_status
+from shim.sandbox.stop import stop_pod_sandbox
+from tests.checkpoint.formats import READ, SET_ASIDE, Form
+from tests.checkpoint.samples import CONFLIST, INTENT
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, pod_config, ready_pod
+
+RESULT = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.7/24"}]}
+
+
+def pod_on(rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode) -> SandboxId:
+    """A pod that is ready, on the node's network or with one of its own, whose result is in the CNI cache too."""
+    if network == pb.NODE:
+        return ready_pod(rt)
+    config = pod_config("web", network=network)
+    body = {
+        "Image": rt.config.pod_infra_container_image,
+        "Labels": labels.sandbox_labels(config, runtime_handler=""),
+        "HostConfig": {"NetworkMode": "none", "Init": False},
+    }
+    sandbox = SandboxId(engine.create_container(name=names.sandbox_name(config.metadata), body=body))
+    engine.start_container(sandbox)
+    rt.view.refresh_container(sandbox)
+    attachment = Attachment(conflist=CONFLIST, container_id=sandbox, netns="/run/netns/cri-x", ifname="eth0")
+    write_cached(rt.config.cni_cache_dir, attachment, result=RESULT)
+    rt.checkpoints.put(
+        SandboxCheckpoint(
+            sandbox_id=sandbox,
+            config=labels.config_as_dict(config),
+            runtime_handler="",
+            created_at=1,
+            ready=True,
+            network=replace_struct(INTENT, result=RESULT),
+        )
+    )
+    return sandbox
+
+
+def checkpoint_path(rt: Runtime, sandbox: SandboxId) -> Path:
+    return rt.config.root_directory / "sandboxes" / f"{sandbox}.json"
+
+
+def restarted(rt: Runtime) -> Runtime:
+    """The next server on the same directories, when its recovery is through."""
+    rt = replace(rt, checkpoints=CheckpointStore(rt.config.root_directory / "sandboxes"))
+    recover_checkpoints(rt)
+    return rt
+
+
+def is_ready(rt: Runtime, sandbox: SandboxId) -> bool:
+    return pod.is_ready(rt, rt.view.sandbox(sandbox))
+
+
+def ip_of(rt: Runtime, sandbox: SandboxId) -> str:
+    return pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False).status.network.ip
+
+
+NETWORKS = pytest.mark.parametrize(("network", "ip"), [(pb.NODE, ""), (pb.POD, "10.1.0.7")], ids=["host", "pod"])
+
+
+@NETWORKS
+@pytest.mark.parametrize("form", READ.values(), ids=READ)
+def test_a_checkpoint_of_an_earlier_server_is_read(
+    rt: Runtime, engine: FakeEngine, form: Form, network: pb.NamespaceMode, ip: str
+) -> None:
+    sandbox = pod_on(rt, engine, network)
+    content = form(msgspec.to_builtins(rt.checkpoints.get(sandbox)))
+    checkpoint_path(rt, sandbox).write_bytes(content)
+
+    rt = restarted(rt)
+
+    assert is_ready(rt, sandbox)
+    assert ip_of(rt, sandbox) == ip
+    assert checkpoint_path(rt, sandbox).read_bytes() == content
+    assert rt.checkpoints.corrupt() == []
+
+
+@NETWORKS
+@pytest.mark.parametrize(("form", "aside"), SET_ASIDE.values(), ids=SET_ASIDE)
+def test_a_checkpoint_that_this_server_does_not_know_is_kept_and_its_pod_goes_on(
+    rt: Runtime, engine: FakeEngine, form: Form, aside: str, network: pb.NamespaceMode, ip: str
+) -> None:
+    sandbox = pod_on(rt, engine, network)
+    content = form(msgspec.to_builtins(rt.checkpoints.get(sandbox)))
+    checkpoint_path(rt, sandbox).write_bytes(content)
+
+    for _ in range(2):  # the second finds the one that was rebuilt
+        rt = restarted(rt)
+        assert is_ready(rt, sandbox)
+        assert ip_of(rt, sandbox) == ip
+        assert (checkpoint_path(rt, sandbox).parent / aside.format(sandbox)).read_bytes() == content
+
+
+@NETWORKS
+def test_a_checkpoint_of_a_newer_server_is_used_again_by_that(
+    rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode, ip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = pod_on(rt, engine, network)
+    known = rt.checkpoints.get(sandbox)
+    assert known is not None
+    newer = replace_struct(known, runtime_handler="of-the-newer-server")
+    monkeypatch.setattr(envelope, "VERSION", 2)
+    rt.checkpoints.put(newer)
+
+    monkeypatch.setattr(envelope, "VERSION", 1)
+    rt = restarted(rt)
+    assert is_ready(rt, sandbox)
+    assert rt.checkpoints.get(sandbox) != newer
+
+    monkeypatch.setattr(envelope, "VERSION", 2)
+    rt = restarted(rt)
+    assert is_ready(rt, sandbox)
+    assert ip_of(rt, sandbox) == ip
+    assert rt.checkpoints.get(sandbox) == newer
+
+
+def test_a_pod_whose_stop_has_begun_is_not_ready_again_with_a_newer_server(
+    rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = pod_on(rt, engine, pb.NODE)
+    known = rt.checkpoints.get(sandbox)
+    assert known is not None
+    monkeypatch.setattr(envelope, "VERSION", 2)
+    rt.checkpoints.put(known)
+    monkeypatch.setattr(envelope, "VERSION", 1)
+    rt = restarted(rt)
+    engine.fail_next("kill_container", ShimError("docker hangs"))
+    with pytest.raises(ShimError, match="docker hangs"):
+        stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert list((checkpoint_path(rt, sandbox).parent / "newer").iterdir()) == []
+
+
+def test_without_any_record_of_its_network_a_pod_is_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = pod_on(rt, engine, pb.POD)
+    checkpoint_path(rt, sandbox).unlink()
+    for path in (rt.config.cni_cache_dir / "results").iterdir():
+        path.unlink()
+    rt = restarted(rt)
+    assert not is_ready(rt, sandbox)
+
+
+def test_a_pause_container_that_has_ended_gets_no_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = pod_on(rt, engine, pb.NODE)
+    checkpoint_path(rt, sandbox).unlink()
+    engine.exit_container(sandbox)
+    rt.view.refresh_container(sandbox)
+    assert restarted(rt).checkpoints.all() == []
+
+
+def test_a_pod_goes_on_in_a_state_directory_that_was_cleared(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = pod_on(rt, engine, pb.NODE)
+    container = created(rt, sandbox)
+    shutil.rmtree(rt.config.root_directory)
+    rt = restarted(rt)
+    assert is_ready(rt, sandbox)
+    start_container(rt, container_id=container)
+    assert [path.read_bytes() for path in pod.resolv_conf_directory(rt).iterdir()] == [dns.resolv_conf(None)]

@@ -105,19 +105,22 @@ def result_from_json(raw: dict[str, Any]) -> Result:
 
 
 def pod_ips(result: Result, *, ifname: str) -> list[str]:
-    """Every address of the pod, without prefix lengths, in plugin order.
+    """Every address of the pod, without prefix lengths, in plugin order: those on `ifname` if there are any.
 
-    That is each whose interface is in a sandbox or is called `ifname`, and each without an interface: older versions
-    have none, and several networks leave both the index and the sandbox out.
+    An address without an interface counts as on it: older versions have none, and several networks leave the index
+    out. If there is none, every address counts whose interface is in a sandbox. A plugin for several networks may list
+    the addresses of further interfaces, and list them first, and a kubelet takes the first address for the pod's.
     """
-    return [address.ip for address in result.ips if _in_pod(address, result.interfaces, ifname)]
+    named = [address.ip for address in result.ips if _is_on(ifname, address, result.interfaces)]
+    return named or [address.ip for address in result.ips if _in_sandbox(address, result.interfaces)]
 
 
-def _in_pod(address: Address, interfaces: tuple[Interface, ...], ifname: str) -> bool:
-    if address.interface is None:
-        return True
-    interface = interfaces[address.interface]
-    return bool(interface.sandbox) or interface.name == ifname
+def _is_on(ifname: str, address: Address, interfaces: tuple[Interface, ...]) -> bool:
+    return address.interface is None or interfaces[address.interface].name == ifname
+
+
+def _in_sandbox(address: Address, interfaces: tuple[Interface, ...]) -> bool:
+    return address.interface is not None and bool(interfaces[address.interface].sandbox)
 
 
 def _from_old(old: _OldResult) -> Result:

@@ -39,6 +39,8 @@ def create_container(
 ) -> ContainerId:
     """Create a container in a ready sandbox; the view knows it before this returns.
 
+    A sandbox that is stopped or removed meanwhile fails it, as it would have before: nothing is left then.
+
     `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
     fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
     """
@@ -61,6 +63,8 @@ def create_container(
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
+        # Only now: a StopPodSandbox or RemovePodSandbox that came meanwhile has seen this container, or is seen here.
+        pod.ready_sandbox(rt, sandbox_id=sandbox.id)
         rollback.commit()
     return ContainerId(made[0])
 

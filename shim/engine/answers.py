@@ -108,6 +108,16 @@ class HostSettings(Answer, frozen=True):
     """None where whoever made the container left it to the daemon."""
 
 
+class MountPoint(Answer, frozen=True):
+    """One row of `Mounts` of a container inspect: what it mounts, however that was asked for."""
+
+    source: str = ""
+    """On the host; empty for a tmpfs."""
+    destination: str = ""
+    rw: bool = msgspec.field(default=True, name="RW")
+    propagation: str = ""
+
+
 class ContainerInspect(Answer, frozen=True):
     """`GET /containers/{id}/json`."""
 
@@ -122,6 +132,7 @@ class ContainerInspect(Answer, frozen=True):
     host_config: HostSettings = HostSettings()
     mount_label: str = ""
     """SELinux label of the files it may use; empty where SELinux does not confine it."""
+    mounts: list[MountPoint] | None = None
     log_path: str = ""
     """Empty until the container is started, and for other drivers than `json-file`."""
     resolv_conf_path: str = ""

@@ -6,15 +6,21 @@ or four keys are their own (source: `core/naming.go` and `core/helpers.go` of cr
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shim import labels, names
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.answers import ContainerSettings, HostSettings
+from shim.engine.answers import ContainerSettings, HostSettings, MountPoint
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")
 _MAX_ATTEMPT = 2**32 - 1
+_PROPAGATION = {
+    "rshared": pb.PROPAGATION_BIDIRECTIONAL,
+    "shared": pb.PROPAGATION_BIDIRECTIONAL,
+    "rslave": pb.PROPAGATION_HOST_TO_CONTAINER,
+    "slave": pb.PROPAGATION_HOST_TO_CONTAINER,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +61,31 @@ def sandbox_config(name: ForeignName, *, settings: ContainerSettings, host: Host
     return config
 
 
-def container_config(name: ForeignName, *, settings: ContainerSettings, host: HostSettings) -> pb.ContainerConfig:
-    """Give as much of a container's configuration as can be read back; its CRI mounts and user cannot."""
+def container_config(
+    name: ForeignName, *, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
+) -> pb.ContainerConfig:
+    """Give as much of a container's configuration as can be read back; the user it was asked for cannot.
+
+    Its mounts are Docker's, volumes of its image among them. A kubelet looks in them for the termination message.
+    """
     config = pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=name.container, attempt=name.attempt),
         image=pb.ImageSpec(image=settings.image),
         labels=dict(_cri_labels(settings, hidden=set())),
         annotations=dict(_cri_annotations(settings)),
+        mounts=[_mount(mounted) for mounted in mounts if mounted.source],
     )
     config.linux.security_context.namespace_options.CopyFrom(_namespaces(host))
     return config
+
+
+def _mount(mounted: MountPoint) -> pb.Mount:
+    return pb.Mount(
+        container_path=mounted.destination,
+        host_path=mounted.source,
+        readonly=not mounted.rw,
+        propagation=_PROPAGATION.get(mounted.propagation, pb.PROPAGATION_PRIVATE),
+    )
 
 
 def _cri_labels(settings: ContainerSettings, *, hidden: set[str]) -> Iterator[tuple[str, str]]:

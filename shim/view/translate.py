@@ -4,6 +4,7 @@ A container's configuration never changes, so it is read from its labels once an
 before: reading JSON for every event of a busy node would cost more than all the rest.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from google.protobuf.json_format import ParseError
@@ -17,6 +18,7 @@ from shim.engine.answers import (
     HostSettings,
     ImageInspect,
     ImageSummary,
+    MountPoint,
 )
 from shim.engine.runc import plain_start_error
 from shim.errors import InvalidArgument
@@ -66,7 +68,9 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     ours = labels.is_ours(name, seen.config.labels or {}, init=host.init)
     # A guess is from a list, which takes some of others for ours.
     certain = None if previous is None or previous.life.guessed else previous
-    known = _identified(seen.id, name=name, settings=seen.config, host=host, ours=ours, previous=certain)
+    known = _identified(
+        seen.id, name=name, settings=seen.config, host=host, ours=ours, previous=certain, mounts=seen.mounts or ()
+    )
     if known is None:
         return None
     life = life_from_inspect(seen)
@@ -233,6 +237,7 @@ def _identified(
     host: HostSettings,
     ours: bool,
     previous: Record | None,
+    mounts: Sequence[MountPoint] = (),
 ) -> Record | None:
     """Say who a container is. What was known of one of ours is kept; of a foreign one, a list told only a part."""
     if not name.startswith(names.PREFIX):
@@ -245,7 +250,7 @@ def _identified(
         except ParseError:
             # A label nobody can read must not hide a pod from Stop and Remove: its name still tells whose it is.
             pass
-    return _foreign(container_id, name=name, settings=settings, host=host)
+    return _foreign(container_id, name=name, settings=settings, host=host, mounts=mounts)
 
 
 def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
@@ -260,7 +265,9 @@ def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
     return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), foreign=False)
 
 
-def _foreign(container_id: str, *, name: str, settings: ContainerSettings, host: HostSettings) -> Record | None:
+def _foreign(
+    container_id: str, *, name: str, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
+) -> Record | None:
     tags = settings.labels or {}
     parsed = foreign_name(name)
     kind = tags.get(labels.TYPE)
@@ -275,7 +282,7 @@ def _foreign(container_id: str, *, name: str, settings: ContainerSettings, host:
             life=_UNBORN,
             foreign=True,
         )
-    config = container_config(parsed, settings=settings, host=host)
+    config = container_config(parsed, settings=settings, host=host, mounts=mounts)
     return _container(container_id, name=name, tags=tags, config=config, foreign=True)
 
 

@@ -100,9 +100,17 @@ def test_pod_ips_keep_the_order_of_the_plugin() -> None:
 
 
 def test_addresses_of_host_interfaces_are_not_the_pods() -> None:
-    interfaces = [{"name": "veth1"}, {"name": "eth0", "sandbox": NETNS}, {"name": "net1", "sandbox": NETNS}]
+    interfaces = [{"name": "veth1"}, {"name": "net1", "sandbox": NETNS}, {"name": "net2", "sandbox": NETNS}]
 
     assert ips(interfaces=interfaces, on=[0, 1, 2, 1]) == ["10.1.0.2", "10.1.0.3", "10.1.0.4"]
+
+
+def test_addresses_of_further_interfaces_do_not_count_beside_those_of_the_pods_own() -> None:
+    interfaces = [{"name": "net1", "sandbox": NETNS}, {"name": "eth0", "sandbox": NETNS}]
+
+    assert ips(interfaces=interfaces, on=[0, 1]) == ["10.1.0.2"]
+    assert ips(interfaces=interfaces, on=[0, None]) == ["10.1.0.2"]
+    assert ips(interfaces=interfaces, on=[1, None, 0]) == ["10.1.0.1", "10.1.0.2"]
 
 
 def test_addresses_without_interface_or_sandbox_count_when_they_can_only_be_the_pods() -> None:

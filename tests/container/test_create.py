@@ -1,6 +1,7 @@
 import json
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
 from shim.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
+from shim.sandbox.remove import remove_pod_sandbox
+from shim.sandbox.stop import stop_pod_sandbox
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
@@ -136,6 +139,37 @@ def test_a_host_path_stays_for_another_container_when_the_create_that_made_it_fa
     finally:
         os.close(mounted)
     assert (shared / "file").is_file()
+
+
+@pytest.mark.parametrize(
+    ("end", "failure"),
+    [(remove_pod_sandbox, NotFound), (stop_pod_sandbox, FailedPrecondition)],
+    ids=["removed", "stopped"],
+)
+def test_a_pod_that_ends_during_the_create_gets_no_container(
+    rt: Runtime, engine: FakeEngine, end: Callable[..., None], failure: type[ShimError]
+) -> None:
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, "earlier")  # the image has been looked into
+    errors: list[ShimError] = []
+
+    def create() -> None:
+        try:
+            created(rt, sandbox)
+        except ShimError as error:
+            errors.append(error)
+
+    name = "k8s_app_web_default_uid-web_0"
+    creating = threading.Thread(target=create)
+    with engine.held("create_container", name) as gate:
+        creating.start()
+        gate.wait_entered()
+        end(rt, sandbox_id=sandbox)
+    creating.join(SECONDS)
+
+    assert [type(error) for error in errors] == [failure]
+    assert name not in [container.name for container in engine.containers.values()]
+    assert name not in [record.name for record in rt.view.containers()]
 
 
 def test_a_limit_that_docker_only_warns_about_leaves_no_container(rt: Runtime, engine: FakeEngine) -> None:

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.container.status import container_status
@@ -91,3 +92,20 @@ def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, eng
     rt.view.refresh_container(container)
 
     assert not container_status(rt, container_id=container, verbose=False).status.HasField("user")
+
+
+def test_a_container_of_cri_dockerd_tells_where_its_termination_message_is(rt: Runtime, engine: FakeEngine) -> None:
+    pause_body = {"Image": BUSYBOX, "Labels": {labels.TYPE: labels.TYPE_SANDBOX}, "HostConfig": {"NetworkMode": "host"}}
+    pause = engine.create_container(name="k8s_POD_db_shop_u1_0", body=pause_body)
+    message = "/var/lib/kubelet/pods/u1/containers/app/0badcafe"
+    body = {
+        "Image": BUSYBOX,
+        "Labels": {labels.TYPE: labels.TYPE_CONTAINER, labels.SANDBOX_ID: pause},
+        "HostConfig": {"Binds": [f"{message}:/dev/termination-log"]},
+    }
+    container = engine.create_container(name="k8s_app_db_shop_u1_0", body=body)
+    for made in (pause, container):
+        rt.view.refresh_container(made)
+
+    status = container_status(rt, container_id=container, verbose=False).status
+    assert [(it.container_path, it.host_path) for it in status.mounts] == [("/dev/termination-log", message)]

@@ -16,6 +16,7 @@ from shim.engine.answers import (
     ImageInspect,
     ImageSettings,
     ImageSummary,
+    MountPoint,
 )
 from shim.engine.interface import JsonObject
 from tests.fakes.engine_files import FakeFile
@@ -149,6 +150,7 @@ class FakeContainer:
             ),
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
             mount_label=self.mount_label,
+            mounts=[*map(_of_bind, self.host.get("Binds") or []), *map(_of_mount, self.host.get("Mounts") or [])],
             log_path=f"{directory}/{self.id}-json.log" if told else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
@@ -162,6 +164,20 @@ class FakeContainer:
             state=self.status,
             labels=self.labels,
         )
+
+
+def _of_bind(text: str) -> MountPoint:
+    source, destination, *options = text.split(":")
+    return MountPoint(source=source, destination=destination, rw="ro" not in options, propagation="rprivate")
+
+
+def _of_mount(mount: JsonObject) -> MountPoint:
+    return MountPoint(
+        source=mount.get("Source", ""),
+        destination=mount["Target"],
+        rw=not mount.get("ReadOnly"),
+        propagation="rprivate",
+    )
 
 
 def _without_nulls(value: JsonObject) -> JsonObject:

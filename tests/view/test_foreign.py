@@ -2,7 +2,9 @@
 
 import pytest
 
-from shim.view.foreign import ForeignName, foreign_name
+from shim.api.v1 import api_pb2 as pb
+from shim.engine.answers import ContainerSettings, HostSettings, MountPoint
+from shim.view.foreign import ForeignName, container_config, foreign_name
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,25 @@ def test_theirs(name: str, expected: ForeignName) -> None:
 )
 def test_not_theirs(name: str) -> None:
     assert foreign_name(name) is None
+
+
+def test_mounts_are_dockers() -> None:
+    name = ForeignName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=0)
+    log = "/var/lib/kubelet/pods/uid-1/containers/app/0badcafe"
+    mounts = [
+        MountPoint(source=log, destination="/dev/termination-log", propagation="rprivate"),
+        MountPoint(source="/data", destination="/data", rw=False, propagation="rslave"),
+        MountPoint(source="/shared", destination="/shared", propagation="rshared"),
+        MountPoint(destination="/tmp"),  # a tmpfs
+    ]
+    config = container_config(name, settings=ContainerSettings(), host=HostSettings(), mounts=mounts)
+    assert list(config.mounts) == [
+        pb.Mount(host_path=log, container_path="/dev/termination-log"),
+        pb.Mount(
+            host_path="/data",
+            container_path="/data",
+            readonly=True,
+            propagation=pb.PROPAGATION_HOST_TO_CONTAINER,
+        ),
+        pb.Mount(host_path="/shared", container_path="/shared", propagation=pb.PROPAGATION_BIDIRECTIONAL),
+    ]

@@ -95,7 +95,7 @@ def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
 
 
 def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect | None:
-    """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope says.
+    """Kill the exec'd process with its process group, and wait until it is gone: KILL_SECONDS, whatever the scope is.
 
     None if it was killed. How it ended if it had ended by itself, and only what it left in the background still held
     its output open: then the command has finished in time.
@@ -111,6 +111,7 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
         _watch_late(rt, exec_id, container_id=container_id)
         raise
     if not over:
+        log.warning("exec'd process is left to deferred checks", exec_id=exec_id, pid=found.pid)
         _watch_late(rt, exec_id, container_id=container_id)
     return found if found.exit_code is not None and not found.running else None
 
@@ -161,20 +162,17 @@ def _ended_by_force(rt: Runtime, exec_id: str, *, container_id: str, seconds: fl
         return found, False
     with _opened(found.pid, exec_id=exec_id) as handle:
         if handle is None:
-            # Docker may be seconds late to note an end; what it has not told in time has not ended in time.
+            # Docker may be seconds late to note an end; what it has not reported in time has not ended in time.
             return found, True
         again = inspected(rt, exec_id, container_id=container_id)  # as in `wait_ended`
         if not again.running:
             return again, True
         _kill(handle, pid=found.pid)
-        over = _ends_within(handle, seconds=seconds)
-    if not over:
-        log.error("exec'd process does not end although it was killed", exec_id=exec_id, pid=found.pid)
-    return found, over
+        return found, _ends_within(handle, seconds=seconds)
 
 
 def _kill(handle: int, *, pid: int) -> None:
-    """Kill a process, and its group if it leads one: what it runs would go on without anybody to read it."""
+    """Kill a process, and its group if it leads one: what it runs would go on without a reader."""
     with suppress(ProcessLookupError):
         # Stopped, it cannot end by itself and leave its number to another group.
         signal.pidfd_send_signal(handle, signal.SIGSTOP)
@@ -184,9 +182,10 @@ def _kill(handle: int, *, pid: int) -> None:
 
 
 def _ends_within(handle: int, *, seconds: float) -> bool:
+    """Whether the process ends, in `seconds` or in what the scope leaves of them."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll((deadline.current().remaining(seconds) or 0.0) * 1000))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import container_config
-from integration.pods.kubelet import Kubelet, Pod, failure, unused_name
+from integration.pods.kubelet import Kubelet, Pod, failure, pid_of, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -124,6 +124,29 @@ def test_a_process_that_closes_its_output_is_killed_as_well(kubelet: Kubelet, co
 
     assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
     assert processes(f"600.{marker}") == []
+
+
+def test_a_command_that_docker_cannot_begin_is_answered_in_time_and_killed_later(
+    served: Served, kubelet: Kubelet, pod: Pod
+) -> None:
+    container = kubelet.started(pod, linux=pb.LinuxContainerConfig())
+    hanging = int(
+        Path(f"/proc/{pid_of(served, container)}/stat").read_text().rpartition(")")[2].split()[1]
+    )  # containerd's shim
+    marker = str(int(unused_name("")[1:], 16))
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.raises(grpc.RpcError) as over:
+            kubelet.cri.exec(container, "sleep", f"600.{marker}", timeout=1)
+        assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+
+    # The next command begins behind it.
+    assert kubelet.cri.exec(container, "true").exit_code == 0
+    wait_until(lambda: not processes(f"600.{marker}"))
 
 
 def test_a_process_whose_client_has_gone_is_killed(kubelet: Kubelet, container: str) -> None:

@@ -26,16 +26,15 @@ log = structlog.get_logger(__name__)
 
 
 def recover_checkpoints(rt: Runtime) -> None:
-    """Give every pod that has lost its checkpoint one again, so that it goes on and its addresses can be released.
-
-    Before the view answers its first question: no request can know of a pod yet, and so hold its lock.
-    """
+    """Give every pod that has lost its checkpoint one again, so that it goes on and its addresses can be released."""
+    # Not `sandboxes()`: the view answers questions only when this is done. So no request makes or ends a pod meanwhile.
     for record in rt.view.records().values():
-        if isinstance(record, SandboxRecord) and rt.checkpoints.get(record.id) is None:
-            try:
-                _recover_checkpoint(rt, record)
-            except ShimError as error:
-                log.error("cannot recover a pod sandbox without a checkpoint", sandbox=record.id, error=error)
+        if not isinstance(record, SandboxRecord) or rt.checkpoints.get(record.id) is not None:
+            continue
+        try:
+            _recover_checkpoint(rt, record)
+        except ShimError as error:
+            log.error("cannot recover a pod sandbox without a checkpoint", sandbox=record.id, error=error)
 
 
 def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 import structlog
+from docker.errors import NullResource
 
 from shim import deadline
 from shim.deadline import Scope
@@ -22,13 +23,14 @@ from shim.engine.answers import (
     PathStat,
     PullProgress,
 )
+from shim.engine.bounds import INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
 from shim.engine.pool import Pool
-from shim.engine.session import Session
+from shim.engine.session import Params, Session
 from shim.errors import InvalidArgument, NotFound, ShimError
 
 T = TypeVar("T")
@@ -72,7 +74,7 @@ class DockerEngine:
     def info(self) -> EngineInfo:
         """See `Engine`."""
         with self._asking("read docker's info"):
-            return _read(self._session.info(), EngineInfo)
+            return self._get("/info", EngineInfo, into=Whole(INFO))
 
     def daemon_pid(self) -> int:
         """See `Engine`."""
@@ -130,19 +132,20 @@ class DockerEngine:
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """See `Engine`."""
         with self._asking(f"update container {container_id}"):
-            answer = self._post(f"/containers/{quote(container_id, safe='')}/update", body)
+            answer = self._post(f"/containers/{_quoted(container_id)}/update", body)
             updated = _read(answer, _Updated)
         _tell_warnings(updated.warnings, of=container_id)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         """See `Engine`."""
         with self._asking(f"inspect container {container_id}"):
-            return _read(self._session.inspect_container(container_id), ContainerInspect)
+            path = f"/containers/{_quoted(container_id)}/json"
+            return self._get(path, ContainerInspect, into=Whole(INSPECT))
 
     def list_containers(self) -> list[ContainerSummary]:
         """See `Engine`."""
         with self._asking("list containers"):
-            return _read(self._session.containers(all=True), list[ContainerSummary])
+            return self._get("/containers/json", list[ContainerSummary], params={"all": 1}, into=Rows())
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
         """See `Engine`."""
@@ -155,14 +158,14 @@ class DockerEngine:
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         """See `Engine`."""
         with self._asking(f"prepare an exec in container {container_id}"):
-            answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
+            answer = self._post(f"/containers/{_quoted(container_id)}/exec", body)
             return _read(answer, _Created).id
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
     ) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
-        path = f"/exec/{quote(exec_id, safe='')}/start"
+        path = f"/exec/{_quoted(exec_id)}/start"
         asked: JsonObject = {"Detach": False, "Tty": tty}
         if size is not None:
             width, height = size
@@ -184,7 +187,7 @@ class DockerEngine:
             "stderr": int(options.stderr),
             "detachKeys": options.detach_keys or None,
         }
-        path = f"/containers/{quote(container_id, safe='')}/attach"
+        path = f"/containers/{_quoted(container_id)}/attach"
         what = f"attach to container {container_id}"
         return hijacked(self._session, path, what=what, params=params, timeout=self._timeout)
 
@@ -196,18 +199,18 @@ class DockerEngine:
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """See `Engine`."""
         with self._asking(f"inspect exec {exec_id}"):
-            return _read(self._session.exec_inspect(exec_id), ExecInspect)
+            return self._get(f"/exec/{_quoted(exec_id)}/json", ExecInspect, into=Whole(INSPECT))
 
     def list_images(self) -> list[ImageSummary]:
         """See `Engine`."""
         with self._asking("list images"):
-            return _read(self._session.images(), list[ImageSummary])
+            return self._get("/images/json", list[ImageSummary], into=Rows())
 
     def inspect_image(self, reference: str) -> ImageInspect:
         """See `Engine`."""
         with self._asking(f"inspect image {reference}"):
-            answer = self._session.inspect_image(reference)  # type: ignore[no-untyped-call] # a gap in the stubs
-            return _read(answer, ImageInspect)
+            path = f"/images/{_quoted(reference, safe='/:')}/json"
+            return self._get(path, ImageInspect, into=Whole(INSPECT))
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
@@ -232,6 +235,11 @@ class DockerEngine:
         self, what: str, *, refused: Callable[[Refused], ShimError] | None = None
     ) -> AbstractContextManager[None]:
         return asking(what, within=self._timeout, refused=refused)
+
+    def _get(self, path: str, shape: type[T], *, into: Whole | Rows, params: Params | None = None) -> T:
+        """Ask for what is read in bounded memory: the SDK would decode all of it, also what nobody asks for."""
+        reply = self._session.request("GET", path, params=params, timeout=self._timeout, into=into)
+        return _decoded(reply.content, shape)
 
     def _post(self, path: str, body: JsonObject) -> Any:
         """Post what the SDK has no parameter for."""
@@ -267,6 +275,21 @@ def _read(answer: Any, shape: type[T]) -> T:
         return msgspec.convert(answer, shape)
     except msgspec.ValidationError:
         return msgspec.convert(_without_nulls(answer), shape)
+
+
+def _decoded(content: bytes, shape: type[T]) -> T:
+    """Decode an answer; `null` where the shape has none counts as missing."""
+    try:
+        return msgspec.json.decode(content, type=shape)
+    except msgspec.ValidationError:
+        return _read(msgspec.json.decode(content), shape)
+
+
+def _quoted(name: str, *, safe: str = "") -> str:
+    """Put an id or reference into a path. NullResource, as the SDK has it, for none at all."""
+    if not name:
+        raise NullResource("Resource ID was not provided")
+    return quote(name, safe=safe)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -159,7 +159,7 @@ def _how_it_ended(returncode: int) -> str:
 
 
 def _quoted(data: bytes) -> str:
-    text = data.decode(errors="replace").encode("unicode_escape").decode()
+    text = data[: QUOTED_CHARACTERS * 4].decode(errors="replace").encode("unicode_escape").decode()
     return f"'{text}'" if len(text) <= QUOTED_CHARACTERS else f"'{text[:QUOTED_CHARACTERS]}'..."
 
 

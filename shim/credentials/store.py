@@ -88,7 +88,7 @@ def _program(name: str, *, what: str) -> Path:
 def _read(printed: bytes, *, what: str) -> Credentials | None:
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ShimError(f"{what}: its answer is not an object with Username and Secret") from None
     if answer.username == _TOKEN_USER:
         credentials = Credentials(identity_token=answer.secret)

@@ -1,13 +1,16 @@
 """Who is known in an image: its users and groups, and who runs in it by default. Read once for each image."""
 
+from shim.errors import FailedPrecondition
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
-from shim.passwd import GROUP, PASSWD, ImageAccounts, accounts_from_files
+from shim.passwd import GROUP, MAX_LINES, PASSWD, ImageAccounts, accounts_from_files, names_in
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20
 """Bytes of either file: some 60,000 users."""
 
+_NAME_WEIGHT = 200
+"""Bytes that a line or a member takes in memory besides its text."""
 _ENTRY_WEIGHT = 4096
 """Bytes that one image counts for besides its files."""
 
@@ -33,10 +36,20 @@ def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
         default_user=settings.user if settings else "", accounts=accounts_from_files(passwd=passwd, group=group)
     )
     rt.accounts.keep_only([image.id for image in rt.view.images.all()])
-    rt.accounts.put(image_id, found, weight=len(passwd) + len(group) + _ENTRY_WEIGHT)
+    rt.accounts.put(image_id, found, weight=_weight(passwd) + _weight(group) + _ENTRY_WEIGHT)
     return found
 
 
+def _weight(content: bytes) -> int:
+    return len(content) + names_in(content) * _NAME_WEIGHT
+
+
 def _files(files: RootFs) -> tuple[bytes, bytes]:
-    passwd = files.read_file(PASSWD, limit=FILE_LIMIT)
-    return passwd or b"", files.read_file(GROUP, limit=FILE_LIMIT) or b""
+    return _file(files, PASSWD), _file(files, GROUP)
+
+
+def _file(files: RootFs, path: str) -> bytes:
+    content = files.read_file(path, limit=FILE_LIMIT) or b""
+    if names_in(content) > MAX_LINES:
+        raise FailedPrecondition(f"{path} of image {files.image_id} has more than {MAX_LINES} lines and members")
+    return content

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.checkpoint.limits import LimitStore, encode
+from shim.checkpoint.limits import FILE_LIMIT, LimitStore, encode
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 
 ID, OTHER = "c" * 64, "d" * 64
@@ -89,3 +89,12 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_an_id_that_is_a_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot name a file"):
         LimitStore(tmp_path).put("../x", LIMITS)
+
+
+def test_limits_that_are_too_large_are_refused_and_not_read(tmp_path: Path) -> None:
+    store = LimitStore(tmp_path)
+    with pytest.raises(InvalidArgument, match=f"limits of container {ID}: [0-9]+ bytes, at most {FILE_LIMIT}"):
+        store.put(ID, pb.LinuxContainerResources(unified={"a": "x" * FILE_LIMIT}))
+    (tmp_path / f"{ID}.json").write_bytes(b" " * (FILE_LIMIT + 1))
+    with pytest.raises(FailedPrecondition, match=f"more than {FILE_LIMIT} bytes"):
+        LimitStore(tmp_path).check(ID)

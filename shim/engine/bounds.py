@@ -12,6 +12,8 @@ ANSWER = 1 << 20
 INSPECT = 8 << 20
 """Bytes of one inspect. Of a container: 2 MiB of environment and arguments, which is what the kernel takes, 1 MiB of a
 seccomp profile, 512 KiB of labels and annotations, and as much for their escapes."""
+IMAGE = 2 << 20
+"""Bytes of one inspect of an image. Its configuration is kept for as long as it is on the node; most have some KiB."""
 INFO = 4 << 20
 """Bytes of the daemon's info, which names runtimes with their features, and devices."""
 ERROR = 64 << 10

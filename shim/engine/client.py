@@ -23,7 +23,7 @@ from shim.engine.answers import (
     PathStat,
     PullProgress,
 )
-from shim.engine.bounds import INFO, INSPECT, Rows, Whole
+from shim.engine.bounds import IMAGE, INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
@@ -210,7 +210,7 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking(f"inspect image {reference}"):
             path = f"/images/{_quoted(reference, safe='/:')}/json"
-            return self._get(path, ImageInspect, into=Whole(INSPECT))
+            return self._get(path, ImageInspect, into=Whole(IMAGE))
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]

@@ -24,8 +24,8 @@ _CONFIG_GROUP = "kubelet.config.k8s.io"
 _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
-FILE_LIMIT = 1 << 20
-"""Bytes of one file."""
+FILE_LIMIT = 256 << 10
+"""Bytes of one file. Reading so much YAML takes some seconds."""
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 """Of the files that count in a directory, as for the kubelet."""
 

@@ -3,7 +3,7 @@
 from shim.errors import FailedPrecondition
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
-from shim.passwd import GROUP, MAX_LINES, PASSWD, ImageAccounts, accounts_from_files, names_in
+from shim.passwd import GROUP, MAX_LINES, PASSWD, Accounts, ImageAccounts, accounts_from_files, names_in
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20
@@ -31,12 +31,10 @@ def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
     if known is not None:  # another has landed between the question and this flight
         return known
     settings = rt.engine.inspect_image(image_id).config
-    passwd, group = look_into(rt, image_id=image_id, look=_files)
-    found = ImageAccounts(
-        default_user=settings.user if settings else "", accounts=accounts_from_files(passwd=passwd, group=group)
-    )
+    accounts, weight = look_into(rt, image_id=image_id, look=read_accounts)
+    found = ImageAccounts(default_user=settings.user if settings else "", accounts=accounts)
     rt.accounts.keep_only([image.id for image in rt.view.images.all()])
-    rt.accounts.put(image_id, found, weight=_weight(passwd) + _weight(group) + _ENTRY_WEIGHT)
+    rt.accounts.put(image_id, found, weight=weight)
     return found
 
 
@@ -44,8 +42,11 @@ def _weight(content: bytes) -> int:
     return len(content) + names_in(content) * _NAME_WEIGHT
 
 
-def _files(files: RootFs) -> tuple[bytes, bytes]:
-    return _file(files, PASSWD), _file(files, GROUP)
+def read_accounts(files: RootFs) -> tuple[Accounts, int]:
+    """Read both files; give what they say, and the bytes that it takes in memory. FailedPrecondition as above."""
+    passwd, group = _file(files, PASSWD), _file(files, GROUP)
+    accounts = accounts_from_files(passwd=passwd, group=group)
+    return accounts, _weight(passwd) + _weight(group) + _ENTRY_WEIGHT
 
 
 def _file(files: RootFs, path: str) -> bytes:

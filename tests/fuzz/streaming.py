@@ -1,0 +1,3 @@
+from tests.fuzz.target import Target
+
+TARGETS: tuple[Target, ...] = ()

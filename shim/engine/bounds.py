@@ -100,6 +100,7 @@ def items(content: bytes | bytearray) -> int:
 
 _STRUCTURE = re.compile(rb'["\[\]{}]')
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_STRINGS = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _ROW = 2
 """Depth of the members of a row: the array is 1, the object in it 2."""
 
@@ -139,6 +140,8 @@ class RowTrimmer:
         self._rest = b""
         at, copied = 0, 0
         while at < len(data):
+            if self._depth > _ROW and not self._in_string:
+                at = self._within_value(data, at)
             if self._in_string:
                 at = self._string(data, at)
             elif (found := _STRUCTURE.search(data, at)) is None:
@@ -151,6 +154,13 @@ class RowTrimmer:
                 copied = self._end_string(data, at, copied)
                 at += 1
         self._keep(data[copied : len(data) - len(self._rest)])
+
+    def _within_value(self, data: bytes, at: int) -> int:
+        """Return where the next bracket is, or a string that is not complete: there may be very many strings."""
+        found = _STRINGS.match(data, at)
+        end = found.end() if found else at
+        self._strings += data.count(b'"', at, end) // 2
+        return end
 
     def _string(self, data: bytes, at: int) -> int:
         """Return where the string ends, or the length of the data."""

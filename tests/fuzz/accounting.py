@@ -38,6 +38,20 @@ def rss() -> int:
 
 
 @contextmanager
+def no_thread_fails() -> Iterator[None]:
+    """Check that no thread ends in an exception while the block runs."""
+    before = threading.excepthook
+    failed: list[threading.ExceptHookArgs] = []
+    threading.excepthook = failed.append
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+    if failed:
+        raise AssertionError(f"a thread has failed: {failed[0].exc_value!r}") from failed[0].exc_value
+
+
+@contextmanager
 def nothing_left() -> Iterator[None]:
     """Check that the block leaves no thread and no descriptor."""
     gc.collect()

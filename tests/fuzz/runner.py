@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.fuzz.accounting import RSS_GROWTH, TooExpensive, costing, nothing_left, rss
+from tests.fuzz.accounting import RSS_GROWTH, TooExpensive, costing, no_thread_fails, nothing_left, rss
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Run, Target
 
@@ -97,7 +97,7 @@ class _Check:
         done, target = self._done, self._target
         done.inputs += 1
         measured = measured or done.inputs % MEASURED == 0 or len(data) > LARGE
-        with costing(memory=target.memory if measured else None, seconds=target.seconds):
+        with no_thread_fails(), costing(memory=target.memory if measured else None, seconds=target.seconds):
             try:
                 self._run(data)
             except target.declared:

@@ -109,7 +109,7 @@ def _bomb() -> bytes:
     frames = Frames()
     found = bytearray(frames.syn_stream(1, (b"streamtype", b"stdin")))
     while len(found) < 1 << 16:
-        found += frames.headers(1, (b"a", b"ab\0" * 10_900))
+        found += frames.headers(1, (b"a", b"\0".join([b"ab"] * 10_900)))
     return bytes(found)
 
 
@@ -302,7 +302,10 @@ TARGETS = (
     ),
     Target(
         name="streaming-base64-channels",
-        corpus=[frame(b"0aGVsbG8=", code=1) + frame(b"0aGV", code=1)],
+        corpus=[
+            frame(b"0aGVsbG8=", code=1) + frame(b"0aGV", code=1),
+            frame(b"0!!!!", code=1) + frame(b"a ping behind the reason to close", code=9),
+        ],
         words=WEBSOCKET_WORDS,
         declared=(),
         open=pure(_fed(_base64_channels)),

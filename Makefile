@@ -15,7 +15,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-v2 demo run
-.PHONY: bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
+.PHONY: fuzz bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -46,6 +46,9 @@ unit: venv ## unit tests, anywhere and without root
 
 integration: venv ## integration tests on two Docker Engines in a box of their own (root)
 	$(BOX) $(PY) -m pytest $(TESTS) $(ARGS)
+
+fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [--only NAME]"
+	$(PY) -m tests.fuzz $(ARGS)
 
 test: lint types contracts ## all checks and all tests (root)
 	$(BOX) $(PY) -m pytest tests integration $(ARGS)

@@ -7,6 +7,7 @@ directory. No lock is taken here; two files are written, and wait for the disk, 
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,24 @@ def ensure_private_directory(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_mode & 0o777 != 0o700:
             path.chmod(0o700)
+
+
+def read_regular(path: Path, *, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes. Raises OSError.
+
+    What is not a regular file could block the open, or never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes")
+    return content
 
 
 def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
 """Where they are."""
 
+MAX_LINES = 1 << 16
+"""Lines of either file, and members in group: each takes some 200 bytes of memory, of as few as three in the file."""
+
 MAX_ID = (1 << 31) - 1
 """Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
 
@@ -74,6 +77,11 @@ def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
         groups=tuple(_groups(group)),
         impostors=frozenset(_impostors(group)),
     )
+
+
+def names_in(content: bytes) -> int:
+    """Return how many lines and members one of the files has at most, without reading them."""
+    return content.count(b"\n") + content.count(b",") + 1
 
 
 def is_number(text: str) -> bool:

@@ -22,6 +22,8 @@ HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
 DEFAULT_TAG = "latest"
 MAX_NAME = 255
 """Longest `domain/path` the grammar allows."""
+MAX_TEXT = 1024
+"""Longest reference that is looked at: name, tag and digest have at most 530 characters."""
 
 _OFFICIAL = "library/"
 
@@ -75,6 +77,8 @@ def parse(text: str) -> Reference:
     """Read a reference in any form people write; no tag is added. InvalidArgument names what is wrong."""
     if not text:
         raise InvalidArgument("image reference is empty")
+    if len(text) > MAX_TEXT:
+        raise InvalidArgument(f"image reference {text[:80]!r}... has {len(text)} characters, at most {MAX_TEXT}")
     if _ID.fullmatch(text) and ":" not in text:
         raise InvalidArgument(f"image reference {text!r} is an image id, not a name")
     rest, at, digest = text.partition("@")

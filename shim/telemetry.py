@@ -111,10 +111,10 @@ class LogCollector(Collector):
             yield GaugeMetricFamily("pydockershim_logs_followed", "Logs being written.", value=figures.followed)
             yield CounterMetricFamily("pydockershim_logs_lines", "Lines written since its start.", value=figures.lines)
             yield GaugeMetricFamily(
-                "pydockershim_logs_behind_bytes", "Left in Docker's files to be copied.", value=figures.behind_bytes
+                "pydockershim_logs_behind_bytes", "Left to be copied in Docker's files.", value=figures.behind_bytes
             )
             yield GaugeMetricFamily(
-                "pydockershim_logs_blocked", "Logs that cannot be written now.", value=len(figures.blocked)
+                "pydockershim_logs_blocked", "Logs that cannot be written now.", value=figures.blocked_logs
             )
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,20 @@ def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(ShimError, match=f"create the directory {tmp_path / 'state'}: file exists"):
         disk.ensure_private_directory(tmp_path / "state")
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    assert disk.read_regular(path, most=10) == b"x" * 10
+    with pytest.raises(OSError, match="more than 9 bytes"):
+        disk.read_regular(path, most=9)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="not a regular file"):
+        disk.read_regular(tmp_path / "x", most=10)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

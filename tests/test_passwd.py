@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shim.passwd import MAX_ID, Accounts, Group, User, accounts_from_files, id_from_text, is_number
+from shim.passwd import MAX_ID, Accounts, Group, User, accounts_from_files, id_from_text, is_number, names_in
 
 PASSWD = b"""\
 root:x:0:0:root:/root:/bin/sh
@@ -150,3 +150,12 @@ def test_users_are_found_between_any_garbage(entries: list[tuple[str, int, int, 
     found = accounts_from_files(passwd=b"\n".join(lines), group=b"")
 
     assert list(found.users) == [User(name, uid, gid) for name, uid, gid, _ in entries]
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+@example(b"", b"a:x:1:b,c\n")
+def test_there_are_no_more_names_than_are_counted(passwd: bytes, group: bytes) -> None:
+    found = accounts_from_files(passwd=passwd, group=group)
+
+    assert len(found.users) <= names_in(passwd)
+    assert sum(1 + len(one.members) for one in found.groups) <= 2 * names_in(group)

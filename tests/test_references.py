@@ -155,3 +155,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     assert references.canonical(spelled) == spelled
     assert references.canonical(references.familiar(spelled)) == spelled
+
+
+def test_a_reference_of_any_length_is_refused_in_few_words() -> None:
+    with pytest.raises(InvalidArgument, match=r"image reference 'a-a-.*'\.\.\. has 60000001 characters, at most 1024"):
+        references.parse("a-" * 30_000_000 + "a")

@@ -206,7 +206,7 @@ def test_the_port_is_free_again_after_the_block(view: NodeView) -> None:
 
 def test_the_log_process_is_asked_when_somebody_looks(view: NodeView) -> None:
     logs = FakeLogs()
-    figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked=[])
+    figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked_logs=60, blocked=[])
     with telemetry("127.0.0.1:0", view=view, logs=logs) as port:
         assert samples(port)["pydockershim_logs_up",] == 0
         logs.figures = figures
@@ -215,4 +215,4 @@ def test_the_log_process_is_asked_when_somebody_looks(view: NodeView) -> None:
     assert found["pydockershim_logs_lines_total",] == 500
     assert found["pydockershim_logs_behind_bytes",] == 7
     assert found["pydockershim_logs_followed",] == 3
-    assert found["pydockershim_logs_blocked",] == 0
+    assert found["pydockershim_logs_blocked",] == 60

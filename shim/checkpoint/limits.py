@@ -21,6 +21,8 @@ from shim.checkpoint.model import ContainerLimits
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 SUFFIX = ".json"
+FILE_LIMIT = 1 << 20
+"""Most bytes of one file."""
 _ID = re.compile(r"[a-z0-9]{1,128}\Z")
 _json = msgspec.json.Encoder(order="sorted")
 _limits = msgspec.json.Decoder(ContainerLimits)
@@ -101,7 +103,7 @@ class LimitStore:
     def _load(self, path: Path) -> None:
         container_id = path.name.removesuffix(SUFFIX)
         try:
-            self._known[container_id] = decode(path.read_bytes(), container_id=container_id)
+            self._known[container_id] = decode(disk.read_regular(path, most=FILE_LIMIT), container_id=container_id)
         except (OSError, Untrusted) as error:
             reason = str(error) if isinstance(error, Untrusted) else reason_of(error)
             self._damaged[container_id] = reason
@@ -109,9 +111,14 @@ class LimitStore:
 
 
 def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:
-    """Give the content of the file of a container."""
+    """Give the content of the file of a container. InvalidArgument when it is too large."""
     plain = json_format.MessageToDict(resources, preserving_proto_field_name=True)
-    return sealed(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
+    content = sealed(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
+    if len(content) > FILE_LIMIT:
+        raise InvalidArgument(
+            f"keep the limits of container {container_id}: {len(content)} bytes, at most {FILE_LIMIT}"
+        )
+    return content
 
 
 def decode(content: bytes, *, container_id: str) -> pb.LinuxContainerResources:

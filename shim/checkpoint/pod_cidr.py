@@ -12,6 +12,9 @@ from shim import disk
 from shim.cidr import parse_pod_cidr
 from shim.errors import InvalidArgument
 
+FILE_LIMIT = 64 << 10
+"""Most bytes of the file."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -40,7 +43,7 @@ class PodCidr:
 
 def _stored(path: Path) -> tuple[str, ...]:
     try:
-        return parse_pod_cidr(path.read_text())
+        return parse_pod_cidr(disk.read_regular(path, most=FILE_LIMIT).decode())
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:

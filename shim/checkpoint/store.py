@@ -20,6 +20,8 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.concurrency.locks import KeyedLocks
 from shim.errors import InvalidArgument, ShimError, reason_of
 
+FILE_LIMIT = 8 << 20
+"""Most bytes of one file: 1 MiB each of CNI configuration and result, 512 KiB of labels and annotations, the rest."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _json = msgspec.json.Encoder(order="sorted")
 _checkpoint = msgspec.json.Decoder(SandboxCheckpoint)
@@ -138,7 +140,7 @@ class CheckpointStore:
     def _load(self, path: Path) -> None:
         sandbox_id = path.name.removesuffix(SUFFIX)
         try:
-            checkpoint = decode(path.read_bytes(), sandbox_id=sandbox_id)
+            checkpoint = decode(disk.read_regular(path, most=FILE_LIMIT), sandbox_id=sandbox_id)
         except OSError as error:
             self._set_aside(path, reason=reason_of(error))
         except Untrusted as error:
@@ -169,7 +171,12 @@ def encode(checkpoint: SandboxCheckpoint) -> bytes:
         data = _json.encode(checkpoint)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidArgument(f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {error}") from error
-    return sealed(data)
+    content = sealed(data)
+    if len(content) > FILE_LIMIT:
+        raise InvalidArgument(
+            f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {len(content)} bytes, at most {FILE_LIMIT}"
+        )
+    return content
 
 
 def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:

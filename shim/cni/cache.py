@@ -15,9 +15,11 @@ import msgspec
 
 from shim.cni.conf import ConfError, parse_network
 from shim.cni.plugin import JsonObject
-from shim.disk import failing_as
+from shim.disk import failing_as, read_regular
 
 KIND = "cniCacheV1"
+FILE_LIMIT = 4 << 20
+"""Most bytes of one file: a configuration, in base64, and a result."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +128,8 @@ def _path(cache_dir: Path, attachment: Attachment) -> Path:
 def _read(path: Path) -> _Entry | None:
     # Whatever is unreadable counts as absent, as in the reference library: the cache only ever adds to what is known.
     try:
-        entry = msgspec.json.decode(path.read_bytes(), type=_Entry)
-    except (OSError, ValueError):
+        entry = msgspec.json.decode(read_regular(path, most=FILE_LIMIT), type=_Entry)
+    except (OSError, ValueError, RecursionError):
         return None
     return entry if entry.kind == KIND else None
 

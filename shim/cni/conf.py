@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shim.cni.plugin import JsonObject, find_plugin
+from shim.disk import read_regular
 from shim.errors import reason_of
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -21,6 +22,8 @@ SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1
 SUFFIXES = (".conflist", ".conf", ".json")
 FILE_LIMIT = 1 << 20
 """Most bytes of one file."""
+FILES_LIMIT = 1000
+"""Most files of one directory."""
 TYPE_LIMIT = 255
 """Most bytes of a plugin's type, which is a file name (NAME_MAX)."""
 
@@ -99,6 +102,8 @@ def read_directory(directory: Path) -> Listing:
         return Listing(directory, problem=f"cannot be read: {reason_of(error)}")
     if not paths:
         return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+    if len(paths) > FILES_LIMIT:
+        return Listing(directory, problem=f"holds {len(paths)} files, at most {FILES_LIMIT} are read")
     return Listing(directory, tuple(_read_file(path) for path in paths))
 
 
@@ -142,11 +147,7 @@ def _is_conf(path: Path) -> bool:
 def _read_file(path: Path) -> NetworkConfig | Skipped:
     name = os.fsencode(path.name).decode(errors="replace")  # it goes into messages, which must be text
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_LIMIT + 1)
-        if len(data) > FILE_LIMIT:
-            return Skipped(name, f"larger than {FILE_LIMIT} bytes")
-        return parse_network(data, file=name)
+        return parse_network(read_regular(path, most=FILE_LIMIT), file=name)
     except ConfError as error:
         return Skipped(name, str(error))
     except OSError as error:

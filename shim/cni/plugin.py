@@ -124,13 +124,17 @@ def _run(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     except OSError as error:
         raise FailedPrecondition(f"{call.what}: cannot be started: {reason_of(error)}") from error
     if outcome.returncode != 0:
-        raise _failure(call, outcome)
+        raise failure_of(call, outcome)
     return outcome.stdout
 
 
 def run_add(call: Call, *, config: JsonObject, timeout: float) -> JsonObject:
     """Run a plugin whose answer is a result, and decode it; see `run_plugin` for errors."""
-    stdout = run_plugin(call, config=config, timeout=timeout)
+    return result_of(call, run_plugin(call, config=config, timeout=timeout))
+
+
+def result_of(call: Call, stdout: bytes) -> JsonObject:
+    """Decode what a plugin has printed as its result; PluginError for what is none."""
     try:
         result = msgspec.json.decode(stdout)
     except (ValueError, RecursionError) as error:
@@ -140,7 +144,8 @@ def run_add(call: Call, *, config: JsonObject, timeout: float) -> JsonObject:
     return result
 
 
-def _failure(call: Call, outcome: Outcome) -> PluginError:
+def failure_of(call: Call, outcome: Outcome) -> PluginError:
+    """Return the error of a plugin that has failed, with what it says itself."""
     ended = _how_it_ended(outcome.returncode)
     if not outcome.stdout.strip():
         return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)
@@ -159,7 +164,7 @@ def _how_it_ended(returncode: int) -> str:
 
 
 def _quoted(data: bytes) -> str:
-    text = data.decode(errors="replace").encode("unicode_escape").decode()
+    text = data[: QUOTED_CHARACTERS * 4].decode(errors="replace").encode("unicode_escape").decode()
     return f"'{text}'" if len(text) <= QUOTED_CHARACTERS else f"'{text[:QUOTED_CHARACTERS]}'..."
 
 

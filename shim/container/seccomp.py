@@ -4,9 +4,6 @@ Docker wants a profile's text, not its path, and looks at it only when the conta
 here, at create; whatever is wrong with it is an error, since a container without it would be a weaker one.
 """
 
-import errno
-import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
+from shim.disk import read_regular
 from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 LOCALHOST = "localhost/"
@@ -190,7 +188,7 @@ def _localhost_profile(reference: str, *, field: str) -> str:
     if not path.is_absolute():
         raise InvalidArgument(f"{field}: seccomp profile path {str(path)!r} is not absolute")
     try:
-        text = _read_regular(path)
+        text = read_regular(path, most=MAX_PROFILE)
     except OSError as error:
         raise FailedPrecondition(f"{field}: seccomp profile {path}: {reason_of(error)}") from error
     try:
@@ -199,18 +197,3 @@ def _localhost_profile(reference: str, *, field: str) -> str:
         return msgspec.json.encode(profile).decode()
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise InvalidArgument(f"{field}: seccomp profile {path} is not valid: {error}") from error
-
-
-def _read_regular(path: Path) -> bytes:
-    """Read a file of bounded size. One that is no regular file could block the open, or never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            text = file.read(MAX_PROFILE + 1)
-    finally:
-        os.close(descriptor)
-    if len(text) > MAX_PROFILE:
-        raise OSError(errno.EFBIG, f"more than {MAX_PROFILE} bytes")
-    return text

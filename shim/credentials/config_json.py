@@ -11,6 +11,7 @@ import structlog
 
 from shim.credentials.matching import key_from_location
 from shim.credentials.model import Credentials, pair_from_base64
+from shim.disk import read_regular
 from shim.errors import ShimError
 
 log = structlog.get_logger(__name__)
@@ -18,7 +19,7 @@ log = structlog.get_logger(__name__)
 CONFIG_JSON = "config.json"
 DOCKERCFG = ".dockercfg"
 
-_MAX_BYTES = 1 << 20
+FILE_LIMIT = 1 << 20
 """Of one file; the size of a Kubernetes secret, which such files come from, is bound to as much."""
 
 
@@ -92,16 +93,15 @@ def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
 
 
 def _read(path: Path) -> CredentialsFile:
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise ShimError(f"more than {_MAX_BYTES} bytes")
+    content = read_regular(path, most=FILE_LIMIT)
     try:
         return _config_json(path, content) if path.name == CONFIG_JSON else _dockercfg(path, content)
     except msgspec.DecodeError as failure:  # says where, and shows no value
         raise ShimError(str(failure)) from failure
     except UnicodeDecodeError:
         raise ShimError("not UTF-8") from None
+    except RecursionError:
+        raise ShimError("nested too deeply") from None
 
 
 def _config_json(path: Path, content: bytes) -> CredentialsFile:
@@ -124,7 +124,7 @@ def _entries(path: Path, table: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, C
         key = key_from_location(location)
         try:
             credentials = _credentials(msgspec.json.decode(raw, type=_Entry | None) or _Entry())
-        except ValueError as failure:  # msgspec's errors are such, too
+        except (ValueError, RecursionError) as failure:  # msgspec's errors are such, too
             log.warning("an entry of a file of credentials is passed over", file=path, entry=key, error=failure)
             continue
         # An empty entry is how Docker notes that a store has the secret.

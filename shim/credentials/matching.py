@@ -60,4 +60,9 @@ def _split_port(host: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=1024)
 def _host_pattern(host: str) -> re.Pattern[str]:
-    return re.compile("[^.]*".join(re.escape(part) for part in host.split("*")))
+    # Atomic groups: of a part between two wildcards the first match is as good as a later one, so no other is tried.
+    first, *others = map(re.escape, host.split("*"))
+    if not others:
+        return re.compile(first)
+    *middle, last = others
+    return re.compile(first + "".join(f"(?>[^.]*?{part})" for part in middle) + "[^.]*" + last)

@@ -34,6 +34,9 @@ _CACHE_KEYS: dict[str, Callable[[str], str]] = {
 }
 """What a response is good for, by its cacheKeyType."""
 
+MAX_KEPT = 1024
+"""Responses kept of one plugin; the oldest makes room. Pods choose the repositories that it is asked about."""
+
 _FIRST = "first"
 """The key of runs before it is known what the responses of this plugin are good for."""
 
@@ -150,7 +153,7 @@ class Provider:
         what = self._what(repository)
         try:
             response = msgspec.json.decode(printed, type=_Response)
-        except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
             where = str(failure) if isinstance(failure, msgspec.ValidationError) else "not JSON"
             raise ShimError(f"{what}: its response is malformed: {where}") from None
         if response.kind != "CredentialProviderResponse":
@@ -185,6 +188,8 @@ class Provider:
         with self._lock:
             self._key_type = run.key_type
             self._kept = {key: kept for key, kept in self._kept.items() if kept[1] > now}
+            while len(self._kept) >= MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
             if run.seconds > 0:
                 self._kept[_CACHE_KEYS[run.key_type](run.repository)] = run.entries, now + run.seconds
 

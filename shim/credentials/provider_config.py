@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from shim.config.fields import seconds_from
+from shim.disk import read_regular
 from shim.errors import FailedPrecondition, InvalidArgument, reason_of
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ _CONFIG_GROUP = "kubelet.config.k8s.io"
 _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
+FILE_LIMIT = 256 << 10
+"""Bytes of one file. Reading so much YAML takes some seconds."""
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 """Of the files that count in a directory, as for the kubelet."""
 
@@ -137,10 +140,14 @@ class _Loader(yaml.SafeLoader):
 
 def _parsed(path: Path, *, where: str) -> object:
     try:
-        return _decoded(path.read_text(encoding="utf-8"))
+        return _decoded(read_regular(path, most=FILE_LIMIT).decode())
     except OSError as failure:
         raise _unreadable(where, failure) from failure
-    except (yaml.YAMLError, ValueError) as failure:  # ValueError: not UTF-8, or `!!int` before what is none
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as failure:  # ValueError: not UTF-8, or `!!int` before what is none
         # The text quotes the line it stumbled over, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""

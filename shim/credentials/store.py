@@ -74,7 +74,7 @@ class CredentialStores:
             if outcome.stdout.decode(errors="replace").strip().startswith(_NOT_FOUND):
                 return None
             raise ShimError(f"{what}: {failure_of(outcome)}")
-        return _read(outcome.stdout, what=what)
+        return answer_of(outcome.stdout, what=what)
 
 
 def _program(name: str, *, what: str) -> Path:
@@ -85,10 +85,11 @@ def _program(name: str, *, what: str) -> Path:
     return Path(found)
 
 
-def _read(printed: bytes, *, what: str) -> Credentials | None:
+def answer_of(printed: bytes, *, what: str) -> Credentials | None:
+    """Read what a program has printed. ShimError for what is not its answer, which shows nothing of it."""
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ShimError(f"{what}: its answer is not an object with Username and Secret") from None
     if answer.username == _TOKEN_USER:
         credentials = Credentials(identity_token=answer.secret)

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from shim.engine.answers import PathStat
-from shim.engine.failures import Refused, asking
+from shim.engine.bounds import INSPECT, Whole
+from shim.engine.failures import NOT_JSON, Refused, asking
 from shim.engine.session import Reply, Session, Stream
 from shim.errors import ShimError
 
@@ -25,7 +26,7 @@ def stat_path(session: Session, container_id: str, *, path: str, timeout: float 
             # The answer to a HEAD has no text. So whether it is the path that is missing, or the container, has to be
             # asked for; and why Docker failed, too.
             if refused.status == 404:
-                session.inspect_container(container_id)
+                session.request("GET", _inspect_url(container_id), into=Whole(INSPECT), timeout=timeout)
                 return None
             with session.streamed("GET", _url(container_id), params={"path": path}, timeout=timeout):
                 raise
@@ -57,12 +58,16 @@ def _pieces(stream: Stream, what: str) -> Iterator[bytes]:
 def _stat_from_header(reply: Reply, *, what: str) -> PathStat:
     try:
         return msgspec.json.decode(base64.b64decode(reply.head.headers.get(_STAT, "")), type=PathStat)
-    except (binascii.Error, msgspec.MsgspecError) as cause:
+    except (binascii.Error, *NOT_JSON) as cause:
         raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
 
 
 def _what(container_id: str, path: str) -> str:
     return f"read {path} in container {container_id}"
+
+
+def _inspect_url(container_id: str) -> str:
+    return f"/containers/{quote(container_id, safe='')}/json"
 
 
 def _url(container_id: str) -> str:

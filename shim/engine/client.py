@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 import structlog
+from docker.errors import NullResource
 
 from shim import deadline
 from shim.deadline import Scope
@@ -22,15 +23,18 @@ from shim.engine.answers import (
     PathStat,
     PullProgress,
 )
+from shim.engine.bounds import IMAGE, INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
-from shim.engine.decode import ListReader, read
+from shim.engine.decode import ListReader, decoded, read
 from shim.engine.failures import Refused, asking, error_from_create_refusal, error_from_start_refusal
 from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
 from shim.engine.pool import Pool
-from shim.engine.session import Session
+from shim.engine.session import Params, Session
 from shim.errors import InvalidArgument, NotFound, ShimError
+
+T = TypeVar("T")
 
 EVENTS_SECONDS = 30.0
 """Bound on the wait for the beginning of the event stream."""
@@ -75,7 +79,7 @@ class DockerEngine:
     def info(self) -> EngineInfo:
         """See `Engine`."""
         with self._asking("read docker's info"):
-            return read(self._session.info(), EngineInfo)
+            return self._get("/info", EngineInfo, into=Whole(INFO))
 
     def daemon_pid(self) -> int:
         """See `Engine`."""
@@ -133,19 +137,20 @@ class DockerEngine:
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """See `Engine`."""
         with self._asking(f"update container {container_id}"):
-            answer = self._post(f"/containers/{quote(container_id, safe='')}/update", body)
+            answer = self._post(f"/containers/{_quoted(container_id)}/update", body)
             updated = read(answer, _Updated)
         _tell_warnings(updated.warnings, of=container_id)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         """See `Engine`."""
         with self._asking(f"inspect container {container_id}"):
-            return read(self._session.inspect_container(container_id), ContainerInspect)
+            path = f"/containers/{_quoted(container_id)}/json"
+            return self._get(path, ContainerInspect, into=Whole(INSPECT))
 
     def list_containers(self) -> list[ContainerSummary]:
         """See `Engine`."""
         with self._asking("list containers"):
-            return read(self._session.containers(all=True), list[ContainerSummary])
+            return self._get("/containers/json", list[ContainerSummary], params={"all": 1}, into=Rows())
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
         """See `Engine`."""
@@ -158,14 +163,14 @@ class DockerEngine:
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         """See `Engine`."""
         with self._asking(f"prepare an exec in container {container_id}"):
-            answer = self._post(f"/containers/{quote(container_id, safe='')}/exec", body)
+            answer = self._post(f"/containers/{_quoted(container_id)}/exec", body)
             return read(answer, _Created).id
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
     ) -> AbstractContextManager[HijackedStream]:
         """See `Engine`."""
-        path = f"/exec/{quote(exec_id, safe='')}/start"
+        path = f"/exec/{_quoted(exec_id)}/start"
         asked: JsonObject = {"Detach": False, "Tty": tty}
         if size is not None:
             width, height = size
@@ -187,7 +192,7 @@ class DockerEngine:
             "stderr": int(options.stderr),
             "detachKeys": options.detach_keys or None,
         }
-        path = f"/containers/{quote(container_id, safe='')}/attach"
+        path = f"/containers/{_quoted(container_id)}/attach"
         what = f"attach to container {container_id}"
         return hijacked(self._session, path, what=what, params=params, timeout=self._timeout)
 
@@ -199,18 +204,18 @@ class DockerEngine:
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """See `Engine`."""
         with self._asking(f"inspect exec {exec_id}"):
-            return read(self._session.exec_inspect(exec_id), ExecInspect)
+            return self._get(f"/exec/{_quoted(exec_id)}/json", ExecInspect, into=Whole(INSPECT))
 
     def list_images(self) -> list[ImageSummary]:
         """See `Engine`."""
         with self._asking("list images"):
-            return self._listed_images.read(self._session.images())
+            return self._listed_images.read(self._get("/images/json", list[Any], into=Rows()))
 
     def inspect_image(self, reference: str) -> ImageInspect:
         """See `Engine`."""
         with self._asking(f"inspect image {reference}"):
-            answer = self._session.inspect_image(reference)  # type: ignore[no-untyped-call] # a gap in the stubs
-            return read(answer, ImageInspect)
+            path = f"/images/{_quoted(reference, safe='/:')}/json"
+            return self._get(path, ImageInspect, into=Whole(IMAGE))
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
@@ -238,6 +243,11 @@ class DockerEngine:
     ) -> AbstractContextManager[None]:
         return asking(what, within=self._timeout, refused=refused)
 
+    def _get(self, path: str, shape: type[T], *, into: Whole | Rows, params: Params | None = None) -> T:
+        """Ask for what is read in bounded memory: the SDK would decode all of it, also what nobody asks for."""
+        reply = self._session.request("GET", path, params=params, timeout=self._timeout, into=into)
+        return decoded(reply.content, shape)
+
     def _post(self, path: str, body: JsonObject) -> Any:
         """Post what the SDK has no parameter for."""
         return self._session.request("POST", path, data=msgspec.json.encode(body), timeout=self._timeout).json()
@@ -264,3 +274,10 @@ def _tell_warnings(warnings: list[str] | None, *, of: str) -> None:
     """Keep Docker's words for people. What it has discarded is found by what it has kept, as its words change."""
     for warning in warnings or ():
         log.info("docker warns", of=of, warning=warning)
+
+
+def _quoted(name: str, *, safe: str = "") -> str:
+    """Put an id or reference into a path. NullResource, as the SDK has it, for none at all."""
+    if not name:
+        raise NullResource("Resource ID was not provided")
+    return quote(name, safe=safe)

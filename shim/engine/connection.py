@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from shim.deadline import Scope
 from shim.engine import http1
+from shim.engine.bounds import Rows, Whole
 from shim.errors import reason_of
 
 ApiVersion = tuple[int, int]
@@ -15,6 +16,9 @@ T = TypeVar("T")
 
 PIECE = 64 * 1024
 """Most bytes of one read."""
+
+LEFT = 1024 * 1024
+"""Bytes that are read of a response that was left, so that its connection can be used again."""
 
 _ROOM_SECONDS = 0.01
 """Between two tries to connect to a listener whose queue is full."""
@@ -36,6 +40,7 @@ class Connection:
         "_buffer",
         "_busy",
         "_closed",
+        "_dropped",
         "_is_left",
         "_keep_alive",
         "_lock",
@@ -52,6 +57,8 @@ class Connection:
         self._body: http1.Body | None = None
         self._keep_alive = True
         self._is_left = False
+        self._dropped = 0
+        """Bytes of a response that was left."""
         self._lock = threading.Lock()
         self._use = 0
         self._busy = 0
@@ -64,6 +71,7 @@ class Connection:
         """Send a request and read the head of its response."""
         self._body = None
         self._is_left = False
+        self._dropped = 0
         self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
         try:
             while (head := http1.take_head(self._buffer)) is None:
@@ -88,12 +96,18 @@ class Connection:
             raise ConnectionLost(str(cause)) from cause
         return piece
 
-    def read_all(self, scope: Scope) -> bytes:
-        """Read the rest of the response body."""
-        pieces = []
+    def read_all(self, scope: Scope, *, into: Whole | Rows) -> bytes:
+        """Read the rest of the response body. TooLarge when it is more than `into` takes."""
         while piece := self.read(scope):
-            pieces.append(piece)
-        return b"".join(pieces)
+            into.take(piece)
+        return into.content()
+
+    def read_some(self, scope: Scope, *, most: int) -> bytes:
+        """Read the first `most` bytes of the response body; what comes after them is left."""
+        found = bytearray()
+        while len(found) < most and (piece := self.read(scope)):
+            found += piece
+        return bytes(found[:most])
 
     def read_raw(self, scope: Scope, *, most: int = PIECE) -> bytes:
         """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end.
@@ -128,8 +142,11 @@ class Connection:
         """Whether nothing is to come of a response that was left. Does not wait."""
         while self._is_left and self._body is not None:
             try:
-                while self._body.take(self._buffer):
-                    pass
+                while piece := self._body.take(self._buffer):
+                    self._dropped += len(piece)
+                if self._dropped > LEFT:
+                    self._is_left = self._keep_alive = False
+                    return True
                 self._is_left = not self._body.done
                 if self._is_left and not self._has_input():
                     return False

@@ -18,6 +18,14 @@ def read(answer: Any, shape: type[T]) -> T:
         return msgspec.convert(_without_nulls(answer), shape)
 
 
+def decoded(content: bytes, shape: type[T]) -> T:
+    """Decode an answer, as `read`."""
+    try:
+        return msgspec.json.decode(content, type=shape)
+    except msgspec.ValidationError:
+        return read(msgspec.json.decode(content), shape)
+
+
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}

@@ -12,6 +12,7 @@ import msgspec
 from docker.errors import NullResource
 
 from shim import deadline, references
+from shim.engine.bounds import TooLarge
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
     NameConflict,
@@ -35,6 +36,10 @@ from shim.errors import (
 )
 
 MAX_MESSAGE = 4096
+"""Characters kept of the text of an error."""
+
+NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no JSON, are of another shape, or are nested too deeply."""
 
 
 class Refused(Exception):
@@ -68,7 +73,9 @@ def asking(
     except ConnectionLost as cause:
         scope.check(what)
         raise Unavailable(f"{what}: docker cannot be reached: {cause}") from cause
-    except msgspec.MsgspecError as cause:
+    except TooLarge as cause:
+        raise ResourceExhausted(f"{what}: {cause}") from cause
+    except NOT_JSON as cause:
         raise ShimError(f"{what}: docker's answer cannot be read: {cause}") from cause
     except NullResource as cause:
         raise InvalidArgument(f"{what}: the id is empty") from cause
@@ -82,7 +89,7 @@ def refusal_message(content: bytes) -> str:
     """Read the text of an error response: `{"message": ...}`, or plain text from a proxy or an old Engine."""
     try:
         text = msgspec.json.decode(content, type=_Body).message
-    except msgspec.MsgspecError:
+    except NOT_JSON:
         text = content.decode(errors="replace")
     return text.strip()[:MAX_MESSAGE] or "no reason given"
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MAX_HEAD = 64 * 1024
+"""Bytes of a response head, and of the trailer of a chunked body."""
 MAX_CHUNK_LINE = 1024
+"""Bytes of the line before a chunk, and of a line of the trailer."""
 
 
 class MalformedResponse(Exception):
@@ -49,12 +51,12 @@ def take_head(buffer: bytearray) -> Head | None:
 
     Interim answers (100, 102, 103) are skipped; 101 ends HTTP and is given as it is.
     """
-    while (end := buffer.find(b"\r\n\r\n")) >= 0:
+    while 0 <= (end := buffer.find(b"\r\n\r\n")) <= MAX_HEAD:
         head = _head_from_bytes(bytes(buffer[:end]))
         del buffer[: end + 4]
         if head.status >= 200 or head.status == 101:
             return head
-    if len(buffer) > MAX_HEAD:
+    if end >= 0 or len(buffer) > MAX_HEAD:
         raise MalformedResponse(f"the response head exceeds {MAX_HEAD} bytes")
     return None
 
@@ -63,7 +65,7 @@ def _head_from_bytes(raw: bytes) -> Head:
     status_line, *lines = raw.decode("latin-1").split("\r\n")
     version, _, rest = status_line.partition(" ")
     status = rest[:3]
-    if not version.startswith("HTTP/1.") or len(status) != 3 or not status.isdecimal():
+    if not version.startswith("HTTP/1.") or len(status) != 3 or not _DECIMAL.fullmatch(status):
         raise MalformedResponse(f"not an HTTP/1.1 status line: {status_line[:80]!r}")
     headers = {}
     for line in lines:
@@ -131,13 +133,15 @@ class UntilClosedBody(Body):
 class ChunkedBody(Body):
     """Framed by chunks (RFC 9112, section 7.1)."""
 
-    __slots__ = ("_in_trailer", "_left")
+    __slots__ = ("_in_trailer", "_left", "_trailer")
 
     def __init__(self) -> None:
         super().__init__()
         self._left = 0
         """Bytes of the current chunk still to come, its CRLF included; 0 between chunks."""
         self._in_trailer = False
+        self._trailer = 0
+        """Bytes of the trailer so far."""
 
     def take(self, buffer: bytearray) -> bytes:
         """See `Body`."""
@@ -154,6 +158,9 @@ class ChunkedBody(Body):
         if line is None:
             return None
         if self._in_trailer:
+            self._trailer += len(line)
+            if self._trailer > MAX_HEAD:
+                raise MalformedResponse(f"the response trailer exceeds {MAX_HEAD} bytes")
             self.done = not line
         elif size := _chunk_size(line):
             self._left = size + 2
@@ -180,6 +187,7 @@ def _take_line(buffer: bytearray) -> bytes | None:
     return line
 
 
+_DECIMAL = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 
@@ -199,6 +207,6 @@ def body_of(head: Head, *, method: str) -> Body:
     length = head.headers.get("content-length")
     if length is None:
         return UntilClosedBody()
-    if not length.isdecimal():
+    if not _DECIMAL.fullmatch(length):
         raise MalformedResponse(f"not a content length: {length[:40]!r}")
     return SizedBody(int(length))

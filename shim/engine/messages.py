@@ -1,22 +1,30 @@
 """The two streams of JSON messages: the progress of a pull, and the events."""
 
 import base64
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
-from shim.engine.answers import Event, PullProgress
+from shim.engine.answers import Actor, Event, PullProgress
+from shim.engine.bounds import MESSAGE
 from shim.engine.failures import asking, error_from_pull_failure
 from shim.engine.interface import RegistryAuth
 from shim.engine.session import Session, Stream
-from shim.errors import Unavailable
+from shim.errors import ResourceExhausted, Unavailable
 from shim.references import DEFAULT_TAG, split_tag
 from shim.times import SECOND
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+CUT = 4096
+"""Bytes kept of the beginning of a line that is too large."""
+
+log = structlog.get_logger(__name__)
 
 _DONE = "Status: "
 """Before the last message of a pull that has succeeded: the image is complete and has its name."""
@@ -62,7 +70,11 @@ def pull(
             stream = held.enter_context(
                 session.streamed("POST", "/images/create", params=params, headers=headers, timeout=None)
             )
-        for message in _messages(stream, _PullMessage, what=what):
+
+        def too_large(_begin: bytes) -> None:
+            raise ResourceExhausted(f"{what}: a message of docker's has more than {MESSAGE} bytes")
+
+        for message in _messages(stream, _PullMessage, what=what, cut=too_large):
             if message.failure:
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
@@ -104,21 +116,69 @@ def events(session: Session, *, since: int | None, timeout: float | None) -> Ite
 
 
 def _events(stream: Stream, what: str) -> Iterator[Event]:
-    yield from _messages(stream, Event, what=what)
+    yield from _messages(stream, Event, what=what, cut=_event_from_begin)
     stream.scope.check(what)
     if not stream.is_aborted():
         raise Unavailable(f"{what}: docker ended the stream")
 
 
-def _messages(stream: Stream, shape: type[T], *, what: str) -> Iterator[T]:
-    """Yield the messages of a stream, each a JSON object on a line of its own, until it ends or is aborted."""
+def _messages(stream: Stream, shape: type[T], *, what: str, cut: Callable[[bytes], T | None]) -> Iterator[T]:
+    """Yield the messages of a stream, each a JSON object on a line of its own, until it ends or is aborted.
+
+    Of a line of more than MESSAGE bytes the first CUT are kept, and `cut` makes a message of them, or none.
+    """
     decode = msgspec.json.Decoder(shape).decode
-    rest = b""
+    lines = _Lines()
     while True:
         with asking(what):
             piece = stream.read()
-            *lines, rest = (rest + piece).split(b"\n")
-            found = [decode(line) for line in lines if not line.isspace() and line]
-        yield from found
+            found = [
+                cut(line) if oversized else decode(line)
+                for line, oversized in lines.take(piece or b"\n")
+                if not line.isspace() and line
+            ]
+        yield from (message for message in found if message is not None)
         if not piece:
             return
+
+
+class _Lines:
+    """Cuts bytes into lines. What is kept of one that is not complete is bounded."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._oversized = False
+
+    def take(self, piece: bytes) -> list[tuple[bytes, bool]]:
+        """Return the lines that `piece` completes, and whether only the beginning of a line is left."""
+        *ends, rest = piece.split(b"\n")
+        lines = []
+        for end in ends:
+            self._keep(end)
+            lines.append((bytes(self._rest), self._oversized))
+            self._rest.clear()
+            self._oversized = False
+        self._keep(rest)
+        return lines
+
+    def _keep(self, data: bytes) -> None:
+        if self._oversized:
+            return
+        self._rest += data
+        if len(self._rest) > MESSAGE:
+            del self._rest[CUT:]
+            self._oversized = True
+            log.warning("a message of docker's is too large", most=MESSAGE)
+
+
+_BEGIN = re.compile(rb'"Type":"(\w+)","Action":"(\w+)","Actor":\{"ID":"([0-9a-f:sha]+)"')
+"""What an event begins with, before the labels of the one it is about."""
+
+
+def _event_from_begin(begin: bytes) -> Event | None:
+    """Return an event whose line was too large; without attributes and time, which says: look at this one."""
+    found = _BEGIN.search(begin)
+    if found is None:
+        return None
+    kind, action, subject = (part.decode() for part in found.groups())
+    return Event(type=kind, action=action, actor=Actor(id=subject))

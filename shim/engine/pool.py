@@ -1,5 +1,6 @@
 """The connections to one Engine: reused, never limited in number, each knowing what its daemon speaks."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +10,9 @@ import msgspec
 
 from shim import __version__
 from shim.deadline import Scope
+from shim.engine.bounds import ANSWER, TooLarge, Whole
 from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect, text_from_version
-from shim.engine.failures import refusal_message
+from shim.engine.failures import NOT_JSON, refusal_message
 from shim.errors import FailedPrecondition
 
 OLDEST: ApiVersion = (1, 41)
@@ -22,6 +24,9 @@ USER_AGENT = {"User-Agent": f"pydockershim/{__version__}"}
 
 MAX_IDLE = 32
 """Idle connections kept. 500 calls at once open 500, but their goroutines in dockerd need not stay for ever."""
+
+
+_VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 class _Version(msgspec.Struct, rename="pascal"):
@@ -136,12 +141,15 @@ class Pool:
     def _negotiated(self, connection: Connection, scope: Scope) -> ApiVersion:
         """Ask the daemon what it speaks, and choose. What answers otherwise is no Engine, or not one yet."""
         head = connection.ask("GET", "/version", scope=scope, headers=USER_AGENT)
-        content = connection.read_all(scope)
+        try:
+            content = connection.read_all(scope, into=Whole(ANSWER))
+        except TooLarge as cause:
+            raise ConnectionLost(f"its version was asked for, not a docker engine: {cause}") from cause
         if head.status != 200:
             raise ConnectionLost(f"its version was asked for: {refusal_message(content)} (status {head.status})")
         try:
             answer = msgspec.json.decode(content, type=_Version)
-        except msgspec.MsgspecError as cause:
+        except NOT_JSON as cause:
             raise ConnectionLost(f"its version was asked for, not a docker engine: {cause}") from cause
         chosen = choose_version(answer.api_version, minimum=answer.min_api_version)
         with self._lock:
@@ -169,7 +177,7 @@ def choose_version(newest: str, *, minimum: str) -> ApiVersion:
 
 
 def _version_from_text(text: str) -> ApiVersion:
-    major, _, minor = text.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
-        raise FailedPrecondition(f"the docker engine speaks api version {text!r}, which is not a version")
-    return int(major), int(minor)
+    version = _VERSION.fullmatch(text)
+    if version is None:
+        raise FailedPrecondition(f"the docker engine speaks api version {text[:40]!r}, which is not a version")
+    return int(version[1]), int(version[2])

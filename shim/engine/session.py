@@ -12,6 +12,7 @@ import requests
 
 from shim import deadline
 from shim.deadline import Scope
+from shim.engine.bounds import ANSWER, ERROR, Rows, Whole
 from shim.engine.connection import Connection, ConnectionLost, text_from_version
 from shim.engine.failures import Refused, is_about_version, refusal_message
 from shim.engine.http1 import Head
@@ -65,9 +66,12 @@ class Session(docker.APIClient):
         params: Params | None = None,
         data: str | bytes | None = None,
         timeout: float | None = None,
+        into: Whole | Rows | None = None,
         **_unused: Any,
     ) -> Reply:
         """Send a request and read its whole response; `timeout` in seconds, None for the scope's bound alone.
+
+        The body is read into `into`, which bounds it: TooLarge. Without one it has at most ANSWER bytes.
 
         `url` is the SDK's, or a path of the Engine API without its version. The SDK's headers are dropped: of them
         only those that root's ~/.docker/config.json gives to the command line would matter. Refused for an error
@@ -80,7 +84,10 @@ class Session(docker.APIClient):
             target = _target(connection, url.removeprefix(self._prefix), params)
             headers = _JSON if body else USER_AGENT
             head = connection.ask(method, target, scope=scope, headers=headers, body=body)
-            content = connection.read_all(scope)
+            if head.status >= 400:
+                content = connection.read_some(scope, most=ERROR)
+            else:
+                content = connection.read_all(scope, into=into or Whole(ANSWER))
         if head.status >= 400:
             raise self._refused(head.status, content)
         return Reply(head, content)
@@ -117,7 +124,7 @@ class Session(docker.APIClient):
                 every = {**(_JSON if body else USER_AGENT), **(headers or {})}
                 head = connection.ask(method, target, scope=scope, headers=every, body=body)
                 if head.status >= 400:
-                    raise self._refused(head.status, connection.read_all(scope))
+                    raise self._refused(head.status, connection.read_some(scope, most=ERROR))
                 yield stream
         finally:
             stream.end()

@@ -1,13 +1,16 @@
 """Who is known in an image: its users and groups, and who runs in it by default. Read once for each image."""
 
+from shim.errors import FailedPrecondition
 from shim.ids import ImageId
 from shim.image.rootfs import RootFs, look_into
-from shim.passwd import GROUP, PASSWD, ImageAccounts, accounts_from_files
+from shim.passwd import GROUP, MAX_LINES, PASSWD, Accounts, ImageAccounts, accounts_from_files, names_in
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20
 """Bytes of either file: some 60,000 users."""
 
+_NAME_WEIGHT = 200
+"""Bytes that a line or a member takes in memory besides its text."""
 _ENTRY_WEIGHT = 4096
 """Bytes that one image counts for besides its files."""
 
@@ -28,16 +31,27 @@ def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
     if known is not None:  # another has landed between the question and this flight
         return known
     settings = rt.engine.inspect_image(image_id).config
-    passwd, group = look_into(rt, image_id=image_id, look=_files)
-    found = ImageAccounts(
-        default_user=settings.user if settings else "", accounts=accounts_from_files(passwd=passwd, group=group)
-    )
+    accounts, weight = look_into(rt, image_id=image_id, look=read_accounts)
+    found = ImageAccounts(default_user=settings.user if settings else "", accounts=accounts)
     if rt.view.images.is_listed(patience=0):
         rt.accounts.keep_only([image.id for image in rt.view.images.all()])
-    rt.accounts.put(image_id, found, weight=len(passwd) + len(group) + _ENTRY_WEIGHT)
+    rt.accounts.put(image_id, found, weight=weight)
     return found
 
 
-def _files(files: RootFs) -> tuple[bytes, bytes]:
-    passwd = files.read_file(PASSWD, limit=FILE_LIMIT)
-    return passwd or b"", files.read_file(GROUP, limit=FILE_LIMIT) or b""
+def _weight(content: bytes) -> int:
+    return len(content) + names_in(content) * _NAME_WEIGHT
+
+
+def read_accounts(files: RootFs) -> tuple[Accounts, int]:
+    """Read both files; give what they say, and the bytes that it takes in memory. FailedPrecondition as above."""
+    passwd, group = _file(files, PASSWD), _file(files, GROUP)
+    accounts = accounts_from_files(passwd=passwd, group=group)
+    return accounts, _weight(passwd) + _weight(group) + _ENTRY_WEIGHT
+
+
+def _file(files: RootFs, path: str) -> bytes:
+    content = files.read_file(path, limit=FILE_LIMIT) or b""
+    if names_in(content) > MAX_LINES:
+        raise FailedPrecondition(f"{path} of image {files.image_id} has more than {MAX_LINES} lines and members")
+    return content

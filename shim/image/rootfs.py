@@ -36,8 +36,11 @@ LOOK_SECONDS = 60.0
 """Bound on reading, once the container is there."""
 REMOVE_SECONDS = 30.0
 
-_ARCHIVE_OVERHEAD = 256 << 10
+ARCHIVE_OVERHEAD = 256 << 10
 """Bytes of an archive of one file besides its content: headers, extended attributes, padding."""
+
+_MALFORMED = (ValueError, OverflowError, RecursionError, EOFError, KeyError, IndexError)
+"""What tarfile raises, besides its own errors, for headers that are malformed or nested."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +51,7 @@ class RootFs:
     def __init__(self, engine: Engine, *, container_id: str, image_id: ImageId) -> None:
         self._engine = engine
         self._container_id = container_id
-        self._image_id = image_id
+        self.image_id = image_id
 
     def resolved(self, path: str) -> tuple[str, PathKind] | None:
         """Give a path without a link on it that leads to the same, and what is there; None when nothing is.
@@ -72,7 +75,7 @@ class RootFs:
         where, stat = self._followed(path)
         if stat is None:
             return None
-        what = f"{path} of image {self._image_id}"
+        what = f"{path} of image {self.image_id}"
         if stat.kind is not PathKind.FILE:
             raise FailedPrecondition(f"{what} is {stat.kind.value}, not a regular file")
         if stat.size > limit:
@@ -87,7 +90,7 @@ class RootFs:
             return where, stat
         where, stat = stat.link_target, self._engine.stat_path(self._container_id, stat.link_target)
         if stat is not None and stat.kind is PathKind.LINK:
-            raise FailedPrecondition(f"{path} of image {self._image_id} is a link that cannot be followed")
+            raise FailedPrecondition(f"{path} of image {self.image_id} is a link that cannot be followed")
         return where, stat
 
 
@@ -117,14 +120,14 @@ def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
     archive = bytearray()
     for piece in pieces:
         archive += piece
-        if len(archive) > size + _ARCHIVE_OVERHEAD:
+        if len(archive) > size + ARCHIVE_OVERHEAD:
             raise ShimError(f"{what}: docker sends more than the {size} bytes it told")
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             member = tar.next()
             reader = tar.extractfile(member) if member is not None and member.isreg() else None
             content = reader.read(size + 1) if reader is not None else b""
-    except tarfile.TarError as cause:
+    except (tarfile.TarError, *_MALFORMED) as cause:
         raise ShimError(f"{what}: docker's archive cannot be read: {cause}") from cause
     if len(content) != size:
         raise ShimError(f"{what}: docker's archive does not hold the {size} bytes it told")

@@ -73,7 +73,7 @@ class Follower:
             self._sink.open()
 
     def behind(self) -> int:
-        """Bytes of Docker's file that are still to be copied."""
+        """Return how many bytes of Docker's files are still to be copied, also of a log that is blocked."""
         return self._source.behind()
 
     def close(self) -> None:

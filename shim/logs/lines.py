@@ -41,7 +41,8 @@ def lines_backwards(fd: int) -> Iterator[tuple[int, bytes]]:
 def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Iterator[tuple[int, bytes]]:
     """Yield what is before `end`, where a record ends, in groups of whole records, the last group first.
 
-    `begin` gives where the first record begins within bytes that begin anywhere, their length where none does.
+    `begin` gives where the first record begins within bytes that begin anywhere, their length where none does. What is
+    longer than BLOCK is no record, and is left out: the group before it then ends in a torn one.
     """
     carry = b""
     while end > 0:
@@ -49,7 +50,8 @@ def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Ite
         data = os.pread(fd, end - start, start) + carry
         # What begins before this block is read with the block before.
         cut = 0 if start == 0 else begin(data)
-        carry = data[:cut]
+        # More than a record can have is rubbish, such as the zeros of a power loss. Kept, it could fill the memory.
+        carry = data[:cut] if cut <= BLOCK else b""
         end = start
         if cut < len(data):
             yield start + cut, data[cut:]

@@ -70,9 +70,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: int
     """Lines of Docker's that could not be read."""
     behind_bytes: int
-    """Left in the files of Docker's that are being read."""
+    """Left to be copied in Docker's files, those of blocked logs included."""
+    blocked_logs: int
+    """How many logs cannot be written now."""
     blocked: list[Blocked]
-    """At most BLOCKED_SHOWN, and as many as a packet holds."""
+    """Some of these: at most BLOCKED_SHOWN, and as many as a packet holds."""
 
 
 BLOCKED_SHOWN = 50

@@ -7,14 +7,41 @@ one is made. A file is known by its inode: as long as we hold it open the kernel
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from shim.logs.format import CHUNK
 
 _TRIES = 8
+_SAMPLE = 256
+"""Bytes before a position: more than the end of a record with its time has."""
 
 Identity = tuple[int, int]
 """Device and inode of a file."""
+_Listed = dict[Identity, tuple[str, int]]
+"""Name and size of each file of a log, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A position in a file that is closed. The kernel may give its inode to a new file, so some content is kept."""
+
+    file: Identity
+    offset: int
+    sample: bytes
+
+    @classmethod
+    def of(cls, fd: int, offset: int) -> Self:
+        return cls(_identity(os.fstat(fd)), offset, os.pread(fd, _SAMPLE, max(0, offset - _SAMPLE)))
+
+    def is_in(self, path: str) -> bool:
+        """Whether `path`, a file of the same inode, still has that content."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, len(self.sample), max(0, self.offset - _SAMPLE)) == self.sample
+        finally:
+            os.close(fd)
 
 
 class Source:
@@ -28,6 +55,8 @@ class Source:
         """Docker removed files that had not been read; whoever has told of it sets this back."""
         self._fd = -1
         self._offset = 0
+        self._left_at: _Place | None = None
+        """Where it was closed last."""
 
     def seek(self, fd: int, offset: int) -> None:
         """Go on from `offset` of an open file of this log, which is then closed here."""
@@ -55,14 +84,29 @@ class Source:
         self._offset += count
 
     def behind(self) -> int:
-        """Bytes that are left in the file that is being read."""
-        return max(0, os.fstat(self._fd).st_size - self._offset) if self._fd >= 0 else 0
+        """Return how many bytes are not read: the rest of the current file, and all files after it.
+
+        A closed source counts from where it was closed, or all files if it was never open. 0 where the directory
+        cannot be read.
+        """
+        with suppress(OSError):
+            listed = {_identity(status): (name, status.st_size) for name, status in _listed(self.path)}  # oldest first
+            if self._fd < 0:
+                return _left_since(self._left_at, listed)
+            held = os.fstat(self._fd)
+            return max(0, held.st_size - self._offset) + _sizes_after(_identity(held), listed)
+        return 0
 
     def close(self) -> None:
         """Let go of the file. Idempotent."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            try:
+                self._left_at = _Place.of(fd, self._offset)
+            except OSError:  # a bad disk must not keep the file open
+                self._left_at = None
+            finally:
+                os.close(fd)
 
     def _whole_records(self) -> bytes:
         data = os.pread(self._fd, CHUNK, self._offset)
@@ -101,12 +145,24 @@ class Source:
         close_all(fd for position, fd in enumerate(found) if position != which)
 
 
+def _left_since(place: _Place | None, listed: _Listed) -> int:
+    if place is None or place.file not in listed or not place.is_in(listed[place.file][0]):
+        return sum(size for _, size in listed.values())
+    return max(0, listed[place.file][1] - place.offset) + _sizes_after(place.file, listed)
+
+
+def _sizes_after(file: Identity, listed: _Listed) -> int:
+    """Return the size of all files that are newer than `file`: of all, where it is not listed any more."""
+    newer = list(listed).index(file) + 1 if file in listed else 0
+    return sum(size for _, size in list(listed.values())[newer:])
+
+
 def generations(path: Path) -> list[int]:
     """Open all files of a log, oldest first. Raises OSError; empty when there is none."""
     for _ in range(_TRIES):
         opened = _opened(path)
         # They move while we look; what is the same before and after is right.
-        if [_identity(os.fstat(fd)) for fd in opened] == [identity for _, identity in _listed(path)]:
+        if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _listed(path)]:
             return opened
         close_all(opened)
     return _opened(path)
@@ -126,7 +182,7 @@ def _opened(path: Path) -> list[int]:
     return opened
 
 
-def _listed(path: Path) -> list[tuple[str, Identity]]:
+def _listed(path: Path) -> list[tuple[str, os.stat_result]]:
     """The files of a log that are there, oldest first."""
     numbered = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
@@ -134,8 +190,8 @@ def _listed(path: Path) -> list[tuple[str, Identity]]:
             suffix = entry.name.removeprefix(path.name)
             if entry.name == path.name or (suffix != entry.name and suffix[1:].isdecimal()):
                 with suppress(FileNotFoundError):
-                    numbered.append((int(suffix[1:] or 0), entry.path, _identity(entry.stat())))
-    return [(name, identity) for _, name, identity in sorted(numbered, reverse=True)]
+                    numbered.append((int(suffix[1:] or 0), entry.path, entry.stat()))
+    return [(name, status) for _, name, status in sorted(numbered, key=lambda one: one[0], reverse=True)]
 
 
 def _identity(of: os.stat_result) -> Identity:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import assert_never, get_args
 
 import msgspec
@@ -216,14 +217,15 @@ class Worker:
                 error=followed.error,
                 seconds=round(now - followed.since, 3),
             )
-            for container_id, followed in self._blocked.items()
+            for container_id, followed in islice(self._blocked.items(), BLOCKED_SHOWN)
         ]
         return Figures(
             followed=len(self._followed),
             lines=self._counts.lines,
             unreadable=self._counts.unreadable,
             behind_bytes=sum(followed.follower.behind() for followed in self._followed.values()),
-            blocked=blocked[:BLOCKED_SHOWN],
+            blocked_logs=len(self._blocked),
+            blocked=blocked,
         )
 
     def _answer(self, ticket: int, error: str) -> None:

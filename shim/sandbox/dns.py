@@ -9,11 +9,13 @@ from pathlib import Path
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.container.relabel import label_file
-from shim.disk import failing_as
+from shim.disk import failing_as, read_regular
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 
 HOST_RESOLV_CONF = Path("/etc/resolv.conf")
+RESOLV_CONF_LIMIT = 1 << 20
+"""Bytes of the host's file."""
 
 
 def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> bytes:
@@ -26,7 +28,7 @@ def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> b
         return "".join(line + "\n" for line in lines).encode()
     with failing_as(f"read {host} for a pod without DNS settings"):
         try:
-            return host.read_bytes()
+            return read_regular(host, most=RESOLV_CONF_LIMIT)
         except FileNotFoundError:
             return b""  # a host without a resolver is no reason to run no pods
 

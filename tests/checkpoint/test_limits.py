@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import envelope
-from shim.checkpoint.limits import LimitStore, encode
+from shim.checkpoint.limits import FILE_LIMIT, LimitStore, encode
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 
 ID, OTHER = "c" * 64, "d" * 64
@@ -105,3 +105,12 @@ def test_a_file_of_a_newer_server_stays_for_that(tmp_path: Path, monkeypatch: py
         store.check(container)
     monkeypatch.setattr(envelope, "VERSION", 2)
     assert LimitStore(tmp_path).get(container) == limits
+
+
+def test_limits_that_are_too_large_are_refused_and_not_read(tmp_path: Path) -> None:
+    store = LimitStore(tmp_path)
+    with pytest.raises(InvalidArgument, match=f"limits of container {ID}: [0-9]+ bytes, at most {FILE_LIMIT}"):
+        store.put(ID, pb.LinuxContainerResources(unified={"a": "x" * FILE_LIMIT}))
+    (tmp_path / f"{ID}.json").write_bytes(b" " * (FILE_LIMIT + 1))
+    with pytest.raises(FailedPrecondition, match=f"more than {FILE_LIMIT} bytes"):
+        LimitStore(tmp_path).check(ID)

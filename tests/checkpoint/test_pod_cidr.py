@@ -38,7 +38,11 @@ def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-@pytest.mark.parametrize("content", [b"10.1.0.0/24,1x", b"\xff\xfe", bytes(20)], ids=["text", "bytes", "zeros"])
+@pytest.mark.parametrize(
+    "content",
+    [b"10.1.0.0/24,1x", b"\xff\xfe", bytes(20), b"10.1.0.0/24" + b",10.1.0.0/24" * 6000],
+    ids=["text", "bytes", "zeros", "large"],
+)
 def test_a_damaged_file_is_logged_and_ignored(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pod-cidr"
     path.write_bytes(content)

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from shim.checkpoint.envelope import Untrusted
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.checkpoint.store import CheckpointStore, decode, encode
+from shim.checkpoint.store import FILE_LIMIT, CheckpointStore, decode, encode
 from shim.concurrency.gather import gather
 from shim.errors import InvalidArgument, ResourceExhausted, ShimError
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, HOST_NETWORK, ID, RELEASED, numbered
@@ -197,7 +197,7 @@ CORRUPT: dict[str, tuple[Callable[[Path], object], str]] = {
     "null": (written(enveloped(None)), "Expected `object`, got `null`"),
     "too deep": (written(b'{"version":1,"data":' + b"[" * 100_000), "recursion"),
     "another sandbox's": (written(encode(numbered(7))), f"it is the checkpoint of sandbox '{7:064x}'"),
-    "a directory": (Path.mkdir, "is a directory"),
+    "a directory": (Path.mkdir, "not a regular file"),
     "a dangling link": (lambda path: path.symlink_to("/nonexistent"), "no such file or directory"),
 }
 
@@ -382,3 +382,13 @@ def test_nothing_acknowledged_is_lost_when_the_shim_is_killed(tmp_path: Path, li
     assert store.corrupt() == []
     assert checkpoint.config["metadata"]["attempt"] in (acknowledged, acknowledged + 1)
     assert [path.name for path in tmp_path.iterdir()] == [f"{1:064x}.json"]
+
+
+def test_a_checkpoint_that_is_too_large_is_refused_and_not_read(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    large = replace(BEFORE_ADD, config={"annotations": {"a": "x" * FILE_LIMIT}})
+    with pytest.raises(InvalidArgument, match=f"checkpoint of sandbox {ID}: [0-9]+ bytes, at most {FILE_LIMIT}"):
+        store.put(large)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"{ID}.json").write_bytes(b" " * (FILE_LIMIT + 1))
+    assert [found.reason for found in CheckpointStore(tmp_path).corrupt()] == [f"more than {FILE_LIMIT} bytes"]

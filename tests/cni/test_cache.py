@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.cni.cache import Attachment, cached_attachments, cached_result, remove_cached, write_cached
+from shim.cni.cache import FILE_LIMIT, Attachment, cached_attachments, cached_result, remove_cached, write_cached
 from shim.errors import ShimError
 
 CONFLIST = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "vendor": 1}]}
@@ -132,3 +132,13 @@ def test_a_disk_that_refuses_is_an_error_that_names_the_file_and_leaves_nothing(
         remove_cached(tmp_path, ATTACHMENT)
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "result", [b"[" * 100_000, b'{"x":' * 100_000, b'"' + b"x" * FILE_LIMIT + b'"'], ids=["lists", "objects", "large"]
+)
+def test_an_entry_that_is_nested_too_deeply_or_too_large_counts_as_absent(tmp_path: Path, result: bytes) -> None:
+    path = written_by_go(tmp_path)
+    path.write_bytes(path.read_bytes().removesuffix(b"}") + b',"result":' + result + b"}")
+
+    assert cached_attachments(tmp_path, container_id="c0ffee") == []

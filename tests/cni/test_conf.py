@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from shim.cni.conf import FILE_LIMIT, ConfError, Listing, NetworkConfig, Skipped, choose, parse_network, read_directory
+from shim.cni.conf import (
+    FILE_LIMIT,
+    FILES_LIMIT,
+    ConfError,
+    Listing,
+    NetworkConfig,
+    Skipped,
+    choose,
+    parse_network,
+    read_directory,
+)
 from tests.cni.fake_plugins import FakePlugins
 
 BRIDGE: dict[str, Any] = {"type": "bridge", "bridge": "cni0", "vendor": {"x": [1, None]}}
@@ -150,7 +160,7 @@ def test_what_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
 
     assert read_directory(tmp_path).entries == (
         Skipped("10.conflist", "cannot be read: no such file or directory"),
-        Skipped("20.conflist", "larger than 1048576 bytes"),
+        Skipped("20.conflist", "cannot be read: more than 1048576 bytes"),
         Skipped("30.conflist", "not JSON: Input data was truncated"),
     )
 
@@ -194,3 +204,16 @@ def test_a_name_that_is_no_text_is_told_as_text(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"10-\xff.conflist")).write_text(json.dumps(conflist()))
 
     assert read_directory(tmp_path).entries == (NetworkConfig("10-\ufffd.conflist", conflist()),)
+
+
+def test_a_directory_of_too_many_files_is_a_problem(tmp_path: Path) -> None:
+    for number in range(FILES_LIMIT + 1):
+        (tmp_path / f"{number}.conf").touch()
+
+    assert read_directory(tmp_path).problem == f"holds {FILES_LIMIT + 1} files, at most {FILES_LIMIT} are read"
+
+
+def test_a_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "10.conf")
+
+    assert read_directory(tmp_path).entries == (Skipped("10.conf", "cannot be read: not a regular file"),)

@@ -90,8 +90,17 @@ def test_a_bad_entry_is_reported_and_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"auths": "s3cret"}', b'{"credHelpers": {"a": 1}}', b"\xff{}", b" " * (1 << 21)],
-    ids=["empty", "cut off", "list", "auths is text", "helper is a number", "not UTF-8", "too large"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"auths": "s3cret"}',
+        b'{"credHelpers": {"a": 1}}',
+        b"\xff{}",
+        b" " * (1 << 21),
+        b'{"x":' * 99999,
+    ],
+    ids=["empty", "cut off", "list", "auths is text", "helper is a number", "not UTF-8", "too large", "nested"],
 )
 def test_a_malformed_file_is_reported_and_the_next_one_taken(tmp_path: Path, content: bytes) -> None:
     bad, good = tmp_path / "bad" / "config.json", tmp_path / ".dockercfg"

@@ -1,5 +1,7 @@
 """Which entry is meant for which repository: tables of the kubelet's rules."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,15 @@ def test_docker_hub(keys: list[str], repository: str, chosen: list[str]) -> None
 def test_a_host_is_meant_for_itself_and_for_none_below_it(host: str, path: str) -> None:
     assert matches(key_from_location(f"https://{host}/v2/"), f"{host}/{path}")
     assert not matches(host, f"evil.{host}/{path}")
+
+
+@given(st.text("ab.*", max_size=8), st.text("ab.", max_size=10))
+def test_wildcards_match_as_if_every_way_was_tried(pattern: str, host: str) -> None:
+    every_way = re.compile("[^.]*".join(re.escape(part) for part in pattern.split("*")))
+
+    assert matches(f"{pattern}/", f"{host}/app") == bool(every_way.fullmatch(host))
+
+
+@pytest.mark.timeout(10)
+def test_many_wildcards_take_no_time() -> None:
+    assert not matches("*a" * 40 + "b/", "a" * 250 + "/app")

@@ -120,6 +120,7 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
         (printing(auth={"r.example": ["s3cret"]}), "Expected `object`"),
         ("exec sleep 60", "not finished within 0.3 s, killed"),
         ("yes s3cret", "printed more than"),
+        ("yes '{\"x\":' | head -c 900000", "its response is malformed: not JSON"),
     ],
     ids=[
         "fails",
@@ -135,6 +136,7 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
         "auth",
         "hangs",
         "prints without end",
+        "nested",
     ],
 )
 def test_one_that_does_not_work_is_reported(programs: Programs, provider: MakeProvider, body: str, words: str) -> None:
@@ -285,3 +287,14 @@ def test_cancellation_is_not_a_failure_of_the_plugin(programs: Programs, provide
         provider().find(APP)
     timer.join()
     assert logs == []
+
+
+def test_no_more_responses_are_kept_than_the_bound(
+    programs: Programs, provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.credentials.provider.MAX_KEPT", 2)
+    programs.write_printing("one", response(LOGIN, cache="Image"))
+    made = provider()
+    for repository in (APP, WEB, OTHER, OTHER, WEB, APP):
+        made.find(repository)
+    assert [json.loads(line.partition("|")[2])["image"] for line in programs.asked] == [APP, WEB, OTHER, APP]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shim.credentials.provider_config import ProviderSettings, read_providers
+from shim.credentials.provider_config import FILE_LIMIT, ProviderSettings, read_providers
 from shim.errors import FailedPrecondition, InvalidArgument
 from tests.credentials.programs import Programs
 
@@ -184,3 +184,13 @@ def test_a_directory_of_files(programs: Programs, tmp_path: Path) -> None:
         file.write_text(json.dumps(changed("providers.0.name", name)))
     (directory / "README").write_text("not a provider")
     assert [settings.name for settings in read_providers(directory, bin_dir=programs.bin_dir)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[" * 5000, "is not YAML"), (" " * (FILE_LIMIT + 1), f"more than {FILE_LIMIT} bytes")],
+    ids=["nested", "too large"],
+)
+def test_a_file_that_is_nested_too_deeply_or_too_large(programs: Programs, content: str, words: str) -> None:
+    with pytest.raises((InvalidArgument, FailedPrecondition), match=words):
+        read(programs, content)

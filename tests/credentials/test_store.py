@@ -57,6 +57,7 @@ def test_one_that_has_nothing(programs: Programs) -> None:
         ("printf '\\377'", "its answer is not an object"),
         ("exec sleep 60", "not finished within 0.3 s"),
         ("yes s3cret", "printed more than"),
+        ("yes '{\"x\":' | head -c 900000", "its answer is not an object"),
         ("kill -9 $$", "ended by signal 9"),
     ],
     ids=[
@@ -67,6 +68,7 @@ def test_one_that_has_nothing(programs: Programs) -> None:
         "not UTF-8",
         "hangs",
         "prints without end",
+        "nested",
         "killed",
     ],
 )

@@ -63,12 +63,12 @@ CALLS: dict[str, tuple[Callable[[DockerEngine], object], str, object]] = {
     "inspect": (lambda e: e.inspect_container(ID), f"GET {V}/containers/{ID}/json", {"Id": ID}),
     "list": (
         lambda e: e.list_containers(),
-        f"GET {V}/containers/json?limit=-1&all=1&size=0&trunc_cmd=0",
+        f"GET {V}/containers/json?all=1",
         [],
     ),
     "create exec": (lambda e: e.create_exec(ID, body={}), f"POST {V}/containers/{ID}/exec", {"Id": "x"}),
     "inspect exec": (lambda e: e.inspect_exec("x"), f"GET {V}/exec/x/json", {}),
-    "list images": (lambda e: e.list_images(), f"GET {V}/images/json?only_ids=0&all=0", []),
+    "list images": (lambda e: e.list_images(), f"GET {V}/images/json", []),
     "inspect image": (lambda e: e.inspect_image("a.b/c:1"), f"GET {V}/images/a.b/c:1/json", {"Id": "sha256:i"}),
     "remove image": (lambda e: e.remove_image("a/b:1"), f"DELETE {V}/images/a/b:1?force=True&noprune=False", []),
 }

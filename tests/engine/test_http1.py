@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shim.engine.http1 import MAX_HEAD, Body, Head, MalformedResponse, body_of, request_bytes, take_head
+from shim.engine.http1 import MAX_HEAD, Body, ChunkedBody, Head, MalformedResponse, body_of, request_bytes, take_head
 
 CHUNKED = Head(200, {"transfer-encoding": "chunked"})
 
@@ -159,4 +159,22 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
 @pytest.mark.parametrize("length", ["-1", "five", "1e3", ""])
 def test_a_wrong_length_is_refused(length: str) -> None:
     with pytest.raises(MalformedResponse, match="length"):
+        body_of(Head(200, {"content-length": length}), method="GET")
+
+
+def test_a_head_that_is_too_large_is_refused_also_where_it_ends() -> None:
+    buffer = bytearray(b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD + b"\r\n\r\n")
+    with pytest.raises(MalformedResponse, match="head exceeds"):
+        take_head(buffer)
+
+
+def test_a_trailer_without_end() -> None:
+    body = ChunkedBody()
+    with pytest.raises(MalformedResponse, match="trailer exceeds"):
+        body.take(bytearray(b"0\r\n" + b"name: value\r\n" * 10_000))
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "", "-1", "\u00b2"])
+def test_what_is_no_content_length(length: str) -> None:
+    with pytest.raises(MalformedResponse, match="not a content length"):
         body_of(Head(200, {"content-length": length}), method="GET")

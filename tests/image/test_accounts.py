@@ -1,5 +1,6 @@
 """The users of an image are read once, by whoever asks first, and forgotten with it."""
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,7 +10,7 @@ from shim.engine.answers import ImageSettings, PathKind
 from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError
 from shim.ids import ImageId
 from shim.image.accounts import FILE_LIMIT, accounts_of
-from shim.passwd import Accounts, User
+from shim.passwd import MAX_LINES, Accounts, User
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
@@ -122,3 +123,23 @@ def test_what_is_no_file_of_users_is_refused(
     with pytest.raises(FailedPrecondition, match=f"{path} of image {image} {says}"):
         accounts_of(rt, image_id=image)
     assert engine.containers == {}
+
+
+@pytest.mark.parametrize("content", [b"\n" * MAX_LINES, b"a:x:1:" + b"m," * MAX_LINES], ids=["lines", "members"])
+def test_a_file_of_too_many_names_is_refused(rt: Runtime, engine: FakeEngine, content: bytes) -> None:
+    image = ImageId(engine.add_image("many:1", files={"/etc/group": content}))
+    with pytest.raises(FailedPrecondition, match=f"/etc/group of image {image} has more than {MAX_LINES} lines"):
+        accounts_of(rt, image_id=image)
+
+
+def test_users_weigh_what_they_take_in_memory(rt: Runtime, engine: FakeEngine) -> None:
+    passwd = b"".join(b"%x:x:1:1\n" % number for number in range(50_000))
+    images = [ImageId(engine.add_image(f"many:{number}", files={"/etc/passwd": passwd})) for number in range(3)]
+    rt.view.images.refresh()
+    tracemalloc.start()
+    for image in images:
+        accounts_of(rt, image_id=image)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 24 << 20
+    assert [rt.accounts.get(image) is not None for image in images] == [False, False, True]

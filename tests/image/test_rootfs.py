@@ -318,6 +318,12 @@ def archive(*, content: bytes = b"data", kind: bytes = tarfile.REGTYPE) -> bytes
     return buffer.getvalue()
 
 
+def header(kind: bytes, *, size: int) -> bytes:
+    entry = tarfile.TarInfo("passwd")
+    entry.size, entry.type = size, kind
+    return entry.tobuf(tarfile.GNU_FORMAT) + bytes(512 if kind == tarfile.GNUTYPE_LONGNAME else 0)
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
@@ -328,8 +334,20 @@ def archive(*, content: bytes = b"data", kind: bytes = tarfile.REGTYPE) -> bytes
         lambda: archive(content=b"1"),
         lambda: archive(content=b"", kind=tarfile.FIFOTYPE),
         lambda: bytes(1024),
+        lambda: header(tarfile.XHDTYPE, size=12) + b"12 size=-99\n",
+        lambda: header(tarfile.GNUTYPE_SPARSE, size=4),
     ],
-    ids=["empty", "no archive", "cut off", "longer", "shorter", "another kind", "no entry"],
+    ids=[
+        "empty",
+        "no archive",
+        "cut off",
+        "longer",
+        "shorter",
+        "another kind",
+        "no entry",
+        "negative",
+        "sparse",
+    ],
 )
 def test_an_archive_that_holds_anything_else_is_refused(damaged: Callable[[], bytes]) -> None:
     with pytest.raises(ShimError, match="etc/passwd: docker's archive"):
@@ -342,3 +360,11 @@ def test_an_archive_that_does_not_end_is_left() -> None:
     with pytest.raises(ShimError, match="docker sends more than the 4 bytes it told"):
         file_from_tar(pieces, size=4, what="/etc/passwd")
     assert len(list(pieces)) > 90
+
+
+def test_an_archive_of_nested_headers_is_refused() -> None:
+    """Each of these headers says that another header follows, which tarfile reads within the first."""
+    nested = header(tarfile.GNUTYPE_LONGNAME, size=1) * 4000
+
+    with pytest.raises(ShimError, match="etc/passwd: docker's archive cannot be read"):
+        file_from_tar([nested], size=4 << 20, what="/etc/passwd")

@@ -31,6 +31,21 @@ def test_all_whole_lines_come_once_and_from_the_end(
     assert all(content[offset:].startswith(group) and group.endswith(b"\n") for offset, group in groups)
 
 
+def test_what_is_longer_than_any_record_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK", 16)
+    path = tmp_path / "file"
+    path.write_bytes(b"first\n" + bytes(5000) + b"\nlast\n")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        groups = list(lines_backwards(fd))
+    finally:
+        os.close(fd)
+
+    assert max(len(group) for _, group in groups) <= 2 * lines.BLOCK
+    assert groups[0][1].endswith(b"last\n")
+    assert groups[-1][1].startswith(b"first\n")
+
+
 NUMBERED = b"".join(b"%05d\n" % number for number in range(2000))
 
 

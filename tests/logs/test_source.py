@@ -54,6 +54,50 @@ def test_records_are_given_again_until_they_are_done_with(docker: DockerLog) -> 
     source.close()
 
 
+def test_files_after_the_current_one_are_behind_too(docker: DockerLog) -> None:
+    source = source_of(docker)
+    docker.lines(0, 3)
+    source.read()
+    docker.rotate()
+    docker.lines(3, 9)
+    older = docker.path.with_name(f"{docker.path.name}.1")
+    assert source.behind() == older.stat().st_size + docker.path.stat().st_size
+    older.unlink()
+    assert source.behind() > docker.path.stat().st_size  # it is still open, and will be read
+    taken(source, docker.driver)
+    assert source.behind() == 0
+    source.close()
+
+
+def test_a_closed_source_remembers_its_place(docker: DockerLog) -> None:
+    source = source_of(docker)
+    docker.lines(0, 3)
+    taken(source, docker.driver)
+    before = docker.path.stat().st_size
+    source.close()
+    assert source.behind() == 0
+    docker.lines(3, 9)
+    added = docker.path.stat().st_size - before
+    assert source.behind() == added
+    docker.rotate()
+    docker.lines(9, 12)
+    assert source.behind() == added + docker.path.stat().st_size
+    docker.rotate()
+    docker.lines(12, 13)
+    docker.rotate()  # the file it was closed in is gone
+    kept = [file.stat().st_size for file in docker.path.parent.iterdir()]
+    assert source.behind() == sum(kept)
+
+
+def test_what_was_never_opened_is_all_behind(docker: DockerLog, tmp_path: Path) -> None:
+    docker.lines(0, 3)
+    docker.rotate()
+    docker.lines(3, 4)
+    assert source_of(docker).behind() == sum(file.stat().st_size for file in docker.path.parent.iterdir())
+    (tmp_path / "file").touch()
+    assert Source(tmp_path / "file" / "c.log", whole=docker.format.whole).behind() == 0
+
+
 def test_half_a_record_is_waited_for(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 1)

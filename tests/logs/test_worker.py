@@ -278,3 +278,15 @@ def test_figures(boss: Boss, docker: DockerLog, order: Follow) -> None:
     figures = boss.answer(boss.say(Report())).figures
     assert figures is not None
     assert (figures.followed, figures.lines, figures.behind_bytes, figures.unreadable) == (1, 10, 0, 0)
+
+
+def test_figures_of_blocked_logs(boss: Boss, tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("in the way")
+    for number in range(60):
+        file = tmp_path / f"{number}" / "c.log"
+        file.parent.mkdir()
+        file.write_bytes(b"x" * 100)
+        boss.ask(Follow(id=str(number), docker=str(file), cri=f"{tmp_path}/pod/{number}.log"))
+    figures = boss.answer(boss.say(Report())).figures
+    assert figures is not None
+    assert (figures.blocked_logs, len(figures.blocked), figures.behind_bytes) == (60, 50, 6000)

@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.errors import ShimError
-from shim.sandbox.dns import remove_resolv_conf, resolv_conf, write_resolv_conf
+from shim.sandbox.dns import RESOLV_CONF_LIMIT, remove_resolv_conf, resolv_conf, write_resolv_conf
 
 
 def test_every_setting_has_its_line() -> None:
@@ -31,7 +31,7 @@ def test_the_hosts_file_may_be_in_any_encoding(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_host_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ShimError, match=f"^read {tmp_path} for a pod without DNS settings: is a directory$"):
+    with pytest.raises(ShimError, match=f"^read {tmp_path} for a pod without DNS settings: not a regular file$"):
         resolv_conf(None, host=tmp_path)
 
 
@@ -51,3 +51,10 @@ def test_removal_accepts_that_there_is_nothing(tmp_path: Path) -> None:
     path.write_text("")
     remove_resolv_conf(path)
     assert not path.exists()
+
+
+def test_a_file_of_the_host_without_end(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    host.write_bytes(b"#" * (RESOLV_CONF_LIMIT + 1))
+    with pytest.raises(ShimError, match=f"read {host} for a pod without DNS settings: more than 1048576 bytes"):
+        resolv_conf(None, host=host)

@@ -1,0 +1,84 @@
+"""What a fuzzer must not leave, or take: threads, descriptors, memory, time."""
+
+import gc
+import os
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SETTLE_SECONDS = 10.0
+"""For threads that are ending."""
+RSS_GROWTH = 24 << 20
+"""Bytes by which the process may grow from the first third of a run to its end."""
+
+
+class TooExpensive(AssertionError):
+    """An input took more, or left more, than it may."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the process holds."""
+
+    threads: int
+    descriptors: int
+
+    @classmethod
+    def now(cls) -> "Held":
+        return cls(threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
+
+
+def rss() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def no_thread_fails() -> Iterator[None]:
+    """Check that no thread ends in an exception while the block runs."""
+    before = threading.excepthook
+    failed: list[threading.ExceptHookArgs] = []
+    threading.excepthook = failed.append
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+    if failed:
+        raise AssertionError(f"a thread has failed: {failed[0].exc_value!r}") from failed[0].exc_value
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Check that the block leaves no thread and no descriptor."""
+    gc.collect()
+    before = Held.now()
+    yield
+    until = time.monotonic() + SETTLE_SECONDS
+    while (now := Held.now()) != before and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    if now.threads > before.threads or now.descriptors > before.descriptors:
+        raise TooExpensive(f"threads and descriptors before: {before}, after: {now}")
+
+
+@contextmanager
+def costing(*, memory: int | None, seconds: float) -> Iterator[None]:
+    """Check what the block takes at most; `memory` is not looked at when it is None, which is faster."""
+    began = time.monotonic()
+    if memory is not None:
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        peak = 0
+        if memory is not None:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    if memory is not None and peak > memory:
+        raise TooExpensive(f"took {peak} bytes of memory, at most {memory} are allowed")
+    if (took := time.monotonic() - began) > seconds:
+        raise TooExpensive(f"took {took:.1f} s, at most {seconds:g} s are allowed")

@@ -1,0 +1,126 @@
+"""What CNI plugins print, and files of CNI configuration and of the cache."""
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from hypothesis import strategies as st
+
+from shim.cni.cache import Attachment, cached_attachments, cached_result, write_cached
+from shim.cni.conf import ConfError, parse_network
+from shim.cni.plugin import Call, PluginError, failure_of, result_of
+from shim.cni.result import ResultError, pod_ips, result_from_json
+from shim.errors import ShimError
+from shim.spawn import Outcome
+from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
+
+RESULTS = (
+    {
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "eth0", "sandbox": "/n", "mac": "00:00", "mtu": 1500}],
+        "ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1", "interface": 0}, {"address": "fd00::1/64"}],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1", "priority": 5}],
+        "dns": {"nameservers": ["10.0.0.1"]},
+    },
+    {"cniVersion": "0.2.0", "ip4": {"ip": "10.1.0.2/24", "routes": None}, "ip6": None, "dns": {}},
+    {"cniVersion": "1.0.0", "code": 7, "msg": "no address", "details": "left"},
+)
+LIST = {
+    "cniVersion": "1.0.0",
+    "cniVersions": ["0.4.0", "1.0.0"],
+    "name": "pods",
+    "disableCheck": "true",
+    "plugins": [{"type": "bridge", "capabilities": {"portMappings": True}, "ipam": {"type": "host-local"}}],
+}
+CALL = Call(
+    binary=Path("/opt/cni/bin/bridge"), verb="ADD", container_id="c", netns="/n", ifname="eth0", args=(), bin_dirs=()
+)
+WORDS = (
+    b'"ips":[',
+    b'"interface":',
+    b'"cniVersion":',
+    b"null",
+    b"true",
+    b'"ip4":{"ip":"',
+    b"0.4.0",
+    b'"plugins":[{',
+    b'"',
+)
+
+
+def _result(data: bytes) -> None:
+    error = failure_of(CALL, Outcome(returncode=1, stdout=data, stderr=data))
+    assert len(str(error).encode(errors="replace")) < 30_000
+    raw = result_of(CALL, data)
+    found = result_from_json(raw)
+    assert all(isinstance(ip, str) for ip in pod_ips(found, ifname="eth0"))
+    msgspec.json.encode(raw)
+
+
+def _conf(data: bytes) -> None:
+    for file in ("10.conflist", "10.conf"):
+        with suppress(ConfError):
+            network = parse_network(data, file=file)
+            assert all("/" not in kind for kind in network.plugin_types)
+            network.declares("portMappings")
+            msgspec.json.encode(network.conflist)
+
+
+@contextmanager
+def _cache() -> Iterator[Run]:
+    attachment = Attachment(conflist=LIST, container_id="c0ffee", netns="/n", ifname="eth0")
+    with tempfile.TemporaryDirectory() as directory:
+        write_cached(Path(directory), attachment, result=RESULTS[0])
+        (path,) = (Path(directory) / "results").iterdir()
+
+        def run(data: bytes) -> None:
+            path.write_bytes(data)
+            cached_attachments(Path(directory), container_id="c0ffee")
+            cached_result(Path(directory), attachment)
+
+        yield run
+
+
+ENTRY = {
+    "kind": "cniCacheV1",
+    "containerId": "c0ffee",
+    "config": base64.b64encode(json.dumps(LIST).encode()).decode(),
+    "ifName": "eth0",
+    "networkName": "pods",
+    "cniArgs": [["a", "b"]],
+    "capabilityArgs": {"a": []},
+    "result": RESULTS[0],
+}
+TARGETS = (
+    Target(
+        name="cni-result",
+        corpus=[json.dumps(result).encode() for result in RESULTS],
+        words=WORDS,
+        declared=(PluginError, ResultError),
+        open=pure(_result),
+        strategy=encoded(st.one_of(*map(shape, RESULTS))),
+        enormous=NESTED,
+    ),
+    Target(
+        name="cni-conf",
+        corpus=[json.dumps(LIST).encode(), json.dumps({"name": "n", "type": "bridge"}).encode()],
+        words=WORDS,
+        declared=(),
+        open=pure(_conf),
+        strategy=encoded(shape(LIST)),
+        enormous=NESTED,
+    ),
+    Target(
+        name="cni-cache",
+        corpus=[json.dumps(ENTRY).encode()],
+        words=WORDS,
+        declared=(ShimError,),
+        open=_cache,
+        strategy=encoded(shape(ENTRY)),
+        enormous=(*NESTED, lambda: b" " * (100 << 20)),
+    ),
+)

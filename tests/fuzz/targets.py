@@ -1,0 +1,14 @@
+"""All fuzzers."""
+
+from tests.fuzz import cni, credentials, docker, images, logs, state, streaming
+from tests.fuzz.target import Target
+
+TARGETS: tuple[Target, ...] = (
+    *docker.TARGETS,
+    *logs.TARGETS,
+    *cni.TARGETS,
+    *credentials.TARGETS,
+    *state.TARGETS,
+    *images.TARGETS,
+    *streaming.TARGETS,
+)

@@ -1,0 +1,92 @@
+"""A short run of each fuzzer; `make fuzz` runs them for longer, and with enormous inputs. And that they find faults."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.accounting import TooExpensive
+from tests.fuzz.runner import Finding, fuzz, replay, save
+from tests.fuzz.target import Target, pure
+from tests.fuzz.targets import TARGETS
+
+SECONDS = 0.7
+SEED = 16
+
+_KEPT: list[int] = []
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_nothing_is_found(target: Target) -> None:
+    done = fuzz(target, seed=SEED, seconds=SECONDS, enormous=False)
+
+    assert done.inputs > len(target.corpus)
+
+
+def _faulty(data: bytes) -> None:
+    if b"x" in data:
+        raise KeyError(data)
+    if not data.startswith(b"ab"):
+        raise ValueError
+
+
+@pytest.fixture
+def faulty() -> Target:
+    return Target(name="faulty", corpus=[b"abcdef"], words=(b"x",), declared=(ValueError,), open=pure(_faulty))
+
+
+def test_an_error_that_is_not_declared_is_found_and_can_be_repeated(faulty: Target, tmp_path: Path) -> None:
+    with pytest.raises(Finding) as first:
+        fuzz(faulty, seed=1, seconds=60)
+    with pytest.raises(Finding) as second:
+        fuzz(faulty, seed=1, seconds=60)
+    found = first.value
+    save(found, tmp_path)
+
+    assert b"x" in found.data
+    assert second.value.data == found.data
+    assert found.file is not None
+    assert "KeyError" in str(found)
+    with pytest.raises(KeyError):
+        replay(faulty, found.file.read_bytes())
+
+
+def _leaking_thread(_data: bytes) -> None:
+    threading.Thread(target=threading.Event().wait, args=(12,), daemon=True).start()
+
+
+def _leaking_memory(data: bytes) -> None:
+    bytes(1 << 20)
+    if data == b"large":
+        assert bytes(64 << 20)
+
+
+def _leaking_descriptor(_data: bytes) -> None:
+    _KEPT.append(os.open("/dev/null", os.O_RDONLY))
+
+
+def _failing_thread(_data: bytes) -> None:
+    thread = threading.Thread(target=lambda: 1 // 0)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (_leaking_thread, "threads and descriptors"),
+        (_leaking_memory, "bytes of memory, at most 16777216"),
+        (_failing_thread, "a thread has failed: ZeroDivisionError"),
+        (_leaking_descriptor, "threads and descriptors"),
+    ],
+    ids=["thread", "memory", "failing thread", "descriptor"],
+)
+def test_what_an_input_costs_is_found(run: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.accounting.SETTLE_SECONDS", 0.1)
+    target = Target(name="costly", corpus=[b"large"], declared=(), open=pure(run))  # type: ignore[arg-type]
+
+    with pytest.raises((TooExpensive, AssertionError), match=words):
+        replay(target, b"large")
+    while _KEPT:
+        os.close(_KEPT.pop())

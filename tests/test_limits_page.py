@@ -1,0 +1,77 @@
+"""docs/limits.md has the bounds that the code has."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "limits.md").read_text()
+
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
+BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
+CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+)`")
+
+NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
+"""Names of constants that bound what somebody sends."""
+
+LEFT_OUT = {
+    "shim/cgroup/figures.py NO_LIMIT": "stands for no limit",
+    "shim/cni/arguments.py MAX_BANDWIDTH": "a number that the plugin takes",
+    "shim/cri/validate/limits.py MAX_CPU": "a number that the kernel has",
+    "shim/cri/validate/limits.py MAX_NODE": "a number that the kernel has",
+    "shim/cri/validate/limits.py MAX_OOM_SCORE_ADJ": "a number that the kernel has",
+    "shim/cri/validate/rules.py MAX_PORT": "a number that the protocol has",
+    "shim/engine/pool.py MAX_IDLE": "idle connections of the server's own",
+    "shim/image/identity.py _MAX_UID": "a number that the CRI has",
+    "shim/passwd.py MAX_ID": "a number that the kernel has",
+    "shim/streaming/spdy/flow.py MAX_WINDOW": "a number that the protocol has",
+    "shim/streaming/spdy/frames.py MAX_ID": "a number that the protocol has",
+    "shim/streaming/spdy/frames.py MAX_LENGTH": "a number that the protocol has",
+    "shim/view/foreign.py _MAX_ATTEMPT": "a number that the CRI has",
+}
+"""Constants of such a name that need no row, and why."""
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """File without suffix, constant and bound of each row."""
+    found = []
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and (constant := CONSTANT.search(cells[-1])):
+            found.append((constant[1], constant[2], cells[2]))
+    return found
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    """File without suffix, and name, of every constant that is named as a bound, and all of the Engine's."""
+    for path in sorted((ROOT / "shim").rglob("*.py")):
+        file = path.relative_to(ROOT).with_suffix("").as_posix()
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for name in (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)):
+                of_engine = file == "shim/engine/bounds" and name.isupper() and not name.startswith("_")
+                if of_engine or NAMED_AS_A_BOUND.fullmatch(name.lstrip("_")):
+                    yield file, name
+
+
+@pytest.mark.parametrize(("file", "name", "bound"), rows())
+def test_a_row_has_the_number_of_its_constant(file: str, name: str, bound: str) -> None:
+    value = getattr(importlib.import_module(file.replace("/", ".")), name)
+    number = BOUND.match(bound)
+
+    assert number is not None, bound
+    assert int(number[1].replace(",", "")) * UNITS[number[2] or ""] == value
+
+
+@pytest.mark.parametrize(("file", "name"), list(constants()))
+def test_a_bound_has_a_row(file: str, name: str) -> None:
+    assert (file, name) in [row[:2] for row in rows()] or f"{file}.py {name}" in LEFT_OUT
+
+
+def test_nothing_is_left_out_that_is_not_there() -> None:
+    assert LEFT_OUT.keys() <= {f"{file}.py {name}" for file, name in constants()}
+    assert not LEFT_OUT.keys() & {f"{file}.py {name}" for file, name, _ in rows()}

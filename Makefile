@@ -15,7 +15,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-v2 demo run
-.PHONY: bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
+.PHONY: bench bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -73,6 +73,9 @@ bench-logs: venv ## throughput, delay and memory of the log process (root)
 
 bench-stats: venv ## times and cost of stats and metrics with many pods (root)
 	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)
+
+bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
+	$(BOX) --disk $(PY) -m integration.bench.sick $(ARGS)
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

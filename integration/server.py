@@ -18,14 +18,19 @@ _IDLE_SECONDS = 0.05
 class Server:
     """One `pydockershim serve`, its settings given as flags."""
 
-    def __init__(self, settings: Mapping[str, object], *, socket: Path, log: Path) -> None:
-        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text."""
+    def __init__(
+        self, settings: Mapping[str, object], *, socket: Path, log: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
+
+        `environ` is added to our own environment.
+        """
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = Daemon(
             [sys.executable, "-m", "shim", "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
             log=log,
-            env=os.environ,
+            env={**os.environ, **(environ or {})},
         )
 
     def start(self) -> None:

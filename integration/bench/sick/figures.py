@@ -10,6 +10,8 @@ from integration.bench.report import Docker, Machine
 
 READ_MS = 50.0
 """Of 99 in 100 reads while stops and execs wait."""
+REFUSED_MS = 5000.0
+"""For which a client waits."""
 ANSWER_SECONDS = 3.0
 """From the end of one server to the first answers of the next."""
 
@@ -75,12 +77,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_of(name: str, times: Sequence[float], *, refused: int) -> Read:
-    """Sum up times in milliseconds; of the refused ones there are none."""
+    """Sum up times in milliseconds; the refused ones count as those whose client has given up."""
+    times = [*times, *[REFUSED_MS] * refused]
     return Read(
         name=name,
-        median_ms=statistics.median(times) if times else 0.0,
-        p99_ms=ranked(times, 0.99) if times else 0.0,
-        count=len(times) + refused,
+        median_ms=statistics.median(times),
+        p99_ms=ranked(times, 0.99),
+        count=len(times),
         refused=refused,
     )
 

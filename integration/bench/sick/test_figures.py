@@ -33,12 +33,13 @@ def missed(made: Report) -> list[str]:
 
 
 def test_times_are_summed_up() -> None:
-    read = figures.read_of("Status", [float(n) for n in range(1, 201)], refused=2)
-    assert (read.median_ms, read.p99_ms, read.count, read.refused) == (100.5, 198.0, 202, 2)
+    read = figures.read_of("Status", [float(n) for n in range(1, 201)], refused=3)
+    assert (read.median_ms, read.p99_ms, read.count, read.refused) == (102.0, figures.REFUSED_MS, 203, 3)
 
 
-def test_reads_that_were_all_refused_have_no_times() -> None:
-    assert figures.read_of("Status", [], refused=5).count == 5
+def test_reads_that_were_all_refused_count_as_late() -> None:
+    read = figures.read_of("Status", [], refused=5)
+    assert (read.p99_ms, read.count) == (figures.REFUSED_MS, 5)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,10 @@ def test_reads_that_were_all_refused_have_no_times() -> None:
             report(reads=[figures.read_of("Status", [60.0], refused=0)]),
             ["p99 of Status, 600 stops and 200 execs wait"],
         ),
-        (report(reads=[figures.read_of("Status", [], refused=5)]), ["reads refused meanwhile"]),
+        (
+            report(reads=[figures.read_of("Status", [1.0] * 999, refused=1)]),
+            ["reads refused meanwhile"],
+        ),
         (report(reads=[figures.read_of("floor: Docker", [60.0], refused=0)]), []),
     ],
     ids=["all met", "one slow round", "slow reads", "refused", "slow floor"],

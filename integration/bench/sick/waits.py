@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from integration.bench.laps import Lap
-from integration.bench.sick.figures import Read, Waits, read_of
+from integration.bench.sick.figures import REFUSED_MS, Read, Waits, read_of
 from integration.cri import Cri, connected
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
@@ -20,9 +20,10 @@ GRACE_SECONDS = 3600
 TIMES = 300
 """Of each read."""
 PAUSE_SECONDS = 0.01
-_SETTLE_SECONDS = 60.0
-_STEADY_SECONDS = 3.0
-_AGAIN_SECONDS = 0.5
+_CALL_SECONDS = REFUSED_MS / 1000
+_SETTLE_SECONDS = 30.0
+_STEADY_SECONDS = 5.0
+_AGAIN_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -104,10 +105,10 @@ def _waiting(calls: Iterable[Waiting]) -> int:
 def _timed(cri: Cri, engine: Engine) -> list[Read]:
     lap, refused = Lap(), dict[str, int]()
     calls: dict[str, Callable[[], object]] = {
-        "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest(), timeout=5),
-        "ListPodSandbox": lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=5),
-        "Status": lambda: cri.runtime.Status(pb.StatusRequest(), timeout=5),
-        "Version": lambda: cri.runtime.Version(pb.VersionRequest(), timeout=5),
+        "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest(), timeout=_CALL_SECONDS),
+        "ListPodSandbox": lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_CALL_SECONDS),
+        "Status": lambda: cri.runtime.Status(pb.StatusRequest(), timeout=_CALL_SECONDS),
+        "Version": lambda: cri.runtime.Version(pb.VersionRequest(), timeout=_CALL_SECONDS),
     }
     for number in range(TIMES):
         for name, call in calls.items():

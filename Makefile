@@ -14,7 +14,7 @@ V2_SECONDS := 3600
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-v2 demo run
+.PHONY: help venv lint types contracts unit integration test test-v2 chaos soak demo run
 .PHONY: bench bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
@@ -52,6 +52,9 @@ test: lint types contracts ## all checks and all tests (root)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(BOX) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+
+chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
+	$(BOX) $(PY) -m integration.chaos $(ARGS)
 
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)

@@ -1,0 +1,139 @@
+"""One node: an engine with live-restore, the server on it, and what can fail around them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration.chaos.clock import Clock
+from integration.chaos.link import Link
+from integration.conftest import NodeDirs, make_node_dirs
+from integration.networks import bridge, conflist
+from integration.node import images
+from integration.node.box import Node
+from integration.node.commands import run
+from integration.node.disk import Disk
+from integration.node.engine import Engine, remove_link
+from integration.node.engines import make_engine
+from integration.node.fuse import HangingVolume
+from integration.node.traces import Traces
+from integration.server import Server
+
+BRIDGE = "chaos0"
+SUBNET = "10.95.0.0/16"
+PLUGIN_SECONDS = 10
+"""How long a plugin may take, on this server."""
+DOCKER_SECONDS = 15
+"""How long a call to Docker may take."""
+LOG_PROCESS = b"shim.logs.worker"
+_UNMOUNT_SECONDS = 20
+_GRACE_SECONDS = 10
+
+
+@dataclass(slots=True)
+class Bed:
+    """What pods run on. `life` counts servers, `losses` what may have made Docker lose output of its containers."""
+
+    engine: Engine
+    dirs: NodeDirs
+    server: Server
+    link: Link
+    disk: Disk
+    volume: HangingVolume
+    clock: Clock
+    life: int = 0
+    losses: int = 0
+    volume_hung: bool = field(default=False)
+    """Whether the volume hangs now: what pods do with it may wait."""
+
+    def start_server(self) -> None:
+        """Start the server; its socket may still be there from one that was killed."""
+        self.server.socket.unlink(missing_ok=True)
+        self.life += 1
+        self.server.start()
+
+    def traces(self) -> Traces:
+        """Return what there is now of everything a pod could leave behind."""
+        return self.dirs.traces(self.engine)
+
+    def log_process(self) -> int | None:
+        """Return the id of the log process, None while there is none."""
+        found = [pid for pid in children(self.server.daemon.pid) if LOG_PROCESS in command(pid)]
+        return found[0] if found else None
+
+    def containerd(self) -> int | None:
+        """Return the id of dockerd's containerd, None while there is none."""
+        found = [pid for pid in children(self.engine.daemon.pid) if b"containerd" in command(pid).partition(b"\0")[0]]
+        return found[0] if found else None
+
+
+def children(pid: int) -> list[int]:
+    """Return the ids of the child processes of a process, those that have ended and are not collected included."""
+    found: set[int] = set()
+    for path in Path("/proc", str(pid), "task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            found.update(map(int, path.read_text().split()))
+    return sorted(found)
+
+
+def command(pid: int) -> bytes:
+    """Return a process's command line, empty for one that has gone."""
+    # Only of our own daemons and their children: of a process that hangs in the kernel this would not return.
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
+    """Run such a node below `home` while the block runs. NodeError when it cannot be set up."""
+    dirs = make_node_dirs(node, home)
+    network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
+    (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
+    engine = make_engine(node, engine_name, variant="-chaos", settings={"live-restore": True})
+    with ExitStack() as stack:
+        stack.callback(remove_link, BRIDGE)
+        stack.callback(_closed, engine)
+        engine.start()
+        images.load(engine.api, images.pause_image(node.busybox))
+        images.load(engine.api, images.busybox_image(node.busybox))
+        disk = Disk(dirs.state)
+        stack.enter_context(disk.mounted())
+        stack.callback(_unmounted, dirs.netns)
+        volume = HangingVolume(home / "volume")
+        stack.callback(volume.close)
+        link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
+        clock = Clock(home)
+        server = _server(dirs, link, clock, log=home / "server.log")
+        bed = Bed(engine, dirs, server, link, disk, volume, clock)
+        stack.callback(server.stop)
+        bed.start_server()
+        yield bed
+
+
+def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:
+    settings: dict[str, object] = {
+        "docker-endpoint": f"unix://{link.path}",
+        "root-directory": dirs.state,
+        "netns-directory": dirs.netns,
+        "cni-conf-dir": dirs.cni_conf,
+        "cni-bin-dir": f"{dirs.cni_more_bin},{dirs.cni_bin}",
+        "cni-cache-dir": dirs.cni_cache,
+        "cni-plugin-timeout": PLUGIN_SECONDS,
+        "runtime-request-timeout": DOCKER_SECONDS,
+        "shutdown-grace": _GRACE_SECONDS,
+    }
+    return Server(settings, socket=dirs.socket, log=log, environ=clock.environ)
+
+
+def _closed(engine: Engine) -> None:
+    if not engine.daemon.running:
+        engine.start()  # its containers would go on: live-restore
+    engine.close()
+
+
+def _unmounted(directory: Path) -> None:
+    if os.path.ismount(directory):
+        run(["umount", directory], timeout=_UNMOUNT_SECONDS)

@@ -1,0 +1,201 @@
+"""One round after the other: pods come and go while faults happen, then what must be true is checked."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from integration.chaos.bed import Bed, made_bed
+from integration.chaos.events import Events, event_faults, missing_events
+from integration.chaos.faults import inflict, possible
+from integration.chaos.kubelet import Calm, Kubelet
+from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, NewPod, Plan, plans
+from integration.chaos.pods import ChaosPod, new_pod
+from integration.chaos.truth import Truth, sizes
+from integration.cri import Cri, connected
+from integration.node.box import HOME, Node
+from integration.node.commands import NodeError
+
+CALM_SECONDS = 90.0
+"""After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
+TRUE_SECONDS = 60.0
+"""After that: by then everything else is as it must be."""
+_LOOK_SECONDS = 0.2
+
+Say = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run has found; `kept` is where the logs are, if it has found something."""
+
+    seed: int
+    engine: str
+    rounds: int = 0
+    made: int = 0
+    removed: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    kept: Path | None = None
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        return (
+            f"engine {self.engine}, seed {self.seed}: {self.rounds} rounds, "
+            f"{self.made} pods made, {self.removed} removed, {len(self.violations)} violations; faults: {counted}"
+        )
+
+
+def run(
+    node: Node, *, engine: str, seed: int, longest: float, go_on: Callable[[int], bool], say: Say, only: str = ""
+) -> Summary:
+    """Run rounds while `go_on`, given the number of those done, says so; ends at the first round with a violation.
+
+    A fault lasts at most `longest` seconds; `only` are the faults whose names contain it. NodeError when the node
+    cannot be set up.
+    """
+    summary = Summary(seed, engine)
+    home = HOME / f"chaos-{engine}-{seed}"
+    with made_bed(node, engine, home) as bed, connected(bed.server.socket) as cri, Events(bed) as events:
+        names = [name for name in possible(bed) if only in name]
+        runner = _Runner(bed, cri, events, summary, say)
+        for plan in plans(seed, faults=names, longest=longest):
+            if summary.violations or not go_on(summary.rounds):
+                break
+            runner.round(plan)
+        if not summary.violations:
+            runner.end()
+        if summary.violations:
+            summary.kept = _kept(bed)
+    return summary
+
+
+class _Runner:
+    """The rounds of one node."""
+
+    def __init__(self, bed: Bed, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
+        self._bed = bed
+        self._cri = cri
+        self._events = events
+        self._summary = summary
+        self._say = say
+        self._began = time.monotonic()
+        self._pods: dict[str, ChaosPod] = {}
+        self._warm_up()
+        self._truth = Truth(bed, cri)
+
+    def round(self, plan: Plan) -> None:
+        """Do one round, and say what it was."""
+        summary, began, life = self._summary, time.monotonic(), self._bed.life
+        there = {each for pod in self._pods.values() for each in pod.ever}
+        seen_before = len(self._events.taken())
+        faults = ", ".join(map(str, plan.steps))
+        self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
+        removed = [self._pods.pop(name) for name in plan.removed]
+        made = [new_pod(each, logs=self._bed.dirs.logs, volume=self._bed.volume.path) for each in plan.made]
+        self._pods |= {pod.name: pod for pod in made}
+        found = self._disturbed(plan, made, removed)
+        found += self._settled()
+        if life == self._bed.life:
+            found += self._missing_events(there, removed, seen_before, life)
+        summary.rounds += 1
+        summary.made += len(made)
+        summary.removed += len(removed)
+        for step in plan.steps:
+            summary.faults[step.fault] = summary.faults.get(step.fault, 0) + 1
+        summary.violations += [f"round {plan.number}: {each}" for each in found]
+        took = time.monotonic() - began
+        self._say(
+            f"{self._clock()}   {took:.0f} s, {len(self._pods)} pods, {len(found)} violations; {sizes(self._bed)}"
+        )
+
+    def end(self) -> None:
+        """Remove all pods, and see that nothing is left."""
+        pods = list(self._pods.values())
+        self._pods = {}
+        found = self._disturbed(Plan(0, (), (), ()), [], pods)
+        found += self._settled()
+        found += _until_none(self._truth.end_faults)
+        self._summary.removed += len(pods)
+        self._summary.violations += [f"end: {each}" for each in found]
+        self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._bed)}")
+
+    def _warm_up(self) -> None:
+        """Have what the first pods make for all that follow."""
+        pods = [
+            new_pod(NewPod(f"first-{kind}", kind), logs=self._bed.dirs.logs, volume=self._bed.volume.path)
+            for kind in sorted(set(KINDS))
+        ]
+        found = self._disturbed(Plan(0, (), (), ()), pods, []) + self._disturbed(Plan(0, (), (), ()), [], pods)
+        if found:
+            raise NodeError(f"a pod without any fault: {'; '.join(found)}")
+
+    def _disturbed(self, plan: Plan, made: list[ChaosPod], removed: list[ChaosPod]) -> list[str]:
+        """Have the pods made and removed, and the others kept up, while the faults happen; returns what was wrong."""
+        found: list[str] = []
+        calm = Calm(CALM_SECONDS)
+        kept = [pod for pod in self._pods.values() if pod not in made]
+        with ThreadPoolExecutor(MOST_FAULTS) as faulty, ThreadPoolExecutor(AT_ONCE) as busy:
+            happening = [faulty.submit(inflict, self._bed, step) for step in plan.steps]
+            working = [busy.submit(self._kubelet(pod, found).take_down, calm) for pod in removed]
+            working += [busy.submit(self._kubelet(pod, found).bring_up, calm) for pod in made]
+            for each in happening:
+                each.result()
+            calm.begin()
+            # A kubelet looks at all of its pods all the time; here once more, when nothing fails.
+            for work in working:
+                work.result()
+            for work in [busy.submit(self._kubelet(pod, found).bring_up, calm) for pod in [*kept, *made]]:
+                work.result()
+        return found
+
+    def _kubelet(self, pod: ChaosPod, found: list[str]) -> Kubelet:
+        return Kubelet(self._cri, self._bed, pod, found)
+
+    def _settled(self) -> list[str]:
+        pods = list(self._pods.values())
+        found = _until_none(lambda: self._truth.faults(pods))
+        found += _until_none(lambda: self._logs(pods))
+        return [*found, *self._truth.unexpected(), *event_faults(self._events.taken())]
+
+    def _logs(self, pods: list[ChaosPod]) -> list[str]:
+        try:
+            return self._truth.log_faults(pods)
+        except grpc.RpcError as error:
+            return [f"logs cannot be checked: {error}"]
+
+    def _missing_events(self, there: set[str], removed: list[ChaosPod], seen_before: int, life: int) -> list[str]:
+        """Check that no event is missing, of a round through which one server lived."""
+        alive = {each for pod in self._pods.values() for each in (*pod.sandboxes, *pod.made)}
+        ever = {each for pod in (*self._pods.values(), *removed) for each in pod.ever}
+
+        def missing() -> list[str]:
+            seen = self._events.taken()
+            started = {event.container for event in seen[seen_before:] if event.step == "started"}
+            return missing_events(seen, life=life, made=alive - there, gone=(ever - alive) & started)
+
+        return _until_none(missing)
+
+    def _clock(self) -> str:
+        return f"{time.monotonic() - self._began:7.1f} s"
+
+
+def _until_none(check: Callable[[], list[str]]) -> list[str]:
+    """Return what a check says at the end of its time, nothing as soon as it says nothing."""
+    until = time.monotonic() + TRUE_SECONDS
+    while (found := check()) and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+    return found
+
+
+def _kept(bed: Bed) -> Path:
+    """Copy the logs to where they outlive the box."""
+    kept = Path(tempfile.mkdtemp(prefix="pydockershim-chaos-", dir="/var/tmp"))
+    shutil.copy(bed.server.daemon.log, kept / "server.log")
+    shutil.copy(bed.engine.log, kept / "dockerd.log")
+    return kept

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from integration.chaos.clock import Clock
@@ -17,6 +17,7 @@ from integration.node.disk import Disk
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.fuse import HangingVolume
+from integration.node.processes import children, command, log_process_of
 from integration.node.traces import Traces
 from integration.server import Server
 
@@ -26,7 +27,6 @@ PLUGIN_SECONDS = 10
 """How long a plugin may take, on this server."""
 DOCKER_SECONDS = 15
 """How long a call to Docker may take."""
-LOG_PROCESS = b"shim.logs.worker"
 _UNMOUNT_SECONDS = 20
 _GRACE_SECONDS = 10
 
@@ -44,8 +44,6 @@ class Bed:
     clock: Clock
     life: int = 0
     losses: int = 0
-    volume_hung: bool = field(default=False)
-    """Whether the volume hangs now: what pods do with it may wait."""
 
     def start_server(self) -> None:
         """Start the server; its socket may still be there from one that was killed."""
@@ -59,31 +57,12 @@ class Bed:
 
     def log_process(self) -> int | None:
         """Return the id of the log process, None while there is none."""
-        found = [pid for pid in children(self.server.daemon.pid) if LOG_PROCESS in command(pid)]
-        return found[0] if found else None
+        return log_process_of(self.server.daemon.pid)
 
     def containerd(self) -> int | None:
         """Return the id of dockerd's containerd, None while there is none."""
         found = [pid for pid in children(self.engine.daemon.pid) if b"containerd" in command(pid).partition(b"\0")[0]]
         return found[0] if found else None
-
-
-def children(pid: int) -> list[int]:
-    """Return the ids of the child processes of a process, those that have ended and are not collected included."""
-    found: set[int] = set()
-    for path in Path("/proc", str(pid), "task").glob("*/children"):
-        with suppress(OSError):  # the thread has just ended
-            found.update(map(int, path.read_text().split()))
-    return sorted(found)
-
-
-def command(pid: int) -> bytes:
-    """Return a process's command line, empty for one that has gone."""
-    # Only of our own daemons and their children: of a process that hangs in the kernel this would not return.
-    try:
-        return Path("/proc", str(pid), "cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @contextmanager

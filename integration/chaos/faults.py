@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from integration.chaos.bed import Bed, children, command
+from integration.chaos.bed import Bed
 from integration.chaos.plan import Step
+from integration.node.processes import children, command
 from integration.node.stuck import stuck_process
 
 Fault = Callable[[Bed, float, Random], None]

@@ -36,6 +36,11 @@ class Calm:
         self._since = time.monotonic()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether nothing fails any more."""
+        return self._since is not None
+
+    @property
     def is_over(self) -> bool:
         """Whether everything ought to have succeeded."""
         return self._since is not None and time.monotonic() > self._since + self._seconds
@@ -53,12 +58,14 @@ class Kubelet:
         self._pod = pod
         self._found = found
 
-    def bring_up(self, calm: Calm) -> None:
-        """Have the pod run; gives up when everything ought to have succeeded long ago."""
+    def bring_up(self, calm: Calm, *, after: float = 0.0) -> None:
+        """Have the pod run, beginning so many seconds later; gives up when it ought to have succeeded long ago."""
+        time.sleep(after)
         self._until_done(self._sync, calm, "up")
 
-    def take_down(self, calm: Calm) -> None:
-        """Have nothing of the pod left."""
+    def take_down(self, calm: Calm, *, after: float = 0.0) -> None:
+        """Have nothing of the pod left, beginning so many seconds later."""
+        time.sleep(after)
         self._until_done(self._remove, calm, "down")
 
     def _until_done(self, step: Callable[[], bool], calm: Calm, goal: str) -> None:

@@ -25,7 +25,9 @@ def log_faults(path: Path, engine: Engine, container: str, *, contiguous: bool, 
         numbers = crilog.numbers(lines)
     except (AssertionError, OSError, ValueError, IndexError) as error:
         return [f"log {path}: {error}"]
-    return [f"log {path} of {container[:12]}: {fault}" for fault in _faults(numbers, docker_has, contiguous=contiguous)]
+    return [
+        f"log {path} of {container[:12]}: {fault}" for fault in faults_of(numbers, docker_has, contiguous=contiguous)
+    ]
 
 
 def _numbers_of_docker(engine: Engine, container: str) -> list[int]:
@@ -33,7 +35,8 @@ def _numbers_of_docker(engine: Engine, container: str) -> list[int]:
     return [int(line) for line in text.splitlines() if line.isdigit()]
 
 
-def _faults(numbers: list[int], docker_has: list[int], *, contiguous: bool) -> list[str]:
+def faults_of(numbers: list[int], docker_has: list[int], *, contiguous: bool) -> list[str]:
+    """Say what is wrong with the numbers of a log, beside those that Docker has."""
     found = []
     for before, after in pairwise(numbers):
         if after <= before:

@@ -21,10 +21,19 @@ _BEGIN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """A pod that is made."""
+    """A pod that is made, so many seconds after the begin of the round."""
 
     name: str
     kind: Kind
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OldPod:
+    """A pod that is removed, so many seconds after the begin of the round."""
+
+    name: str
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Plan:
 
     number: int
     made: tuple[NewPod, ...]
-    removed: tuple[str, ...]
+    removed: tuple[OldPod, ...]
     steps: tuple[Step, ...]
 
 
@@ -60,14 +69,14 @@ def plans(seed: int, *, faults: Sequence[str], longest: float) -> Iterator[Plan]
     number = 0
     while True:
         number += 1
-        removed = random.sample(present, random.randint(0, min(AT_ONCE - 1, len(present))))
-        room = min(AT_ONCE - len(removed), MOST_PODS - len(present) + len(removed))
-        made = tuple(
-            NewPod(f"{seed}-{number}-{each}", random.choice(KINDS))
-            for each in range(random.randint(min(1, room), room))
-        )
-        present = [name for name in present if name not in removed] + [pod.name for pod in made]
-        yield Plan(number, made, tuple(removed), _steps(random, faults=faults, longest=longest))
+        steps = _steps(random, faults=faults, longest=longest)
+        last = max(step.at + step.seconds for step in steps)
+        gone = random.sample(present, random.randint(0, min(AT_ONCE - 1, len(present))))
+        room = min(AT_ONCE - len(gone), MOST_PODS - len(present) + len(gone))
+        names = [f"{seed}-{number}-{each}" for each in range(random.randint(min(1, room), room))]
+        made = tuple(NewPod(name, random.choice(KINDS), random.uniform(0, last)) for name in names)
+        present = [name for name in present if name not in gone] + names
+        yield Plan(number, made, tuple(OldPod(name, random.uniform(0, last)) for name in gone), steps)
 
 
 def _steps(random: Random, *, faults: Sequence[str], longest: float) -> tuple[Step, ...]:

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from integration.chaos.bed import Bed, made_bed
 from integration.chaos.events import Events, event_faults, missing_events
 from integration.chaos.faults import inflict, possible
 from integration.chaos.kubelet import Calm, Kubelet
-from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, NewPod, Plan, plans
+from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, MOST_PODS, NewPod, Plan, plans
 from integration.chaos.pods import ChaosPod, new_pod
 from integration.chaos.truth import Truth, sizes
 from integration.cri import Cri, connected
@@ -96,10 +96,10 @@ class _Runner:
         seen_before = len(self._events.taken())
         faults = ", ".join(map(str, plan.steps))
         self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
-        removed = [self._pods.pop(name) for name in plan.removed]
+        removed = [self._pods.pop(pod.name) for pod in plan.removed]
         made = [new_pod(each, logs=self._bed.dirs.logs, volume=self._bed.volume.path) for each in plan.made]
-        self._pods |= {pod.name: pod for pod in made}
         found = self._disturbed(plan, made, removed)
+        self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
         if life == self._bed.life:
             found += self._missing_events(there, removed, seen_before, life)
@@ -139,23 +139,23 @@ class _Runner:
         """Have the pods made and removed, and the others kept up, while the faults happen; returns what was wrong."""
         found: list[str] = []
         calm = Calm(CALM_SECONDS)
-        kept = [pod for pod in self._pods.values() if pod not in made]
-        with ThreadPoolExecutor(MOST_FAULTS) as faulty, ThreadPoolExecutor(AT_ONCE) as busy:
+        later = {pod.name: pod.at for pod in plan.made} | {pod.name: pod.at for pod in plan.removed}
+        kept = list(self._pods.values())
+        with ThreadPoolExecutor(MOST_FAULTS) as faulty, ThreadPoolExecutor(AT_ONCE + MOST_PODS) as busy:
             happening = [faulty.submit(inflict, self._bed, step) for step in plan.steps]
-            working = [busy.submit(self._kubelet(pod, found).take_down, calm) for pod in removed]
-            working += [busy.submit(self._kubelet(pod, found).bring_up, calm) for pod in made]
-            for each in happening:
-                each.result()
-            calm.begin()
-            # A kubelet looks at all of its pods all the time; here once more, when nothing fails.
-            for work in working:
-                work.result()
-            for work in [busy.submit(self._kubelet(pod, found).bring_up, calm) for pod in [*kept, *made]]:
-                work.result()
-        return found
 
-    def _kubelet(self, pod: ChaosPod, found: list[str]) -> Kubelet:
-        return Kubelet(self._cri, self._bed, pod, found)
+            def worked(pod: ChaosPod, *, down: bool) -> Future[None]:
+                kubelet = Kubelet(self._cri, self._bed, pod, found)
+                work = kubelet.take_down if down else kubelet.bring_up
+                return busy.submit(work, calm, after=0.0 if calm.has_begun else later.get(pod.name, 0.0))
+
+            working = [worked(pod, down=True) for pod in removed] + [worked(pod, down=False) for pod in [*made, *kept]]
+            _wait(happening)
+            calm.begin()
+            _wait(working)
+            # A kubelet looks at its pods all the time; here once more, when nothing fails.
+            _wait([worked(pod, down=False) for pod in [*kept, *made]])
+        return found
 
     def _settled(self) -> list[str]:
         pods = list(self._pods.values())
@@ -183,6 +183,11 @@ class _Runner:
 
     def _clock(self) -> str:
         return f"{time.monotonic() - self._began:7.1f} s"
+
+
+def _wait(works: list[Future[None]]) -> None:
+    for work in works:
+        work.result()
 
 
 def _until_none(check: Callable[[], list[str]]) -> list[str]:

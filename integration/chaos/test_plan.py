@@ -20,10 +20,11 @@ def test_pods_come_and_go_within_their_limits() -> None:
     present: set[str] = set()
     for plan in some(3):
         made = {pod.name for pod in plan.made}
-        assert set(plan.removed) <= present
+        removed = {pod.name for pod in plan.removed}
+        assert removed <= present
         assert not made & present
-        assert len(made) + len(plan.removed) <= AT_ONCE
-        present = present - set(plan.removed) | made
+        assert len(made) + len(removed) <= AT_ONCE
+        present = present - removed | made
         assert len(present) <= MOST_PODS
 
 
@@ -32,6 +33,8 @@ def test_faults_of_one_round_hit_different_parts() -> None:
         parts = [step.fault.partition(" ")[0] for step in plan.steps]
         assert 1 <= len(parts) == len(set(parts)) <= MOST_FAULTS
         assert all(0 < step.seconds <= 30 for step in plan.steps)
+        last = max(step.at + step.seconds for step in plan.steps)
+        assert all(0 <= at <= last for at in [pod.at for pod in plan.made] + [pod.at for pod in plan.removed])
 
 
 def test_every_fault_comes_in_time() -> None:

@@ -1,10 +1,7 @@
 """What must be true when nothing fails any more: each look gives what is not, in words."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import docker
@@ -12,11 +9,12 @@ import grpc
 import msgspec
 import requests
 
-from integration.chaos.bed import BRIDGE, Bed, children, command
+from integration.chaos.bed import BRIDGE, Bed
 from integration.chaos.logs import log_faults
 from integration.chaos.pods import UID, ChaosPod
 from integration.cri import Cri
 from integration.node.commands import run
+from integration.node.processes import Size, children, command, size
 from integration.node.traces import Traces
 from shim.api.v1 import api_pb2 as pb
 
@@ -27,29 +25,6 @@ MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
 _IP_SECONDS = 10.0
 _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What one process takes."""
-
-    threads: int
-    descriptors: int
-    rss_mib: float
-
-    def __str__(self) -> str:
-        return f"{self.threads} threads, {self.descriptors} descriptors, {self.rss_mib:.0f} MiB"
-
-
-def size(pid: int) -> Size:
-    """Look at a process of ours."""
-    proc = Path("/proc", str(pid))
-    pages = int((proc / "statm").read_text().split()[1])
-    return Size(
-        threads=len(list((proc / "task").iterdir())),
-        descriptors=len(list((proc / "fd").iterdir())),
-        rss_mib=pages * os.sysconf("SC_PAGESIZE") / (1 << 20),
-    )
 
 
 class Truth:

@@ -56,6 +56,9 @@ test-v2: venv ## tests of control groups of version 2, in an emulated machine th
 chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
 	$(BOX) $(PY) -m integration.chaos $(ARGS)
 
+soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
+	$(BOX) $(PY) -m integration.soak $(ARGS)
+
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)
 

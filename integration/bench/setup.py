@@ -45,8 +45,11 @@ class Bed:
 
 
 @contextmanager
-def prepared(engine_name: str) -> Iterator[Bed]:
-    """Start the engine and load the images. NodeError outside of a box, and for an engine that is not there."""
+def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> Iterator[Bed]:
+    """Start the engine, with `settings` of its own, and load the images.
+
+    NodeError outside of a box, and for an engine that is not there.
+    """
     node = this_node()
     if node is None:
         raise NodeError("the benchmark needs a box around it: make bench")
@@ -56,7 +59,7 @@ def prepared(engine_name: str) -> Iterator[Bed]:
     conflist = _conflist(home / "leases")
     (home / "cni-conf" / CONFLIST.name).write_bytes(msgspec.json.encode(conflist))
     with ExitStack() as stack:
-        engine = make_engine(node, engine_name)
+        engine = make_engine(node, engine_name, settings=settings)
         for plugin in conflist["plugins"]:
             if "bridge" in plugin:
                 stack.callback(remove_link, plugin["bridge"])

@@ -122,7 +122,8 @@ class Kubelet:
                 return False
         if newest is not None and newest.state == pb.CONTAINER_UNKNOWN:
             self._stop_container(newest)
-        self._start(sandbox, name, newest.metadata.attempt + 1 if newest else 0)
+        attempt = self._pod.attempts.get(name, 0)
+        self._start(sandbox, name, max(attempt, newest.metadata.attempt + 1) if newest else attempt)
         return True
 
     def _start(self, sandbox: pb.PodSandbox, name: str, attempt: int) -> None:
@@ -135,6 +136,7 @@ class Kubelet:
         container = self._cri.runtime.CreateContainer(request, timeout=CHANGE_SECONDS).container_id
         pod.made[container] = Made(pod.logs / name / f"{attempt}.log", losses)
         pod.ever.add(container)
+        pod.attempts[name] = attempt + 1
         self._cri.runtime.StartContainer(pb.StartContainerRequest(container_id=container), timeout=CHANGE_SECONDS)
 
     def _exec(self, sandbox: str) -> None:
@@ -142,8 +144,11 @@ class Kubelet:
         running = [c for c in self._containers(sandbox) if c.state == pb.CONTAINER_RUNNING]
         for container in running[:1]:
             request = pb.ExecSyncRequest(container_id=container.id, cmd=["echo", "alive"], timeout=_EXEC_SECONDS)
+            cuts = self._bed.link.cuts
             answer = self._cri.runtime.ExecSync(request, timeout=CHANGE_SECONDS)
-            if answer.exit_code == 0 and answer.stdout != b"alive\n":
+            # The end of a connection that was cut looks like that of the output.
+            whole = cuts == self._bed.link.cuts
+            if answer.exit_code == 0 and answer.stdout != b"alive\n" and whole:
                 self._found.append(f"exec in {container.id[:12]} answered {answer.stdout!r}")
 
     # Down

@@ -18,6 +18,8 @@ class Link:
 
     def __init__(self, upstream: Path, *, path: Path) -> None:
         self.path = path
+        self.cuts = 0
+        """How many connections were ended before their time."""
         self._upstream = upstream
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -44,6 +46,7 @@ class Link:
         """End all connections that are open."""
         with self._lock:
             ends = list(self._open)
+            self.cuts += len(ends)
         for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -127,4 +130,6 @@ class Link:
 
     def _is_torn(self) -> bool:
         with self._lock:
-            return self._tears is not None and self._tears.random() < _TEAR_CHANCE
+            torn = self._tears is not None and self._tears.random() < _TEAR_CHANCE
+            self.cuts += torn
+            return torn

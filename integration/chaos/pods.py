@@ -44,6 +44,8 @@ class ChaosPod:
     """Containers whose CreateContainer has succeeded, and whose removal has not been asked for."""
     ever: set[str] = field(default_factory=set)
     """All ids there have ever been."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Of the next container of each name, which is never one that there was, in whatever sandbox."""
     error: str = ""
     """Of the last call that failed."""
 

@@ -70,8 +70,6 @@ def run(
             runner.round(plan)
         if not summary.violations:
             runner.end()
-        if summary.violations:
-            summary.kept = _kept(bed)
     return summary
 
 
@@ -101,14 +99,14 @@ class _Runner:
         found = self._disturbed(plan, made, removed)
         self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
-        if life == self._bed.life:
+        if life == self._bed.life and not found:
             found += self._missing_events(there, removed, seen_before, life)
         summary.rounds += 1
         summary.made += len(made)
         summary.removed += len(removed)
         for step in plan.steps:
             summary.faults[step.fault] = summary.faults.get(step.fault, 0) + 1
-        summary.violations += [f"round {plan.number}: {each}" for each in found]
+        self._note(f"round {plan.number}", found)
         took = time.monotonic() - began
         self._say(
             f"{self._clock()}   {took:.0f} s, {len(self._pods)} pods, {len(found)} violations; {sizes(self._bed)}"
@@ -122,7 +120,7 @@ class _Runner:
         found += self._settled()
         found += _until_none(self._truth.end_faults)
         self._summary.removed += len(pods)
-        self._summary.violations += [f"end: {each}" for each in found]
+        self._note("end", found)
         self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._bed)}")
 
     def _warm_up(self) -> None:
@@ -150,7 +148,7 @@ class _Runner:
                 return busy.submit(work, calm, after=0.0 if calm.has_begun else later.get(pod.name, 0.0))
 
             working = [worked(pod, down=True) for pod in removed] + [worked(pod, down=False) for pod in [*made, *kept]]
-            _wait(happening)
+            found += _troubles(plan, happening)
             calm.begin()
             _wait(working)
             # A kubelet looks at its pods all the time; here once more, when nothing fails.
@@ -159,6 +157,8 @@ class _Runner:
 
     def _settled(self) -> list[str]:
         pods = list(self._pods.values())
+        if not (self._bed.server.daemon.running and self._bed.engine.daemon.running):
+            return ["the server or dockerd does not run"]
         found = _until_none(lambda: self._truth.faults(pods))
         found += _until_none(lambda: self._logs(pods))
         return [*found, *self._truth.unexpected(), *event_faults(self._events.taken())]
@@ -181,8 +181,29 @@ class _Runner:
 
         return _until_none(missing)
 
+    def _note(self, when: str, found: list[str]) -> None:
+        """Say what was found at once, and keep the logs: after such a round the node may not come down in order."""
+        summary = self._summary
+        summary.violations += [f"{when}: {each}" for each in found]
+        for each in found:
+            self._say(f"VIOLATION, seed {summary.seed}, {when}: {each}")
+        if found:
+            summary.kept = _kept(self._bed)
+            self._say(f"logs of the server and of dockerd: {summary.kept}")
+
     def _clock(self) -> str:
         return f"{time.monotonic() - self._began:7.1f} s"
+
+
+def _troubles(plan: Plan, happening: list[Future[None]]) -> list[str]:
+    """Wait for the faults; what could not be put right after one, such as a server that does not start, is wrong."""
+    found = []
+    for step, fault in zip(plan.steps, happening, strict=True):
+        try:
+            fault.result()
+        except (NodeError, AssertionError) as error:
+            found.append(f"after {step}: {error}")
+    return found
 
 
 def _wait(works: list[Future[None]]) -> None:

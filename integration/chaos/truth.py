@@ -13,7 +13,7 @@ from integration.chaos.bed import BRIDGE, Bed
 from integration.chaos.logs import log_faults
 from integration.chaos.pods import UID, ChaosPod
 from integration.cri import Cri
-from integration.node.commands import run
+from integration.node.commands import NodeError, run
 from integration.node.processes import Size, children, command, size
 from integration.node.traces import Traces
 from shim.api.v1 import api_pb2 as pb
@@ -206,7 +206,7 @@ def _too_large(name: str, now: Size, idle: Size) -> list[str]:
 
 def sizes(bed: Bed) -> str:
     """Say what server and log process take now."""
-    with suppress(OSError):
+    with suppress(OSError, NodeError):
         log_process = bed.log_process()
         of_logs = f"; log process {size(log_process)}" if log_process else ""
         return f"server {size(bed.server.daemon.pid)}{of_logs}"

@@ -51,6 +51,14 @@ def command(pid: int) -> bytes:
         return b""
 
 
+def executable(pid: int) -> str:
+    """Return the path of a process's program, empty for one that has gone."""
+    try:
+        return str(Path("/proc", str(pid), "exe").readlink())
+    except OSError:
+        return ""
+
+
 def log_process_of(server: int) -> int | None:
     """Return the id of a server's log process, None while there is none."""
     found = [pid for pid in children(server) if _LOG_PROCESS in command(pid)]

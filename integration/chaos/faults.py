@@ -10,7 +10,7 @@ from random import Random
 
 from integration.chaos.bed import Bed
 from integration.chaos.plan import Step
-from integration.node.processes import children, command, executable
+from integration.node.processes import children, command, executable, helper_of
 from integration.node.stuck import stuck_process
 
 Fault = Callable[[Bed, float, Random], None]
@@ -142,6 +142,18 @@ def _stop_logs(bed: Bed, seconds: float, _random: Random) -> None:
             time.sleep(seconds)
 
 
+def _kill_helper(bed: Bed, _seconds: float, _random: Random) -> None:
+    if bed.server.daemon.running:
+        _kill(helper_of(bed.server.daemon.pid))
+
+
+def _stop_helper(bed: Bed, seconds: float, _random: Random) -> None:
+    pid = helper_of(bed.server.daemon.pid) if bed.server.daemon.running else None
+    if pid is not None:
+        with _stopped(pid):
+            time.sleep(seconds)
+
+
 def _plugins(bed: Bed, seconds: float, random: Random, *, signalled: signal.Signals) -> None:
     """Send a signal to some of the plugins that run in this time; stopped ones are left to the server."""
     until = time.monotonic() + seconds
@@ -223,6 +235,8 @@ FAULTS: dict[str, Fault] = {
     "shim stop": _stop_shim,
     "logs kill": _kill_logs,
     "logs stop": _stop_logs,
+    "helper kill": _kill_helper,
+    "helper stop": _stop_helper,
     "plugins kill": _kill_plugins,
     "plugins stop": _stop_plugins,
     "link cut": _cut_link,

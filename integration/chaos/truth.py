@@ -14,7 +14,7 @@ from integration.chaos.logs import log_faults
 from integration.chaos.pods import UID, ChaosPod
 from integration.cri import Cri
 from integration.node.commands import NodeError, run
-from integration.node.processes import Size, children, command, size
+from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
 from integration.node.traces import Traces
 from shim.api.v1 import api_pb2 as pb
 
@@ -38,6 +38,11 @@ class Truth:
         self._idle = {"server": size(bed.server.daemon.pid)}
         if (log_process := bed.log_process()) is not None:
             self._idle["log process"] = size(log_process)
+        if (helper := helper_of(bed.server.daemon.pid)) is not None:
+            self._idle["helper process"] = size(helper)
+        ours = {log_process, helper}
+        self._of_others = (processes_of(LOG_PROCESS) | processes_of(HELPER)) - ours
+        """Of other servers in the same box."""
         self._log_read = 0
 
     def faults(self, pods: Sequence[ChaosPod]) -> list[str]:
@@ -177,13 +182,20 @@ class Truth:
 
     def _of_processes(self) -> list[str]:
         server, log_process = self._bed.server.daemon.pid, self._bed.log_process()
-        others = [pid for pid in children(server) if pid != log_process]
+        known = {log_process, helper_of(server)}
+        others = [pid for pid in children(server) if pid not in known]
         found = [f"the server has a child {pid}: {command(pid).decode()!r}" for pid in others]
+        for module in (LOG_PROCESS, HELPER):
+            left = processes_of(module) - known - self._of_others
+            found += [f"process {pid} of {module.decode()} has no server" for pid in sorted(left)]
         if log_process is None:
             return [*found, "there is no log process"]
         found += _too_large("server", size(server), self._idle["server"])
         if "log process" in self._idle:
             found += _too_large("log process", size(log_process), self._idle["log process"])
+        helper = helper_of(server)
+        if helper is not None and "helper process" in self._idle:
+            found += _too_large("helper process", size(helper), self._idle["helper process"])
         return found
 
 

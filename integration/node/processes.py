@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOG_PROCESS = b"shim.logs.worker"
+LOG_PROCESS = b"shim.logs.worker"
+HELPER = b"shim.hostfs.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +62,24 @@ def executable(pid: int) -> str:
 
 def log_process_of(server: int) -> int | None:
     """Return the id of a server's log process, None while there is none."""
-    found = [pid for pid in children(server) if _LOG_PROCESS in command(pid)]
+    return _child_of(server, LOG_PROCESS)
+
+
+def helper_of(server: int) -> int | None:
+    """Return the id of a server's helper process for host paths, None while there is none."""
+    return _child_of(server, HELPER)
+
+
+def _child_of(server: int, module: bytes) -> int | None:
+    found = [pid for pid in children(server) if module in command(pid)]
     return found[0] if found else None
+
+
+def processes_of(module: bytes) -> set[int]:
+    """Return the ids of all processes that run a module of the server; only while no process hangs in the kernel."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it has just ended
+            if path.read_bytes().startswith(b"python") and module in command(int(path.parent.name)):
+                found.add(int(path.parent.name))
+    return found

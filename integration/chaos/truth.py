@@ -14,6 +14,7 @@ from integration.chaos.logs import log_faults
 from integration.chaos.pods import UID, ChaosPod
 from integration.cri import Cri
 from integration.node.commands import NodeError, run
+from integration.node.engine import has_link
 from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
 from integration.node.traces import Traces
 from shim.api.v1 import api_pb2 as pb
@@ -114,7 +115,7 @@ class Truth:
         by_uid: dict[str, list[pb.PodSandbox]] = {}
         for sandbox in sandboxes:
             by_uid.setdefault(sandbox.labels[UID], []).append(sandbox)
-        found += [f"a sandbox of {uid}, which is gone" for uid in by_uid if uid not in wanted]
+        found += [f"a sandbox of {uid}, which is gone" for uid in sorted(by_uid.keys() - wanted.keys())]
         for uid, pod in wanted.items():
             mine = by_uid.get(uid, [])
             if [sandbox.state for sandbox in mine] != [pb.SANDBOX_READY]:
@@ -160,7 +161,7 @@ class Truth:
             request = pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox)
             addresses.append(self._cri.runtime.PodSandboxStatus(request, timeout=READ_SECONDS).status.network.ip)
         now = self._bed.traces()
-        links = msgspec.json.decode(run(["ip", "-j", "link", "show", "master", BRIDGE], timeout=_IP_SECONDS) or "[]")
+        links = _ports()
         return [
             *_difference("addresses in IPAM", now.leases, set(addresses)),
             *_difference("pinned namespaces", now.namespaces, {f"cri-{each}" for each in ids}),
@@ -170,9 +171,9 @@ class Truth:
 
     def _of_state(self, sandboxes: Sequence[pb.PodSandbox]) -> list[str]:
         state, ids = self._bed.dirs.state, {sandbox.id for sandbox in sandboxes}
-        checkpoints = {path.name.removesuffix(".json") for path in (state / "sandboxes").iterdir()}
+        checkpoints = {path.name.removesuffix(".json") for path in (state / "sandboxes").glob("*")}
         found = _difference("checkpoints", checkpoints, ids)
-        files = len(list((state / "resolv-conf").iterdir()))  # their names are made before there is an id
+        files = len(list((state / "resolv-conf").glob("*")))  # their names are made before there is an id
         return found if files == len(ids) else [*found, f"{files} files resolv.conf for {len(ids)} sandboxes"]
 
     def _of_mounts(self) -> list[str]:
@@ -197,6 +198,15 @@ class Truth:
         if helper is not None and "helper process" in self._idle:
             found += _too_large("helper process", size(helper), self._idle["helper process"])
         return found
+
+
+def _ports() -> list[object]:
+    """Return the interfaces on the bridge, which the first pod makes."""
+    if not has_link(BRIDGE):
+        return []
+    shown = run(["ip", "-j", "link", "show", "master", BRIDGE], timeout=_IP_SECONDS)
+    ports: list[object] = msgspec.json.decode(shown or "[]")
+    return ports
 
 
 def _difference(what: str, there: set[str] | frozenset[str], wanted: set[str]) -> list[str]:

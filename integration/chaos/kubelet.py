@@ -21,6 +21,8 @@ CHANGE_SECONDS = 20.0
 """What a kubelet gives a call that changes something, scaled down: it then repeats it."""
 GRACE_SECONDS = 2
 _AGAIN_SECONDS = 0.5
+_NEXT_SECONDS = 0.1
+"""Between two looks at a pod that is on its way."""
 _EXEC_SECONDS = 3
 
 
@@ -74,6 +76,7 @@ class Kubelet:
             try:
                 if step():
                     return
+                time.sleep(_NEXT_SECONDS)
             except grpc.RpcError as error:
                 pod.error = _words(error)
                 time.sleep(_AGAIN_SECONDS)
@@ -91,6 +94,7 @@ class Kubelet:
                 self._stop(sandbox)
             self._run(newest.metadata.attempt + 1 if newest else 0)
             return False
+        self._pod.sandboxes.add(newest.id)  # its RunPodSandbox may have succeeded after the client had gone
         for old in sandboxes[:-1]:
             self._stop(old)
             self._delete(old)
@@ -114,6 +118,8 @@ class Kubelet:
             self._stop_container(dead)
             self._delete_container(dead)
         newest = mine[-1] if mine else None
+        if newest is not None and newest.id not in self._pod.made:
+            self._adopt(newest)
         if newest is not None and newest.state == pb.CONTAINER_RUNNING:
             return self._pod.is_ended(name)
         if newest is not None and self._pod.is_ended(name) and newest.state == pb.CONTAINER_EXITED:
@@ -125,6 +131,12 @@ class Kubelet:
         attempt = self._pod.attempts.get(name, 0)
         self._start(sandbox, name, max(attempt, newest.metadata.attempt + 1) if newest else attempt)
         return True
+
+    def _adopt(self, container: pb.Container) -> None:
+        """Note a container whose CreateContainer has succeeded after the client had gone."""
+        name, attempt = container.metadata.name, container.metadata.attempt
+        self._pod.made[container.id] = Made(self._pod.logs / name / f"{attempt}.log", losses=-1)
+        self._pod.attempts[name] = max(self._pod.attempts.get(name, 0), attempt + 1)
 
     def _start(self, sandbox: pb.PodSandbox, name: str, attempt: int) -> None:
         pod, losses = self._pod, self._bed.losses

@@ -24,7 +24,7 @@ _MOUNT = "/volume"
 
 @dataclass(slots=True)
 class Made:
-    """A container that was made: where its log is, and how much Docker had lost before it was."""
+    """A container that was made: where its log is, and how often Docker may have lost output before (-1: unknown)."""
 
     log: Path
     losses: int

@@ -33,6 +33,8 @@ class Events:
     """Subscribes again and again while the block runs."""
 
     def __init__(self, bed: Bed) -> None:
+        self.ends = 0
+        """How many streams have ended."""
         self._bed = bed
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -68,6 +70,7 @@ class Events:
                         with self._lock:
                             self._seen.append(Seen(life, event.container_id, step))
                 except grpc.RpcError:
+                    self.ends += 1
                     self._closed.wait(_AGAIN_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""What can happen to the node, by name. Each lasts as long as it is told to, and leaves the node whole."""
+"""What can happen to the node, by name. Each lasts for the time it is given, and leaves the node whole."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from integration.node.stuck import stuck_process
 
 Fault = Callable[[Bed, float, Random], None]
 
-_LOOK_SECONDS = 0.003
-"""Between two looks for plugins: they live for some tens of milliseconds."""
+_SEARCH_SECONDS = 0.003
+"""Between two searches for plugins: they live for some tens of milliseconds."""
 _PLUGIN_CHANCE = 0.5
 _DELAYS = (0.02, 0.1, 0.5, 2.0)
 _JUMPS = (-86400, -3600, -30, 30, 3600, 86400)
@@ -159,7 +159,7 @@ def _plugins(bed: Bed, seconds: float, random: Random, *, signalled: signal.Sign
     until = time.monotonic() + seconds
     seen: set[int] = set()
     while time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_SEARCH_SECONDS)
         if not bed.server.daemon.running:
             continue
         for pid in children(bed.server.daemon.pid):

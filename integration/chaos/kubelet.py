@@ -22,7 +22,7 @@ CHANGE_SECONDS = 20.0
 GRACE_SECONDS = 2
 _AGAIN_SECONDS = 0.5
 _NEXT_SECONDS = 0.1
-"""Between two looks at a pod that is on its way."""
+"""Between two steps of a pod that is on its way."""
 _EXEC_SECONDS = 3
 
 
@@ -225,5 +225,5 @@ class Kubelet:
 
 
 def _words(error: grpc.RpcError) -> str:
-    told: Any = error
-    return f"{told.code().name} {told.details()}"
+    failed: Any = error
+    return f"{failed.code().name} {failed.details()}"

@@ -17,7 +17,7 @@ _SERVICE = (
     f"n=0; while [ $n -lt 20 ]; do {_COUNT}; n=$((n+1)); done; sleep 1 & wait $!; done"
 )
 SERVICE = ("sh", "-c", _SERVICE)
-"""Counts up, 20 lines a second, and ends when it is told to."""
+"""Counts up, 20 lines a second, and ends on SIGTERM."""
 JOB = ("sh", "-c", f"i=0; while [ $i -lt {JOB_LINES} ]; do {_COUNT}; done")
 _MOUNT = "/volume"
 

@@ -25,7 +25,7 @@ CALM_SECONDS = 90.0
 """After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
 TRUE_SECONDS = 60.0
 """After that: by then everything else is as it must be."""
-_LOOK_SECONDS = 0.2
+_AGAIN_SECONDS = 0.2
 
 Say = Callable[[str], object]
 
@@ -153,7 +153,7 @@ class _Runner:
             found += _troubles(plan, happening)
             calm.begin()
             _wait(working)
-            # A kubelet looks at its pods all the time; here once more, when nothing fails.
+            # A kubelet synchronizes its pods all the time; here once more, when nothing fails.
             _wait([worked(pod, down=False) for pod in [*kept, *made]])
         return found
 
@@ -217,7 +217,7 @@ def _until_none(check: Callable[[], list[str]]) -> list[str]:
     """Return what a check says at the end of its time, nothing as soon as it says nothing."""
     until = time.monotonic() + TRUE_SECONDS
     while (found := check()) and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_AGAIN_SECONDS)
     return found
 
 

@@ -66,7 +66,7 @@ def test_pods_that_are_not_there_and_others_that_are_too_many_are_found(bed: Bed
     assert truth.faults([]) == []
 
 
-def test_exceptions_that_nobody_expected_are_found(bed: Bed, cri: Cri) -> None:
+def test_unexpected_exceptions_are_found(bed: Bed, cri: Cri) -> None:
     truth = Truth(bed, cri)
     truth.unexpected()
     with bed.server.daemon.log.open("a") as log:

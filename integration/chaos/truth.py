@@ -1,4 +1,4 @@
-"""What must be true when nothing fails any more: each look gives what is not, in words."""
+"""What must be true when nothing fails any more: each check says what is not."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from shim.api.v1 import api_pb2 as pb
 
 READ_SECONDS = 5.0
 MORE_THREADS = 30
-"""Than those of the idle server: RPC workers, looks and watches that have just been needed."""
+"""Than those of the idle server: RPC workers, checks and watches that have just been needed."""
 MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
 _IP_SECONDS = 10.0
@@ -62,8 +62,8 @@ class Truth:
                 *self._of_processes(),
             ]
         except grpc.RpcError as error:
-            told: Any = error
-            return [f"a list is refused: {told.code().name} {told.details()}"]
+            failed: Any = error
+            return [f"a list is refused: {failed.code().name} {failed.details()}"]
         except (docker.errors.APIError, requests.RequestException) as error:
             return [f"Docker does not answer: {error}"]
 
@@ -94,7 +94,7 @@ class Truth:
         ]
 
     def unexpected(self) -> list[str]:
-        """Say which exceptions without a class of their own the server has logged since the last look."""
+        """Say which exceptions without a class of their own the server has logged since the last call."""
         with self._bed.server.daemon.log.open("rb") as log:
             log.seek(self._log_read)
             lines = log.readlines()
@@ -135,8 +135,8 @@ class Truth:
         )
         if states == expected:
             return []
-        told = ", ".join(f"{name} {pb.ContainerState.Name(state)}" for name, state in states) or "none"
-        return [f"containers of pod {pod.name} ({pod.kind}): {told}"]
+        said = ", ".join(f"{name} {pb.ContainerState.Name(state)}" for name, state in states) or "none"
+        return [f"containers of pod {pod.name} ({pod.kind}): {said}"]
 
     def _of_docker(self, sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> list[str]:
         rows = {str(row["Id"]): str(row["State"]) for row in self._bed.engine.api.containers(all=True)}

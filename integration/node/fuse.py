@@ -1,4 +1,4 @@
-"""A volume whose file server can stop to answer: a FUSE file system with one file, served by a thread of this process.
+"""A volume whose file server can stop answering: a FUSE file system with one file, served by a thread of this process.
 
 While it hangs, every process that uses it waits in the kernel, and mostly cannot be killed. So this process must not
 use it itself. Layouts are those of linux/fuse.h, protocol 7.31.
@@ -53,7 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HangingVolume:
-    """One mounted file system, which answers until it is told to hang. Thread-safe."""
+    """One mounted file system, which answers until it hangs. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         """Mount it on `path`, which is made."""

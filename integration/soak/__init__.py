@@ -2,5 +2,5 @@
 
 phases   what is done, scaled
 figures  what server and log process took before and after, and what was left (pure)
-looks    what there is on the node at one moment
+samples  what there is on the node at one moment
 """

@@ -8,13 +8,13 @@ import time
 from integration.bench.setup import ENGINES, prepared, serving
 from integration.node.commands import NodeError
 from integration.soak import figures, phases
-from integration.soak.figures import Look, Phase, Report
-from integration.soak.looks import look, settled
+from integration.soak.figures import Phase, Report, Sample
 from integration.soak.phases import Node
+from integration.soak.samples import sample, settled
 
 PROBES, PODS, SESSIONS, RESTARTS = 10_000, 2_000, 200, 20
 WARM_UP = 0.02
-"""Of everything, before the first look; but all sessions: threads and buffers are kept for the most there were."""
+"""Of everything, before the first sample; but all sessions: threads and buffers are kept for the most there were."""
 _LEAST = 8
 """Of each kind in the warm-up."""
 
@@ -39,14 +39,14 @@ def soak(engine: str, *, scale: float) -> Report:
         node = Node(bed, server, cri)
         print("warm-up", flush=True)
         _phases(node, scale=min(scale, WARM_UP), sessions=_scaled(SESSIONS, scale))
-        before, traces = look(server), bed.traces()
+        before, traces = sample(server), bed.traces()
         print("soak", flush=True)
         done = _phases(node, scale=scale, sessions=_scaled(SESSIONS, scale))
 
-        def left_behind(now: Look) -> list[str]:
+        def left_behind(now: Sample) -> list[str]:
             return [*figures.processes_left(before, now), *traces.added(bed.traces())]
 
-        def is_back(now: Look) -> bool:
+        def is_back(now: Sample) -> bool:
             left = left_behind(now)
             return all(bar.met for bar in figures.bars([], before=before, after=now, left_behind=left))
 

@@ -14,7 +14,7 @@ GROWTH = 1.05
 _NAME = 44
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment, without pods."""
 
     server: Size
@@ -37,8 +37,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
     phases: list[Phase]
-    before: Look
-    after: Look
+    before: Sample
+    after: Sample
     left_behind: list[str]
     bars: list[Bar]
 
@@ -48,13 +48,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return all(bar.met for bar in self.bars)
 
 
-def processes_left(before: Look, after: Look) -> list[str]:
+def processes_left(before: Sample, after: Sample) -> list[str]:
     """Say which processes there are more of than before."""
     more = Counter(after.processes) - Counter(before.processes)
     return [f"processes: {count} {name}" for name, count in sorted(more.items())]
 
 
-def bars(phases: list[Phase], *, before: Look, after: Look, left_behind: list[str]) -> list[Bar]:
+def bars(phases: list[Phase], *, before: Sample, after: Sample, left_behind: list[str]) -> list[Bar]:
     """Compare with what is promised."""
     failures = sum(sum(phase.failures.values()) for phase in phases)
     return [

@@ -74,8 +74,8 @@ class Progress:
         try:
             action()
         except grpc.RpcError as error:
-            told: Any = error
-            code, words = told.code(), str(told.details())[:80]
+            failed: Any = error
+            code, words = failed.code(), str(failed.details())[:80]
         with self._lock:
             self._done += 1
             if code is not expected:

@@ -30,7 +30,7 @@ ANSWER_SECONDS = 30.0
 GRACE_SECONDS = 3600
 _TRY_SECONDS = 0.01
 _CALL_SECONDS = 2.0
-_LOOKS_AT_ONCE = 8
+_INSPECTS_AT_ONCE = 8
 
 _CALLS: dict[str, Callable[[RuntimeServiceStub], object]] = {
     "Version": lambda runtime: runtime.Version(pb.VersionRequest(), timeout=_CALL_SECONDS),
@@ -129,17 +129,17 @@ class UnderWay:
 
 
 def floor(engine: Engine) -> dict[str, float]:
-    """Seconds of what every start has to do: load the program, and look at every container through Docker."""
+    """Seconds of what every start has to do: load the program, and inspect every container through Docker."""
 
     def imports() -> None:
         subprocess.run([sys.executable, "-c", "import shim.daemon"], check=True)
 
-    def looks() -> None:
+    def inspects() -> None:
         rows = engine.api.containers(all=True)
-        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_INSPECTS_AT_ONCE) as pool:
             list(pool.map(lambda row: engine.api.inspect_container(row["Id"]), rows))
 
-    return {"Python loads the server": _seconds(imports), "Docker lists and inspects all": _seconds(looks)}
+    return {"Python loads the server": _seconds(imports), "Docker lists and inspects all": _seconds(inspects)}
 
 
 def _seconds(action: Callable[[], object]) -> float:

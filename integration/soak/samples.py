@@ -7,29 +7,29 @@ from pathlib import Path
 
 from integration.node.processes import log_process_of, size
 from integration.server import Server
-from integration.soak.figures import Look
+from integration.soak.figures import Sample
 from integration.waiting import wait_until
 
 _SECONDS = 60.0
 
 
-def look(server: Server) -> Look:
-    """Look at an idle server, its log process, and all processes of the box."""
+def sample(server: Server) -> Sample:
+    """Sample at an idle server, its log process, and all processes of the box."""
     server.wait_idle()
     log_process = wait_until(lambda: log_process_of(server.daemon.pid) or 0, _SECONDS)
-    return Look(server=size(server.daemon.pid), log_process=size(log_process), processes=_processes())
+    return Sample(server=size(server.daemon.pid), log_process=size(log_process), processes=_processes())
 
 
-def settled(server: Server, is_enough: Callable[[Look], bool]) -> Look:
-    """Look until it is enough, at most for a minute: what has been used last may take its time to go."""
-    found = look(server)
+def settled(server: Server, is_enough: Callable[[Sample], bool]) -> Sample:
+    """Sample until it is enough, at most for a minute: what has been used last may take its time to go."""
+    found = sample(server)
 
     def again() -> bool:
         nonlocal found
-        found = look(server)
+        found = sample(server)
         return is_enough(found)
 
-    with suppress(AssertionError):  # the last look says what is not enough
+    with suppress(AssertionError):  # the last sample says what is not enough
         wait_until(again, _SECONDS)
     return found
 

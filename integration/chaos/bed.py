@@ -12,12 +12,13 @@ from integration.conftest import NodeDirs, make_node_dirs
 from integration.networks import bridge, conflist
 from integration.node import images
 from integration.node.box import Node
-from integration.node.commands import run
+from integration.node.commands import NodeError, run
+from integration.node.daemon import Daemon
 from integration.node.disk import Disk
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.fuse import HangingVolume
-from integration.node.processes import children, command, log_process_of
+from integration.node.processes import children, command, helper_of, log_process_of
 from integration.node.traces import Traces
 from integration.server import Server
 
@@ -55,14 +56,34 @@ class Bed:
         """Return what there is now of everything a pod could leave behind."""
         return self.dirs.traces(self.engine)
 
+    def server_pid(self) -> int | None:
+        """Return the id of the server, None while there is none."""
+        return _pid(self.server.daemon)
+
     def log_process(self) -> int | None:
         """Return the id of the log process, None while there is none."""
-        return log_process_of(self.server.daemon.pid)
+        server = self.server_pid()
+        return None if server is None else log_process_of(server)
+
+    def helper(self) -> int | None:
+        """Return the id of the helper process for host paths, None while there is none."""
+        server = self.server_pid()
+        return None if server is None else helper_of(server)
 
     def containerd(self) -> int | None:
         """Return the id of dockerd's containerd, None while there is none."""
-        found = [pid for pid in children(self.engine.daemon.pid) if b"containerd" in command(pid).partition(b"\0")[0]]
+        dockerd = _pid(self.engine.daemon)
+        if dockerd is None:
+            return None
+        found = [pid for pid in children(dockerd) if b"containerd" in command(pid).partition(b"\0")[0]]
         return found[0] if found else None
+
+
+def _pid(daemon: Daemon) -> int | None:
+    try:
+        return daemon.pid
+    except NodeError:
+        return None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from random import Random
 
 from integration.chaos.bed import Bed
 from integration.chaos.plan import Step
-from integration.node.processes import children, command, executable, helper_of
+from integration.node.processes import children, command, executable
 from integration.node.stuck import stuck_process
 
 Fault = Callable[[Bed, float, Random], None]
@@ -131,24 +131,22 @@ def _some_shim(bed: Bed, random: Random) -> int | None:
 
 
 def _kill_logs(bed: Bed, _seconds: float, _random: Random) -> None:
-    if bed.server.daemon.running:
-        _kill(bed.log_process())
+    _kill(bed.log_process())
 
 
 def _stop_logs(bed: Bed, seconds: float, _random: Random) -> None:
-    pid = bed.log_process() if bed.server.daemon.running else None
+    pid = bed.log_process()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
 def _kill_helper(bed: Bed, _seconds: float, _random: Random) -> None:
-    if bed.server.daemon.running:
-        _kill(helper_of(bed.server.daemon.pid))
+    _kill(bed.helper())
 
 
 def _stop_helper(bed: Bed, seconds: float, _random: Random) -> None:
-    pid = helper_of(bed.server.daemon.pid) if bed.server.daemon.running else None
+    pid = bed.helper()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
@@ -160,9 +158,8 @@ def _plugins(bed: Bed, seconds: float, random: Random, *, signalled: signal.Sign
     seen: set[int] = set()
     while time.monotonic() < until:
         time.sleep(_SEARCH_SECONDS)
-        if not bed.server.daemon.running:
-            continue
-        for pid in children(bed.server.daemon.pid):
+        server = bed.server_pid()
+        for pid in children(server) if server is not None else ():
             # By its file: before its exec a child has the command line of the server.
             if pid in seen or not executable(pid).startswith(str(bed.dirs.cni_bin)):
                 continue

@@ -39,7 +39,7 @@ class Truth:
         self._idle = {"server": size(bed.server.daemon.pid)}
         if (log_process := bed.log_process()) is not None:
             self._idle["log process"] = size(log_process)
-        if (helper := helper_of(bed.server.daemon.pid)) is not None:
+        if (helper := bed.helper()) is not None:
             self._idle["helper process"] = size(helper)
         ours = {log_process, helper}
         self._of_others = (processes_of(LOG_PROCESS) | processes_of(HELPER)) - ours

@@ -13,7 +13,7 @@ from integration.soak.phases import Node
 from integration.soak.samples import sample, settled
 
 PROBES, PODS, SESSIONS, RESTARTS = 10_000, 2_000, 200, 20
-WARM_UP = 0.02
+WARM_UP = 0.05
 """Of everything, before the first sample; but all sessions: threads and buffers are kept for the most there were."""
 _LEAST = 8
 """Of each kind in the warm-up."""

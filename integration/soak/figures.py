@@ -29,6 +29,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     seconds: float
+    rss_mib: float
+    """Of the server, at its end."""
     failures: dict[str, int]
     """How often something else came of it than what was expected, by what it was."""
 
@@ -77,9 +79,9 @@ def as_table(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"{'phase':{_NAME}}{'count':>9}{'seconds':>9}"
+    yield f"{'phase':{_NAME}}{'count':>9}{'seconds':>9}{'RSS MiB':>9}"
     for phase in report.phases:
-        yield f"  {phase.name:{_NAME - 2}}{phase.count:9}{phase.seconds:9.0f}"
+        yield f"  {phase.name:{_NAME - 2}}{phase.count:9}{phase.seconds:9.0f}{phase.rss_mib:9.1f}"
         yield from (f"    {count} x {what}" for what, count in phase.failures.items())
     yield ""
     yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"

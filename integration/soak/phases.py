@@ -88,6 +88,7 @@ class Progress:
                 name=self._name,
                 count=self._done,
                 seconds=time.monotonic() - self._began,
+                rss_mib=self._server.rss() / (1 << 20),
                 failures=dict(self._failures),
             )
 
@@ -96,7 +97,7 @@ class Progress:
             done = self.phase()
             print(
                 f"    {done.seconds:5.0f} s: {done.count} of {self._total}, {sum(done.failures.values())} failures, "
-                f"{self._server.rss() / (1 << 20):.0f} MiB",
+                f"{done.rss_mib:.0f} MiB",
                 flush=True,
             )
 

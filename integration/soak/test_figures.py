@@ -15,7 +15,7 @@ def sample(
 
 
 def report(after: Sample, *, failures: dict[str, int] | None = None) -> Report:
-    phases = [Phase(name="probes", count=10, seconds=1.0, failures=failures or {})]
+    phases = [Phase(name="probes", count=10, seconds=1.0, rss_mib=60.0, failures=failures or {})]
     left_behind = figures.processes_left(sample(), after)
     bars = figures.bars(phases, before=sample(), after=after, left_behind=left_behind)
     return Report(phases=phases, before=sample(), after=after, left_behind=left_behind, bars=bars)

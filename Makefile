@@ -14,8 +14,8 @@ V2_SECONDS := 3600
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-v2 demo run
-.PHONY: fuzz bench bench-reads bench-streaming bench-logs bench-stats clean clean-packages
+.PHONY: help venv lint types contracts unit integration test test-v2 chaos soak fuzz demo run
+.PHONY: bench bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -56,6 +56,12 @@ test: lint types contracts ## all checks and all tests (root)
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(BOX) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
 
+chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
+	$(BOX) $(PY) -m integration.chaos $(ARGS)
+
+soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
+	$(BOX) $(PY) -m integration.soak $(ARGS)
+
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)
 
@@ -76,6 +82,9 @@ bench-logs: venv ## throughput, delay and memory of the log process (root)
 
 bench-stats: venv ## times and cost of stats and metrics with many pods (root)
 	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)
+
+bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
+	$(BOX) --disk $(PY) -m integration.bench.sick $(ARGS)
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

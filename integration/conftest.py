@@ -16,17 +16,18 @@ import pytest
 
 from integration.cri import HOST_NETWORK, Cri, connected, pod_config
 from integration.networks import BRIDGE, bridge, conflist
+from integration.node import engines
 from integration.node import images as node_images
 from integration.node.box import HOME, Node, this_node
-from integration.node.commands import run
+from integration.node.commands import NodeError, run
 from integration.node.engine import Engine, remove_link
+from integration.node.engines import ENGINES
 from integration.node.images import Image
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
 from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
 
-ENGINES = ("20.10", "28", "28-containerd")
 _DEFAULT_ENGINES = ("20.10", "28")
 _IMAGE_TESTS = Path(__file__).parent / "image"
 """What depends on the image store, and so runs on both stores."""
@@ -101,24 +102,11 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
-    """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own."""
-    binaries = node.stable.path
-    settings = settings or {}
-    if name != "20.10":
-        if node.newer is None:
-            (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no newer engine: {node.newer_missing}")
-        binaries = node.newer.path + binaries
-    if name == "28-containerd":
-        settings = {**settings, "features": {"containerd-snapshotter": True}}
-    home = HOME / f"{name}{variant}-{os.getpid()}"
-    return Engine(
-        name,
-        binaries=binaries,
-        home=home,
-        cgroup_parent=node.cgroup_parent,
-        settings=settings,
-        shares_bridge=bool(variant),
-    )
+    """Make an engine as `engines.make_engine` does; a test whose engine is not there is skipped, but fails in CI."""
+    try:
+        return engines.make_engine(node, name, variant=variant, settings=settings)
+    except NodeError as cause:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(cause))
 
 
 # --- images -----------------------------------------------------------------------------------------------

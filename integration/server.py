@@ -20,18 +20,24 @@ class Server:
     """One `pydockershim serve`, its settings given as flags."""
 
     def __init__(
-        self, settings: Mapping[str, object], *, socket: Path, log: Path, program: Sequence[str] = PROGRAM
+        self,
+        settings: Mapping[str, object],
+        *,
+        socket: Path,
+        log: Path,
+        program: Sequence[str] = PROGRAM,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
-        `program` is what the interpreter is given to run.
+        `program` is what the interpreter is given to run, `environ` is added to our own environment.
         """
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = Daemon(
             [sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
             log=log,
-            env=os.environ,
+            env={**os.environ, **(environ or {})},
         )
 
     def start(self) -> None:

@@ -16,6 +16,7 @@ images    pulls, and the list of a node that has many images
 By themselves:
 
 reads     reads on a full node
+sick      reads beside many waits, and restarts of a busy node
 logs      the log process
 stats     stats and metrics with many pods
 streaming exec and port-forward

@@ -10,9 +10,10 @@ import msgspec
 
 from integration.cri import Cri, connected
 from integration.node import images
-from integration.node.box import HOME, Node, this_node
+from integration.node.box import HOME, this_node
 from integration.node.commands import NodeError, step
 from integration.node.engine import Engine, remove_link
+from integration.node.engines import make_engine
 from integration.node.traces import Traces, traces
 from integration.server import Server
 from shim.ids import ImageId
@@ -44,8 +45,11 @@ class Bed:
 
 
 @contextmanager
-def prepared(engine_name: str) -> Iterator[Bed]:
-    """Start the engine and load the images. NodeError outside of a box, and for an engine that is not there."""
+def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> Iterator[Bed]:
+    """Start the engine, with `settings` of its own, and load the images.
+
+    NodeError outside of a box, and for an engine that is not there.
+    """
     node = this_node()
     if node is None:
         raise NodeError("the benchmark needs a box around it: make bench")
@@ -55,7 +59,7 @@ def prepared(engine_name: str) -> Iterator[Bed]:
     conflist = _conflist(home / "leases")
     (home / "cni-conf" / CONFLIST.name).write_bytes(msgspec.json.encode(conflist))
     with ExitStack() as stack:
-        engine = _engine(node, engine_name)
+        engine = make_engine(node, engine_name, settings=settings)
         for plugin in conflist["plugins"]:
             if "bridge" in plugin:
                 stack.callback(remove_link, plugin["bridge"])
@@ -110,15 +114,6 @@ def serving(bed: Bed, **flags: object) -> Iterator[tuple[Server, Cri]]:
         raise
     finally:
         server.stop()
-
-
-def _engine(node: Node, name: str) -> Engine:
-    binaries = node.stable.path
-    if name != "20.10":
-        if node.newer is None:
-            raise NodeError(f"no newer engine: {node.newer_missing}")
-        binaries = node.newer.path + binaries
-    return Engine(name, binaries=binaries, home=HOME / "engine", cgroup_parent=node.cgroup_parent)
 
 
 def _conflist(leases: Path) -> dict[str, Any]:

@@ -5,27 +5,24 @@ counts bytes, so that it is the server that is measured.
 """
 
 import argparse
-import socket
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from integration.bench.setup import ENGINES, prepared, serving
 from integration.cri import Cri, container_config, pod_config
 from integration.node.commands import NodeError
 from integration.node.images import BUSYBOX
 from integration.server import Server
+from integration.sessions import Client, exec_session
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.client import DockerEngine
-from tests.streaming.spdy.client import Deflater, counted, syn_stream
 
 MIB = 1 << 20
 PORT = 9000
-_PIECE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +46,6 @@ class Bar:
         return f"{self.what:<58} {self.measured:9.2f} {sign} {self.limit:g} {self.unit:<6} {word}"
 
 
-class Client:
-    """An upgraded connection with streams that are open."""
-
-    def __init__(self, url: str, protocol: str, *headers: dict[str, str]) -> None:
-        where = urlsplit(url)
-        self.socket = socket.create_connection((where.hostname or "", where.port or 0))
-        self.socket.sendall(
-            f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
-            f"X-Stream-Protocol-Version: {protocol}\r\n\r\n".encode()
-        )
-        answer = b""
-        while not answer.endswith(b"\r\n\r\n"):
-            answer += self.socket.recv(1)
-        if b" 101 " not in answer:
-            raise NodeError(f"the upgrade was refused: {answer!r}")
-        deflater = Deflater()
-        for index, each in enumerate(headers):
-            self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
-
-    def drain(self, until: int = sys.maxsize) -> int:
-        """Read to the end, or until so many bytes have come, and tell how many."""
-        buffer, count = bytearray(_PIECE), 0
-        while count < until and (got := self.socket.recv_into(buffer)):
-            count += got
-        return count
-
-    def close(self) -> None:
-        """Go away."""
-        self.socket.close()
-
-
-def _exec(cri: Cri, container: str, *command: str) -> Client:
-    request = pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)
-    url = cri.runtime.Exec(request).url
-    return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))
-
-
 def _seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
@@ -94,7 +54,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def _exec_true(cri: Cri, engine: DockerEngine, container: str, *, rounds: int) -> Bar:
     def served() -> None:
-        client = _exec(cri, container, "true")
+        client = exec_session(cri, container, "true")
         client.drain()
         client.close()
 
@@ -127,7 +87,7 @@ def _output_floor(engine: DockerEngine, container: str) -> float:
 
 
 def _output(cri: Cri, server: Server, container: str) -> Bar:
-    client = _exec(cri, container, "head", "-c", str(1024 * MIB), "/dev/zero")
+    client = exec_session(cri, container, "head", "-c", str(1024 * MIB), "/dev/zero")
     began, used = time.perf_counter(), server.cpu_seconds()
     count = client.drain()
     rate = count / (time.perf_counter() - began) / 1e6
@@ -152,7 +112,7 @@ def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: in
     with ExitStack() as open_ones:
         for number in range(sessions):  # spread, since the sessions of one container are limited
             container = containers[number % len(containers)]
-            open_ones.callback(_exec(cri, container, "sleep", "600").close)
+            open_ones.callback(exec_session(cri, container, "sleep", "600").close)
         time.sleep(2)
         grown = (server.rss() - before) / MIB
     return Bar(f"memory of {sessions} idle sessions", grown, "MiB", 20, at_most=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.image.proxy import Proxy
 from integration.node.box import Node
 from integration.node.engine import Engine
 from integration.node.images import File, busybox_image, load
 from integration.node.registry import Registry
+from integration.node.registry_proxy import Proxy
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore

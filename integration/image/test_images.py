@@ -18,9 +18,9 @@ import pytest
 from integration.conftest import Images
 from integration.image.conftest import PROGRESS_DEADLINE, Publish
 from integration.image.noise import push_noise
-from integration.image.proxy import Proxy
 from integration.node.engine import Engine
 from integration.node.registry import PASSWORD, USER, Registry
+from integration.node.registry_proxy import Proxy
 from integration.waiting import wait_until
 from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb

@@ -10,8 +10,8 @@ import pytest
 from integration.conftest import Images, Served
 from integration.cri import container_config, pod_config
 from integration.image.conftest import Publish
-from integration.image.proxy import Proxy
 from integration.node.registry import Registry
+from integration.node.registry_proxy import Proxy
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 

@@ -1,16 +1,14 @@
 """A server whose surroundings can fail: its way to Docker, its CNI plugin, and the disk of its state."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from integration.conftest import NodeDirs, Served, serving
 from integration.cri import Cri
 from integration.networks import bridge, conflist
 from integration.node import images
-from integration.node.commands import run
+from integration.node.disk import Disk
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.traces import Traces
@@ -25,31 +23,6 @@ PAUSE = "127.0.0.1:9/pause:frail"
 """Name of its pause image, in a registry that refuses at once."""
 
 _LINK = "frail0"
-_DISK = "1m"
-_MOUNT_SECONDS = 20
-
-
-class Disk:
-    """The file system of a state directory, in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        """Have it while the block runs."""
-        run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "tmpfs", self._path], timeout=_MOUNT_SECONDS)
-        yield
-        run(["umount", self._path], timeout=_MOUNT_SECONDS)
-
-    def fill(self) -> None:
-        """Leave no room."""
-        filler = self._path / "filler"
-        subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], check=False, capture_output=True)
-
-    def make_room(self) -> None:
-        """Undo `fill`."""
-        (self._path / "filler").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

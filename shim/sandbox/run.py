@@ -1,19 +1,22 @@
 """RunPodSandbox."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
-from shim import labels, names, pod
+from shim import deadline, labels, names, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
+from shim.concurrency import lookout
 from shim.concurrency.gather import gather
 from shim.container.annotations import sandbox_annotations
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
+from shim.errors import ShimError
 from shim.ids import ImageId, SandboxId
 from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
@@ -91,9 +94,33 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []
-    rollback.undo("its pause container", lambda: ensure_all_removed(rt, made))
+    rollback.undo("its pause container", lambda: _remove_pause(rt, metadata=config.metadata, made=made))
     made.append(create_under_name(rt, name=names.sandbox_name(config.metadata), body=body))
     return SandboxId(made[0])
+
+
+def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequence[str]) -> None:
+    """Remove the pause container of a sandbox that failed, if there is one.
+
+    Where Docker does not confirm that, it may have removed it, or do so yet: then no sandbox is left for which Remove
+    would be called, so its resolv.conf is removed by a deferred check.
+    """
+    try:
+        ensure_all_removed(rt, made)
+    except ShimError:
+        what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
+        rt.lookout.watch(partial(_is_cleared, rt, metadata), what=what, seconds=lookout.LATE_SECONDS)
+        raise
+
+
+def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
+    """Remove the resolv.conf of a sandbox that is gone. False while there is one: its Remove removes the file."""
+    name = names.sandbox_name(metadata)
+    with deadline.bound(lookout.LOOK_SECONDS), rt.locks.hold(("sandbox", name)):
+        if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
+            return False
+        dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))
+        return True
 
 
 def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:

@@ -1,12 +1,14 @@
 import os
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.concurrency.lookout import Lookout
 from shim.container.relabel import label_file
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.errors import FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.labels import TYPE, TYPE_SANDBOX
 from shim.runtime import Runtime
 from shim.sandbox import dns
@@ -14,6 +16,7 @@ from shim.sandbox.run import run_pod_sandbox
 from tests.fakes.engine import FakeEngine
 from tests.mounts import need_root
 from tests.pods import pod_config, ready_pod
+from tests.waits import wait_until
 
 
 def test_a_sandbox_is_ready_and_known_when_run_returns(rt: Runtime, engine: FakeEngine) -> None:
@@ -65,6 +68,23 @@ def test_what_cannot_be_undone_stays_listed_until_it_can(rt: Runtime, engine: Fa
     assert not pod.is_ready(rt, rt.view.sandbox(left))
     assert ready_pod(rt) != left
     assert left not in engine.containers
+
+
+def test_the_resolv_conf_goes_with_a_sandbox_that_vanishes(rt: Runtime, engine: FakeEngine) -> None:
+    deferred = Lookout(pause_seconds=0.01)
+    rt = replace(rt, lookout=deferred)
+    files = rt.config.root_directory / "resolv-conf"
+    engine.fail_next("start_container", ShimError("no space"))
+    engine.fail_next("remove_container", Unavailable("docker cannot be reached"))
+    with pytest.raises(ShimError, match="no space"):
+        ready_pod(rt)
+    (left,) = engine.containers
+    rt.view.refresh_container(left)
+    assert len(list(files.iterdir())) == 1
+    engine.remove_container(left)  # Docker does late what it was asked for
+    rt.view.refresh_container(left)
+    wait_until(lambda: not list(files.iterdir()))
+    deferred.stop()
 
 
 def test_a_pod_with_a_network_needs_a_cni_configuration(rt: Runtime, engine: FakeEngine) -> None:

@@ -1,0 +1,150 @@
+"""What was measured and what is promised, as a table for people and as JSON. Pure."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from integration.bench.figures import Bar, bar_of, ranked
+from integration.bench.report import Docker, Machine
+
+READ_MS = 50.0
+"""Of 99 in 100 reads while stops and execs wait."""
+REFUSED_MS = 5000.0
+"""For which a client waits."""
+ANSWER_SECONDS = 3.0
+"""From the end of one server to the first answers of the next."""
+
+READS = ("ListContainers", "ListPodSandbox", "Status")
+FIRST = ("Version", "Status", "ListPodSandbox")
+_NAME = 58
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, many times."""
+
+    name: str
+    median_ms: float
+    p99_ms: float
+    count: int
+    refused: int = 0
+    """How many were not answered at all."""
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """What waited while the reads were timed, and what had been refused."""
+
+    stops: int
+    stops_refused: int
+    execs: int
+    execs_refused: int
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """One server ended and the next one started as soon as that had exited; seconds from the signal on.
+
+    An answer that did not come in time has the seconds that were waited for it.
+    """
+
+    exit: float
+    answers: dict[str, float]
+
+
+class Restarts(msgspec.Struct, frozen=True, kw_only=True):
+    """Rounds of one kind of end."""
+
+    name: str
+    rounds: list[Restart]
+
+    def of(self, answer: str) -> list[float]:
+        """Seconds to one kind of answer, in the order of the rounds."""
+        return [each.answers[answer] for each in self.rounds]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one run found out."""
+
+    machine: Machine
+    engine: Docker
+    containers: int
+    """Running while servers were restarted, pause containers counted."""
+    restarts: list[Restarts]
+    restart_floor: dict[str, float]
+    """Seconds of what every start has to do."""
+    waits: Waits
+    reads: list[Read]
+    bars: list[Bar]
+
+
+def read_of(name: str, times: Sequence[float], *, refused: int) -> Read:
+    """Sum up times in milliseconds; the refused ones count as those whose client has given up."""
+    times = [*times, *[REFUSED_MS] * refused]
+    return Read(
+        name=name,
+        median_ms=statistics.median(times),
+        p99_ms=ranked(times, 0.99),
+        count=len(times),
+        refused=refused,
+    )
+
+
+def bars(*, restarts: Sequence[Restarts], reads: Sequence[Read], waits: Waits) -> list[Bar]:
+    """Compare with what is promised; of restarts the slowest round counts."""
+    under_way = f"{waits.stops} stops and {waits.execs} execs wait"
+    times = (
+        bar_of(f"{kind.name}, {answer}", unit="s", limit=ANSWER_SECONDS, value=max(kind.of(answer)))
+        for kind in restarts
+        for answer in FIRST
+    )
+    p99 = (bar_of(f"p99 of {read.name}, {under_way}", unit="ms", limit=READ_MS, value=read.p99_ms) for read in reads)
+    refused = sum(read.refused for read in reads if read.name in READS)
+    named = (each for each in p99 if any(each.name.startswith(f"p99 of {name},") for name in READS))
+    return [*times, *named, bar_of("reads refused meanwhile", unit="", limit=0, value=refused)]
+
+
+def as_json(report: Report) -> bytes:
+    """The report as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def as_table(report: Report) -> str:
+    """The report to read."""
+    return "\n".join([*_head(report), *_restarts(report), *_reads(report), *_bars(report)])
+
+
+def _head(report: Report) -> Iterator[str]:
+    machine, engine = report.machine, report.engine
+    yield f"Docker Engine {engine.version}, API {engine.api}; {machine.cpus} CPUs, Python {machine.python}"
+    yield f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after"
+
+
+def _restarts(report: Report) -> Iterator[str]:
+    yield ""
+    yield f"{f'seconds from the signal, {report.containers} containers':{_NAME}}{'median':>9}{'worst':>9}{'n':>8}"
+    for kind in report.restarts:
+        exits = [each.exit for each in kind.rounds]
+        for name, times in (("exit of the old server", exits), *((each, kind.of(each)) for each in FIRST)):
+            called = f"{kind.name}, {name}"
+            yield f"  {called:{_NAME - 2}}{statistics.median(times):9.2f}{max(times):9.2f}{len(times):8}"
+    for name, seconds in report.restart_floor.items():
+        yield f"  {f'floor: {name}':{_NAME - 2}}{seconds:9.2f}"
+
+
+def _reads(report: Report) -> Iterator[str]:
+    waits = report.waits
+    yield ""
+    yield (
+        f"{waits.stops} StopContainer and {waits.execs} ExecSync wait; "
+        f"{waits.stops_refused} and {waits.execs_refused} had been refused"
+    )
+    yield f"{'call, ms':{_NAME}}{'median':>9}{'p99':>9}{'n':>8}{'refused':>9}"
+    for read in report.reads:
+        yield f"  {read.name:{_NAME - 2}}{read.median_ms:9.2f}{read.p99_ms:9.2f}{read.count:8}{read.refused:9}"
+
+
+def _bars(report: Report) -> Iterator[str]:
+    yield ""
+    yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"
+    for bar in report.bars:
+        verdict = "met" if bar.met else "MISSED"
+        yield f"  {bar.name:{_NAME - 2}}{bar.limit:9.2f}{bar.value:9.2f}  {bar.unit:5}{verdict}"

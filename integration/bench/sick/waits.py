@@ -1,0 +1,123 @@
+"""Reads while many StopContainer and ExecSync wait."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from integration.bench.laps import Lap
+from integration.bench.sick.figures import REFUSED_MS, Read, Waits, read_of
+from integration.cri import Cri, connected
+from integration.node.commands import NodeError
+from integration.node.engine import Engine
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+
+GRACE_SECONDS = 3600
+TIMES = 300
+"""Of each read."""
+PAUSE_SECONDS = 0.01
+_CALL_SECONDS = REFUSED_MS / 1000
+_SETTLE_SECONDS = 30.0
+_STEADY_SECONDS = 5.0
+_AGAIN_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Calls that are meant to wait; one that is refused is made again, as a kubelet does."""
+
+    make: "Callable[[], grpc.Future[Any]]"
+    call: "grpc.Future[Any]"
+    refused: int = 0
+
+    def again(self) -> bool:
+        """Repeat the call where it was refused; whether it was. NodeError when it has ended in any other way."""
+        if not self.call.done():
+            return False
+        error = self.call.exception()
+        if not isinstance(error, grpc.RpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise NodeError(f"a call that was to wait has ended: {error or self.call.result()}")
+        self.refused += 1
+        self.call = self.make()
+        return True
+
+
+def reads_beside_waits(
+    server: Server, engine: Engine, *, stopped: Sequence[str], executing: Sequence[str]
+) -> tuple[Waits, list[Read]]:
+    """Time reads while each of `stopped` is in its grace period and a command runs in each of `executing`.
+
+    A container may be named several times. All calls have ended when this returns.
+    """
+    with connected(server.socket) as waiter, connected(server.socket) as reader:
+        execs = [_begun(partial(_exec, waiter, container)) for container in executing]
+        stops = [_begun(partial(_stop, waiter, container)) for container in stopped]
+        try:
+            _settle([*execs, *stops])
+            reads = _timed(reader, engine)
+            waits = Waits(
+                stops=_waiting(stops),
+                stops_refused=sum(each.refused for each in stops),
+                execs=_waiting(execs),
+                execs_refused=sum(each.refused for each in execs),
+            )
+        finally:
+            for each in (*execs, *stops):
+                each.call.cancel()
+        return waits, reads
+
+
+def _begun(make: "Callable[[], grpc.Future[Any]]") -> Waiting:
+    return Waiting(make, make())
+
+
+def _exec(cri: Cri, container: str) -> "grpc.Future[Any]":
+    request = pb.ExecSyncRequest(container_id=container, cmd=["sleep", "3600"], timeout=GRACE_SECONDS)
+    call: grpc.Future[Any] = cri.runtime.ExecSync.future(request)
+    return call
+
+
+def _stop(cri: Cri, container: str) -> "grpc.Future[Any]":
+    call: grpc.Future[Any] = cri.runtime.StopContainer.future(
+        pb.StopContainerRequest(container_id=container, timeout=GRACE_SECONDS)
+    )
+    return call
+
+
+def _settle(calls: Iterable[Waiting]) -> None:
+    """Wait until all calls wait, or those that are refused are so for the minute that a kubelet would try."""
+    until = time.monotonic() + _SETTLE_SECONDS
+    steady = time.monotonic()
+    while time.monotonic() < min(until, steady + _STEADY_SECONDS):
+        if sum(each.again() for each in calls):
+            steady = time.monotonic()
+        time.sleep(_AGAIN_SECONDS)
+
+
+def _waiting(calls: Iterable[Waiting]) -> int:
+    return sum(not each.call.done() for each in calls)
+
+
+def _timed(cri: Cri, engine: Engine) -> list[Read]:
+    lap, refused = Lap(), dict[str, int]()
+    calls: dict[str, Callable[[], object]] = {
+        "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest(), timeout=_CALL_SECONDS),
+        "ListPodSandbox": lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_CALL_SECONDS),
+        "Status": lambda: cri.runtime.Status(pb.StatusRequest(), timeout=_CALL_SECONDS),
+        "Version": lambda: cri.runtime.Version(pb.VersionRequest(), timeout=_CALL_SECONDS),
+    }
+    for number in range(TIMES):
+        for name, call in calls.items():
+            try:
+                lap.call(name, call)
+            except grpc.RpcError:
+                refused[name] = refused.get(name, 0) + 1
+        if number % 10 == 0:
+            lap.call("floor: Docker's GET /containers/json", lambda: engine.api.containers(all=True))
+        time.sleep(PAUSE_SECONDS)
+    names = [*calls, "floor: Docker's GET /containers/json"]
+    return [read_of(name, lap.took.get(name, ()), refused=refused.get(name, 0)) for name in names]

@@ -1,0 +1,139 @@
+"""One node: an engine with live-restore, the server on it, and what can fail around them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.chaos.clock import Clock
+from integration.chaos.link import Link
+from integration.conftest import NodeDirs, make_node_dirs
+from integration.networks import bridge, conflist
+from integration.node import images
+from integration.node.box import Node
+from integration.node.commands import NodeError, run
+from integration.node.daemon import Daemon
+from integration.node.disk import Disk
+from integration.node.engine import Engine, remove_link
+from integration.node.engines import make_engine
+from integration.node.fuse import HangingVolume
+from integration.node.processes import children, command, helper_of, log_process_of
+from integration.node.traces import Traces
+from integration.server import Server
+
+BRIDGE = "chaos0"
+SUBNET = "10.95.0.0/16"
+PLUGIN_SECONDS = 10
+"""How long a plugin may take, on this server."""
+DOCKER_SECONDS = 15
+"""How long a call to Docker may take."""
+_UNMOUNT_SECONDS = 20
+_GRACE_SECONDS = 10
+
+
+@dataclass(slots=True)
+class Bed:
+    """What pods run on. `life` counts servers, `losses` what may have made Docker lose output of its containers."""
+
+    engine: Engine
+    dirs: NodeDirs
+    server: Server
+    link: Link
+    disk: Disk
+    volume: HangingVolume
+    clock: Clock
+    life: int = 0
+    losses: int = 0
+
+    def start_server(self) -> None:
+        """Start the server; its socket may still be there from one that was killed."""
+        self.server.socket.unlink(missing_ok=True)
+        self.life += 1
+        self.server.start()
+
+    def traces(self) -> Traces:
+        """Return what there is now of everything a pod could leave behind."""
+        return self.dirs.traces(self.engine)
+
+    def server_pid(self) -> int | None:
+        """Return the id of the server, None while there is none."""
+        return _pid(self.server.daemon)
+
+    def log_process(self) -> int | None:
+        """Return the id of the log process, None while there is none."""
+        server = self.server_pid()
+        return None if server is None else log_process_of(server)
+
+    def helper(self) -> int | None:
+        """Return the id of the helper process for host paths, None while there is none."""
+        server = self.server_pid()
+        return None if server is None else helper_of(server)
+
+    def containerd(self) -> int | None:
+        """Return the id of dockerd's containerd, None while there is none."""
+        dockerd = _pid(self.engine.daemon)
+        if dockerd is None:
+            return None
+        found = [pid for pid in children(dockerd) if b"containerd" in command(pid).partition(b"\0")[0]]
+        return found[0] if found else None
+
+
+def _pid(daemon: Daemon) -> int | None:
+    try:
+        return daemon.pid
+    except NodeError:
+        return None
+
+
+@contextmanager
+def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
+    """Run such a node below `home` while the block runs. NodeError when it cannot be set up."""
+    dirs = make_node_dirs(node, home)
+    network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
+    (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
+    engine = make_engine(node, engine_name, variant="-chaos", settings={"live-restore": True})
+    with ExitStack() as stack:
+        stack.callback(remove_link, BRIDGE)
+        stack.callback(_closed, engine)
+        engine.start()
+        images.load(engine.api, images.pause_image(node.busybox))
+        images.load(engine.api, images.busybox_image(node.busybox))
+        disk = Disk(dirs.state)
+        stack.enter_context(disk.mounted())
+        stack.callback(_unmounted, dirs.netns)
+        volume = HangingVolume(home / "volume")
+        stack.callback(volume.close)
+        link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
+        clock = Clock(home)
+        server = _server(dirs, link, clock, log=home / "server.log")
+        bed = Bed(engine, dirs, server, link, disk, volume, clock)
+        stack.callback(server.stop)
+        bed.start_server()
+        yield bed
+
+
+def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:
+    settings: dict[str, object] = {
+        "docker-endpoint": f"unix://{link.path}",
+        "root-directory": dirs.state,
+        "netns-directory": dirs.netns,
+        "cni-conf-dir": dirs.cni_conf,
+        "cni-bin-dir": f"{dirs.cni_more_bin},{dirs.cni_bin}",
+        "cni-cache-dir": dirs.cni_cache,
+        "cni-plugin-timeout": PLUGIN_SECONDS,
+        "runtime-request-timeout": DOCKER_SECONDS,
+        "shutdown-grace": _GRACE_SECONDS,
+    }
+    return Server(settings, socket=dirs.socket, log=log, environ=clock.environ)
+
+
+def _closed(engine: Engine) -> None:
+    if not engine.daemon.running:
+        engine.start()  # its containers would go on: live-restore
+    engine.close()
+
+
+def _unmounted(directory: Path) -> None:
+    if os.path.ismount(directory):
+        run(["umount", directory], timeout=_UNMOUNT_SECONDS)

@@ -1,0 +1,102 @@
+"""The stream of container events, read as a kubelet does, and whether each step came once and in order."""
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+
+import grpc
+
+from integration.chaos.bed import Bed
+from integration.cri import connected
+from shim.api.v1 import api_pb2 as pb
+
+_AGAIN_SECONDS = 0.2
+_STEPS = {
+    pb.CONTAINER_CREATED_EVENT: "created",
+    pb.CONTAINER_STARTED_EVENT: "started",
+    pb.CONTAINER_STOPPED_EVENT: "stopped",
+    pb.CONTAINER_DELETED_EVENT: "deleted",
+}
+_ORDER = tuple(_STEPS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One event, and which server it came from."""
+
+    life: int
+    container: str
+    step: str
+
+
+class Events:
+    """Subscribes again and again while the block runs."""
+
+    def __init__(self, bed: Bed) -> None:
+        self.ends = 0
+        """How many streams have ended."""
+        self._bed = bed
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._seen: list[Seen] = []
+        self._call: grpc.Call | None = None
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+
+    def __enter__(self) -> "Events":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        call = self._call
+        if call is not None:
+            call.cancel()
+        self._thread.join()
+
+    def taken(self) -> list[Seen]:
+        """Return what has come so far."""
+        with self._lock:
+            return list(self._seen)
+
+    def _run(self) -> None:
+        with connected(self._bed.server.socket) as cri:
+            while not self._closed.is_set():
+                life = self._bed.life
+                try:
+                    stream = cri.runtime.GetContainerEvents(pb.GetEventsRequest())
+                    self._call = stream
+                    for event in stream:
+                        step = _STEPS[event.container_event_type]
+                        with self._lock:
+                            self._seen.append(Seen(life, event.container_id, step))
+                except grpc.RpcError:
+                    self.ends += 1
+                    self._closed.wait(_AGAIN_SECONDS)
+
+
+def event_faults(seen: list[Seen]) -> list[str]:
+    """Say which steps came twice or out of order, from one server."""
+    steps: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for event in seen:
+        steps[event.life, event.container].append(event.step)
+    return [
+        f"events of {container[:12]} from server {life}: {', '.join(came)}"
+        for (life, container), came in steps.items()
+        if came != sorted(set(came), key=_ORDER.index)
+    ]
+
+
+def missing_events(seen: list[Seen], *, life: int, made: set[str], gone: set[str]) -> list[str]:
+    """Say which of the steps of containers never came, of those made and gone under one server."""
+    steps: dict[str, set[str]] = defaultdict(set)
+    for event in seen:
+        if event.life == life:
+            steps[event.container].add(event.step)
+    wanted = [(each, ("created", "started")) for each in sorted(made)]
+    wanted += [(each, ("stopped", "deleted")) for each in sorted(gone)]
+    return [
+        f"event {step} of {container[:12]} never came"
+        for container, needed in wanted
+        for step in needed
+        if step not in steps[container]
+    ]

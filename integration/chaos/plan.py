@@ -1,0 +1,94 @@
+"""The schedule of a seed. Pure: the same seed gives the same schedule; only how long things take differs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+Kind = Literal["network", "host", "volume", "job"]
+KINDS: tuple[Kind, ...] = ("network", "network", "host", "volume", "job")
+"""Of pods; a pod network is what most have."""
+
+AT_ONCE = 8
+"""Pods that are made or removed in one round."""
+MOST_PODS = 12
+"""That are there after a round."""
+MOST_FAULTS = 3
+"""Of one round; no two on the same part of the node."""
+_BEGIN_SECONDS = 3.0
+"""Faults begin in this time from the begin of the round."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPod:
+    """A pod that is made, so many seconds after the begin of the round."""
+
+    name: str
+    kind: Kind
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OldPod:
+    """A pod that is removed, so many seconds after the begin of the round."""
+
+    name: str
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One fault: its name, its begin and duration in seconds, and a seed for whatever it chooses by itself."""
+
+    fault: str
+    at: float
+    seconds: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round."""
+
+    number: int
+    made: tuple[NewPod, ...]
+    removed: tuple[OldPod, ...]
+    steps: tuple[Step, ...]
+
+
+def plans(seed: int, *, faults: Sequence[str], longest: float) -> Iterator[Plan]:
+    """Yield one round after the other, without end; a fault lasts at most `longest` seconds.
+
+    `faults` are names, the part of the node that they hit before a space.
+    """
+    random = Random(seed)
+    present: list[str] = []
+    number = 0
+    while True:
+        number += 1
+        steps = _steps(random, faults=faults, longest=longest)
+        last = max(step.at + step.seconds for step in steps)
+        gone = random.sample(present, random.randint(0, min(AT_ONCE - 1, len(present))))
+        room = min(AT_ONCE - len(gone), MOST_PODS - len(present) + len(gone))
+        names = [f"{seed}-{number}-{each}" for each in range(random.randint(min(1, room), room))]
+        made = tuple(NewPod(name, random.choice(KINDS), random.uniform(0, last)) for name in names)
+        present = [name for name in present if name not in gone] + names
+        yield Plan(number, made, tuple(OldPod(name, random.uniform(0, last)) for name in gone), steps)
+
+
+def _steps(random: Random, *, faults: Sequence[str], longest: float) -> tuple[Step, ...]:
+    chosen: dict[str, str] = {}
+    for fault in random.sample(faults, min(len(faults), random.randint(1, MOST_FAULTS))):
+        chosen.setdefault(fault.partition(" ")[0], fault)
+    return tuple(
+        Step(
+            fault,
+            at=round(random.uniform(0, min(_BEGIN_SECONDS, longest)), 2),
+            seconds=round(random.uniform(longest / 10, longest), 1),
+            seed=random.getrandbits(32),
+        )
+        for fault in chosen.values()
+    )

@@ -1,0 +1,92 @@
+"""The pods, what they run, and what the kubelet knows of them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from integration.chaos.plan import Kind, NewPod
+from integration.cri import HOST_NETWORK, container_config, pod_config
+from integration.node.images import BUSYBOX
+from integration.pods.kubelet import secured
+from shim.api.v1 import api_pb2 as pb
+
+UID = "io.kubernetes.pod.uid"
+JOB_LINES = 200
+_COUNT = "echo $i; i=$((i+1))"
+_SERVICE = (
+    "trap 'exit 0' TERM; i=0; while :; do "
+    f"n=0; while [ $n -lt 20 ]; do {_COUNT}; n=$((n+1)); done; sleep 1 & wait $!; done"
+)
+SERVICE = ("sh", "-c", _SERVICE)
+"""Counts up, 20 lines a second, and ends on SIGTERM."""
+JOB = ("sh", "-c", f"i=0; while [ $i -lt {JOB_LINES} ]; do {_COUNT}; done")
+_MOUNT = "/volume"
+
+
+@dataclass(slots=True)
+class Made:
+    """A container that was made: where its log is, and how often Docker may have lost output before (-1: unknown)."""
+
+    log: Path
+    losses: int
+
+
+@dataclass(slots=True)
+class ChaosPod:
+    """A pod, by what it is to be; `sandboxes` and `made` are what there is of it for sure."""
+
+    name: str
+    kind: Kind
+    logs: Path
+    volume: Path
+    sandboxes: set[str] = field(default_factory=set)
+    """Whose RunPodSandbox has succeeded, and whose removal has not been asked for."""
+    made: dict[str, Made] = field(default_factory=dict)
+    """Containers whose CreateContainer has succeeded, and whose removal has not been asked for."""
+    ever: set[str] = field(default_factory=set)
+    """All ids there have ever been."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Of the next container of each name, which is never one that there was, in whatever sandbox."""
+    error: str = ""
+    """Of the last call that failed."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+        return f"uid-{self.name}"
+
+    @property
+    def has_network(self) -> bool:
+        """Whether it is on the pod network."""
+        return self.kind != "host"
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Names of its containers."""
+        return ("job",) if self.kind == "job" else ("main", "side") if self.kind == "network" else ("main",)
+
+    def config(self, attempt: int) -> pb.PodSandboxConfig:
+        """Return the configuration of its sandbox."""
+        more = {} if self.has_network else {"linux": HOST_NETWORK}
+        return pod_config(self.name, uid=self.uid, attempt=attempt, log_directory=str(self.logs), **more)
+
+    def container(self, name: str, attempt: int) -> pb.ContainerConfig:
+        """Return the configuration of one of its containers."""
+        mounts = [pb.Mount(host_path=str(self.volume), container_path=_MOUNT)] if self.kind == "volume" else []
+        return container_config(
+            name,
+            image=BUSYBOX,
+            attempt=attempt,
+            command=JOB if name == "job" else SERVICE,
+            log_path=f"{name}/{attempt}.log",
+            mounts=mounts,
+            **secured(),
+        )
+
+    def is_ended(self, name: str) -> bool:
+        """Whether a container of this name is done when it has ended well."""
+        return name == "job"
+
+
+def new_pod(plan: NewPod, *, logs: Path, volume: Path) -> ChaosPod:
+    """Make the pod of a schedule; nothing of it exists yet."""
+    return ChaosPod(plan.name, plan.kind, logs / plan.name, volume)

@@ -1,0 +1,229 @@
+"""One round after the other: pods come and go while faults happen, then what must be true is checked."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from integration.chaos.bed import Bed, made_bed
+from integration.chaos.events import Events, event_faults, missing_events
+from integration.chaos.faults import inflict, possible
+from integration.chaos.kubelet import Calm, Kubelet
+from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, MOST_PODS, NewPod, Plan, plans
+from integration.chaos.pods import ChaosPod, new_pod
+from integration.chaos.truth import Truth, sizes
+from integration.cri import Cri, connected
+from integration.node.box import HOME, Node
+from integration.node.commands import NodeError
+
+CALM_SECONDS = 90.0
+"""After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
+TRUE_SECONDS = 60.0
+"""After that: by then everything else is as it must be."""
+_AGAIN_SECONDS = 0.2
+
+Say = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run has found; `kept` is where the logs are, if it has found something."""
+
+    seed: int
+    engine: str
+    rounds: int = 0
+    made: int = 0
+    removed: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    kept: Path | None = None
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        return (
+            f"engine {self.engine}, seed {self.seed}: {self.rounds} rounds, "
+            f"{self.made} pods made, {self.removed} removed, {len(self.violations)} violations; faults: {counted}"
+        )
+
+
+def run(
+    node: Node, *, engine: str, seed: int, longest: float, go_on: Callable[[int], bool], say: Say, only: str = ""
+) -> Summary:
+    """Run rounds while `go_on`, given the number of those done, says so; ends at the first round with a violation.
+
+    A fault lasts at most `longest` seconds; `only` are the faults whose names contain it. NodeError when the node
+    cannot be set up.
+    """
+    summary = Summary(seed, engine)
+    home = HOME / f"chaos-{engine}-{seed}"
+    with made_bed(node, engine, home) as bed, connected(bed.server.socket) as cri, Events(bed) as events:
+        names = [name for name in possible(bed) if only in name]
+        runner = _Runner(bed, cri, events, summary, say)
+        for plan in plans(seed, faults=names, longest=longest):
+            if summary.violations or not go_on(summary.rounds):
+                break
+            runner.round(plan)
+        if not summary.violations:
+            runner.end()
+    return summary
+
+
+class _Runner:
+    """The rounds of one node."""
+
+    def __init__(self, bed: Bed, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
+        self._bed = bed
+        self._cri = cri
+        self._events = events
+        self._summary = summary
+        self._say = say
+        self._began = time.monotonic()
+        self._pods: dict[str, ChaosPod] = {}
+        self._warm_up()
+        self._truth = Truth(bed, cri)
+
+    def round(self, plan: Plan) -> None:
+        """Do one round, and say what it was."""
+        summary, began, life = self._summary, time.monotonic(), self._bed.life
+        there = {each for pod in self._pods.values() for each in pod.ever}
+        seen_before, ends = len(self._events.taken()), self._events.ends
+        faults = ", ".join(map(str, plan.steps))
+        self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
+        removed = [self._pods.pop(pod.name) for pod in plan.removed]
+        made = [new_pod(each, logs=self._bed.dirs.logs, volume=self._bed.volume.path) for each in plan.made]
+        found = self._disturbed(plan, made, removed)
+        self._pods |= {pod.name: pod for pod in made}
+        found += self._settled()
+        # Who subscribes again gets what has changed since Docker was last lost, and nothing before: if it is lost
+        # twice in quick succession, no stream may have a step. Clients have to list again anyway.
+        if life == self._bed.life and self._events.ends <= ends + 1 and not found:
+            found += self._missing_events(there, removed, seen_before, life)
+        summary.rounds += 1
+        summary.made += len(made)
+        summary.removed += len(removed)
+        for step in plan.steps:
+            summary.faults[step.fault] = summary.faults.get(step.fault, 0) + 1
+        self._note(f"round {plan.number}", found)
+        took = time.monotonic() - began
+        self._say(
+            f"{self._clock()}   {took:.0f} s, {len(self._pods)} pods, {len(found)} violations; {sizes(self._bed)}"
+        )
+
+    def end(self) -> None:
+        """Remove all pods, and see that nothing is left."""
+        pods = list(self._pods.values())
+        self._pods = {}
+        found = self._disturbed(Plan(0, (), (), ()), [], pods)
+        found += self._settled()
+        found += _until_none(self._truth.end_faults)
+        self._summary.removed += len(pods)
+        self._note("end", found)
+        self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._bed)}")
+
+    def _warm_up(self) -> None:
+        """Have what the first pods make for all that follow."""
+        pods = [
+            new_pod(NewPod(f"first-{kind}", kind), logs=self._bed.dirs.logs, volume=self._bed.volume.path)
+            for kind in sorted(set(KINDS))
+        ]
+        found = self._disturbed(Plan(0, (), (), ()), pods, []) + self._disturbed(Plan(0, (), (), ()), [], pods)
+        if found:
+            raise NodeError(f"a pod without any fault: {'; '.join(found)}")
+
+    def _disturbed(self, plan: Plan, made: list[ChaosPod], removed: list[ChaosPod]) -> list[str]:
+        """Have the pods made and removed, and the others kept up, while the faults happen; returns what was wrong."""
+        found: list[str] = []
+        calm = Calm(CALM_SECONDS)
+        later = {pod.name: pod.at for pod in plan.made} | {pod.name: pod.at for pod in plan.removed}
+        kept = list(self._pods.values())
+        with ThreadPoolExecutor(MOST_FAULTS) as faulty, ThreadPoolExecutor(AT_ONCE + MOST_PODS) as busy:
+            happening = [faulty.submit(inflict, self._bed, step) for step in plan.steps]
+
+            def worked(pod: ChaosPod, *, down: bool) -> Future[None]:
+                kubelet = Kubelet(self._cri, self._bed, pod, found)
+                work = kubelet.take_down if down else kubelet.bring_up
+                return busy.submit(work, calm, after=0.0 if calm.has_begun else later.get(pod.name, 0.0))
+
+            working = [worked(pod, down=True) for pod in removed] + [worked(pod, down=False) for pod in [*made, *kept]]
+            found += _troubles(plan, happening)
+            calm.begin()
+            _wait(working)
+            # A kubelet synchronizes its pods all the time; here once more, when nothing fails.
+            _wait([worked(pod, down=False) for pod in [*kept, *made]])
+        return found
+
+    def _settled(self) -> list[str]:
+        pods = list(self._pods.values())
+        if not (self._bed.server.daemon.running and self._bed.engine.daemon.running):
+            return ["the server or dockerd does not run"]
+        found = _until_none(lambda: self._truth.faults(pods))
+        found += _until_none(lambda: self._logs(pods))
+        return [*found, *self._truth.unexpected(), *event_faults(self._events.taken())]
+
+    def _logs(self, pods: list[ChaosPod]) -> list[str]:
+        try:
+            return self._truth.log_faults(pods)
+        except grpc.RpcError as error:
+            return [f"logs cannot be checked: {error}"]
+
+    def _missing_events(self, there: set[str], removed: list[ChaosPod], seen_before: int, life: int) -> list[str]:
+        """Check that no event is missing, of a round through which one server lived."""
+        alive = {each for pod in self._pods.values() for each in (*pod.sandboxes, *pod.made)}
+        ever = {each for pod in (*self._pods.values(), *removed) for each in pod.ever}
+
+        def missing() -> list[str]:
+            seen = self._events.taken()
+            started = {event.container for event in seen[seen_before:] if event.step == "started"}
+            return missing_events(seen, life=life, made=alive - there, gone=(ever - alive) & started)
+
+        return _until_none(missing)
+
+    def _note(self, when: str, found: list[str]) -> None:
+        """Say what was found at once, and keep the logs: after such a round the node may not come down in order."""
+        summary = self._summary
+        summary.violations += [f"{when}: {each}" for each in found]
+        for each in found:
+            self._say(f"VIOLATION, seed {summary.seed}, {when}: {each}")
+        if found:
+            summary.kept = _kept(self._bed)
+            self._say(f"logs of the server and of dockerd: {summary.kept}")
+
+    def _clock(self) -> str:
+        return f"{time.monotonic() - self._began:7.1f} s"
+
+
+def _troubles(plan: Plan, happening: list[Future[None]]) -> list[str]:
+    """Wait for the faults; what could not be put right after one, such as a server that does not start, is wrong."""
+    found = []
+    for step, fault in zip(plan.steps, happening, strict=True):
+        try:
+            fault.result()
+        except (NodeError, AssertionError) as error:
+            found.append(f"after {step}: {error}")
+    return found
+
+
+def _wait(works: list[Future[None]]) -> None:
+    for work in works:
+        work.result()
+
+
+def _until_none(check: Callable[[], list[str]]) -> list[str]:
+    """Return what a check says at the end of its time, nothing as soon as it says nothing."""
+    until = time.monotonic() + TRUE_SECONDS
+    while (found := check()) and time.monotonic() < until:
+        time.sleep(_AGAIN_SECONDS)
+    return found
+
+
+def _kept(bed: Bed) -> Path:
+    """Copy the logs to where they outlive the box."""
+    kept = Path(tempfile.mkdtemp(prefix="pydockershim-chaos-", dir="/var/tmp"))
+    shutil.copy(bed.server.daemon.log, kept / "server.log")
+    shutil.copy(bed.engine.log, kept / "dockerd.log")
+    return kept

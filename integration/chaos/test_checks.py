@@ -1,0 +1,50 @@
+"""What is wrong with logs and events is found."""
+
+import pytest
+
+from integration.chaos.events import Seen, event_faults, missing_events
+from integration.chaos.logs import faults_of
+
+C = "c" * 64
+
+
+@pytest.mark.parametrize(
+    ("numbers", "docker_has", "contiguous", "said"),
+    [
+        ([0, 1, 2], [0, 1, 2], True, []),
+        ([0, 1, 2, 3], [0, 1], True, []),
+        ([0, 2], [0, 2], False, []),
+        ([0, 2], [0, 2], True, ["1 lines are missing, the first is 1"]),
+        ([0, 1], [0, 1, 2, 3], False, ["2 lines are missing that Docker has, the first is 2"]),
+        ([0, 1, 1], [0, 1], False, ["1 comes after 1"]),
+        ([0, 2, 1], [0, 1, 2], False, ["1 comes after 2"]),
+        ([], [], True, []),
+    ],
+)
+def test_logs(numbers: list[int], docker_has: list[int], contiguous: bool, said: list[str]) -> None:
+    assert faults_of(numbers, docker_has, contiguous=contiguous) == said
+
+
+def seen(*steps: str, life: int = 1) -> list[Seen]:
+    return [Seen(life, C, step) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("came", "faults"),
+    [
+        (seen("created", "started", "stopped", "deleted"), 0),
+        (seen("started", "deleted"), 0),
+        (seen("created", "created"), 1),
+        (seen("started", "created"), 1),
+        (seen("created", "started") + seen("started", "stopped", life=2), 0),
+    ],
+)
+def test_events(came: list[Seen], faults: int) -> None:
+    assert len(event_faults(came)) == faults
+
+
+def test_events_that_never_came() -> None:
+    came = seen("created", "started", "stopped")
+    assert missing_events(came, life=1, made={C}, gone=set()) == []
+    assert missing_events(came, life=1, made={C}, gone={C}) == [f"event deleted of {C[:12]} never came"]
+    assert len(missing_events(came, life=2, made={C}, gone=set())) == 2

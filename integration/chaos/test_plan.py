@@ -1,0 +1,41 @@
+"""A seed is a schedule."""
+
+from itertools import islice
+
+from integration.chaos.plan import AT_ONCE, MOST_FAULTS, MOST_PODS, Plan, plans
+
+FAULTS = ("server kill", "server stop", "docker kill", "docker stop", "link cut")
+
+
+def some(seed: int, *, count: int = 200) -> list[Plan]:
+    return list(islice(plans(seed, faults=FAULTS, longest=30), count))
+
+
+def test_the_same_seed_gives_the_same_schedule() -> None:
+    assert some(1) == some(1)
+    assert some(1) != some(2)
+
+
+def test_pods_come_and_go_within_their_limits() -> None:
+    present: set[str] = set()
+    for plan in some(3):
+        made = {pod.name for pod in plan.made}
+        removed = {pod.name for pod in plan.removed}
+        assert removed <= present
+        assert not made & present
+        assert len(made) + len(removed) <= AT_ONCE
+        present = present - removed | made
+        assert len(present) <= MOST_PODS
+
+
+def test_faults_of_one_round_hit_different_parts() -> None:
+    for plan in some(4):
+        parts = [step.fault.partition(" ")[0] for step in plan.steps]
+        assert 1 <= len(parts) == len(set(parts)) <= MOST_FAULTS
+        assert all(0 < step.seconds <= 30 for step in plan.steps)
+        last = max(step.at + step.seconds for step in plan.steps)
+        assert all(0 <= at <= last for at in [pod.at for pod in plan.made] + [pod.at for pod in plan.removed])
+
+
+def test_every_fault_comes_in_time() -> None:
+    assert {step.fault for plan in some(5) for step in plan.steps} == set(FAULTS)

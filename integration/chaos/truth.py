@@ -1,0 +1,235 @@
+"""What must be true when nothing fails any more: each check says what is not."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import docker
+import grpc
+import msgspec
+import requests
+
+from integration.chaos.bed import BRIDGE, Bed
+from integration.chaos.logs import log_faults
+from integration.chaos.pods import UID, ChaosPod
+from integration.cri import Cri
+from integration.node.commands import NodeError, run
+from integration.node.engine import has_link
+from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
+from integration.node.traces import Traces
+from shim.api.v1 import api_pb2 as pb
+
+READ_SECONDS = 5.0
+MORE_THREADS = 30
+"""Than those of the idle server: RPC workers, checks and watches that have just been needed."""
+MORE_DESCRIPTORS = 60
+MORE_MIB = 60.0
+_IP_SECONDS = 10.0
+_UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
+
+
+class Truth:
+    """What is checked on one node."""
+
+    def __init__(self, bed: Bed, cri: Cri) -> None:
+        """Take the node as it is, without pods, for what is to be there at the end."""
+        self._bed = bed
+        self._cri = cri
+        self._before: Traces = bed.traces()
+        self._idle = {"server": size(bed.server.daemon.pid)}
+        if (log_process := bed.log_process()) is not None:
+            self._idle["log process"] = size(log_process)
+        if (helper := bed.helper()) is not None:
+            self._idle["helper process"] = size(helper)
+        ours = {log_process, helper}
+        self._of_others = (processes_of(LOG_PROCESS) | processes_of(HELPER)) - ours
+        """Of other servers in the same box."""
+        self._log_read = 0
+
+    def faults(self, pods: Sequence[ChaosPod]) -> list[str]:
+        """Say what is not as it must be with these pods up, and nothing else there."""
+        try:
+            sandboxes = list(self._cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=READ_SECONDS).items)
+            containers = list(
+                self._cri.runtime.ListContainers(pb.ListContainersRequest(), timeout=READ_SECONDS).containers
+            )
+            return [
+                *self._of_pods(pods, sandboxes, containers),
+                *self._of_docker(sandboxes, containers),
+                *self._of_network(pods, sandboxes),
+                *self._of_state(sandboxes),
+                *self._of_mounts(),
+                *self._of_processes(),
+            ]
+        except grpc.RpcError as error:
+            failed: Any = error
+            return [f"a list is refused: {failed.code().name} {failed.details()}"]
+        except (docker.errors.APIError, requests.RequestException) as error:
+            return [f"Docker does not answer: {error}"]
+
+    def end_faults(self) -> list[str]:
+        """Say what is left when all pods are gone."""
+        return [f"left behind: {each}" for each in self._before.added(self._bed.traces())]
+
+    def log_faults(self, pods: Sequence[ChaosPod]) -> list[str]:
+        """Say what is wrong with the logs of containers that run, or have ended and are there."""
+        running = {
+            container.id
+            for container in self._cri.runtime.ListContainers(
+                pb.ListContainersRequest(), timeout=READ_SECONDS
+            ).containers
+            if container.state == pb.CONTAINER_RUNNING
+        }
+        return [
+            fault
+            for pod in pods
+            for container, made in list(pod.made.items())
+            for fault in log_faults(
+                made.log,
+                self._bed.engine,
+                container,
+                contiguous=made.losses == self._bed.losses,
+                ended=container not in running,
+            )
+        ]
+
+    def unexpected(self) -> list[str]:
+        """Say which exceptions without a class of their own the server has logged since the last call."""
+        with self._bed.server.daemon.log.open("rb") as log:
+            log.seek(self._log_read)
+            lines = log.readlines()
+            self._log_read = log.tell()
+        return [
+            f"unexpected exception in the server's log: {line[:600].decode(errors='replace').strip()}"
+            for line in lines
+            if any(mark in line for mark in _UNEXPECTED)
+        ]
+
+    # The parts
+
+    def _of_pods(
+        self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
+    ) -> list[str]:
+        found = []
+        wanted = {pod.uid: pod for pod in pods}
+        by_uid: dict[str, list[pb.PodSandbox]] = {}
+        for sandbox in sandboxes:
+            by_uid.setdefault(sandbox.labels[UID], []).append(sandbox)
+        found += [f"a sandbox of {uid}, which is gone" for uid in sorted(by_uid.keys() - wanted.keys())]
+        for uid, pod in wanted.items():
+            mine = by_uid.get(uid, [])
+            if [sandbox.state for sandbox in mine] != [pb.SANDBOX_READY]:
+                states = ", ".join(pb.PodSandboxState.Name(sandbox.state) for sandbox in mine) or "none"
+                found.append(f"pod {pod.name} ({pod.kind}) has not one ready sandbox: {states}")
+                continue
+            listed = [container for container in containers if container.pod_sandbox_id == mine[0].id]
+            found += self._of_containers(pod, listed)
+        ids = {sandbox.id for sandbox in sandboxes}
+        found += [f"container {each.id[:12]} of no sandbox" for each in containers if each.pod_sandbox_id not in ids]
+        return found
+
+    def _of_containers(self, pod: ChaosPod, listed: Sequence[pb.Container]) -> list[str]:
+        states = sorted((each.metadata.name, each.state) for each in listed)
+        expected = sorted(
+            (name, pb.CONTAINER_EXITED if pod.is_ended(name) else pb.CONTAINER_RUNNING) for name in pod.containers
+        )
+        if states == expected:
+            return []
+        said = ", ".join(f"{name} {pb.ContainerState.Name(state)}" for name, state in states) or "none"
+        return [f"containers of pod {pod.name} ({pod.kind}): {said}"]
+
+    def _of_docker(self, sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> list[str]:
+        rows = {str(row["Id"]): str(row["State"]) for row in self._bed.engine.api.containers(all=True)}
+        listed = {each.id: each.state == pb.SANDBOX_READY for each in sandboxes}
+        listed |= {each.id: each.state == pb.CONTAINER_RUNNING for each in containers}
+        found = [
+            f"Docker has container {each[:12]}, {rows[each]}, which is not listed" for each in rows.keys() - listed
+        ]
+        found += [f"{each[:12]} is listed and not there in Docker" for each in listed.keys() - rows.keys()]
+        found += [
+            f"{each[:12]} is {rows[each]} in Docker and not so in the list"
+            for each in rows.keys() & listed
+            if (rows[each] == "running") is not listed[each]
+        ]
+        return found
+
+    def _of_network(self, pods: Sequence[ChaosPod], sandboxes: Sequence[pb.PodSandbox]) -> list[str]:
+        on_network = {pod.uid for pod in pods if pod.has_network}
+        ids = {sandbox.id for sandbox in sandboxes if sandbox.labels[UID] in on_network}
+        addresses = []
+        for sandbox in sorted(ids):
+            request = pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox)
+            addresses.append(self._cri.runtime.PodSandboxStatus(request, timeout=READ_SECONDS).status.network.ip)
+        now = self._bed.traces()
+        links = _ports()
+        return [
+            *_difference("addresses in IPAM", now.leases, set(addresses)),
+            *_difference("pinned namespaces", now.namespaces, {f"cri-{each}" for each in ids}),
+            *([f"addresses twice: {addresses}"] if len(set(addresses)) != len(addresses) else []),
+            *([f"{len(links)} veth on the bridge for {len(ids)} pods"] if len(links) != len(ids) else []),
+        ]
+
+    def _of_state(self, sandboxes: Sequence[pb.PodSandbox]) -> list[str]:
+        state, ids = self._bed.dirs.state, {sandbox.id for sandbox in sandboxes}
+        checkpoints = {path.name.removesuffix(".json") for path in (state / "sandboxes").glob("*")}
+        found = _difference("checkpoints", checkpoints, ids)
+        files = len(list((state / "resolv-conf").glob("*")))  # their names are made before there is an id
+        return found if files == len(ids) else [*found, f"{files} files resolv.conf for {len(ids)} sandboxes"]
+
+    def _of_mounts(self) -> list[str]:
+        now = self._bed.traces()
+        ours = (str(self._bed.engine.home), str(self._bed.dirs.netns))
+        return [f"mount {path}" for path in sorted(now.mounts - self._before.mounts) if not path.startswith(ours)]
+
+    def _of_processes(self) -> list[str]:
+        server, log_process = self._bed.server.daemon.pid, self._bed.log_process()
+        known = {log_process, helper_of(server)}
+        others = [pid for pid in children(server) if pid not in known]
+        found = [f"the server has a child {pid}: {command(pid).decode()!r}" for pid in others]
+        for module in (LOG_PROCESS, HELPER):
+            left = processes_of(module) - known - self._of_others
+            found += [f"process {pid} of {module.decode()} has no server" for pid in sorted(left)]
+        if log_process is None:
+            return [*found, "there is no log process"]
+        found += _too_large("server", size(server), self._idle["server"])
+        if "log process" in self._idle:
+            found += _too_large("log process", size(log_process), self._idle["log process"])
+        helper = helper_of(server)
+        if helper is not None and "helper process" in self._idle:
+            found += _too_large("helper process", size(helper), self._idle["helper process"])
+        return found
+
+
+def _ports() -> list[object]:
+    """Return the interfaces on the bridge, which the first pod makes."""
+    if not has_link(BRIDGE):
+        return []
+    shown = run(["ip", "-j", "link", "show", "master", BRIDGE], timeout=_IP_SECONDS)
+    ports: list[object] = msgspec.json.decode(shown or "[]")
+    return ports
+
+
+def _difference(what: str, there: set[str] | frozenset[str], wanted: set[str]) -> list[str]:
+    return [
+        *(f"{what}: {each} is there and belongs to no pod" for each in sorted(there - wanted)),
+        *(f"{what}: {each or 'none'} is missing" for each in sorted(wanted - there)),
+    ]
+
+
+def _too_large(name: str, now: Size, idle: Size) -> list[str]:
+    if (
+        now.threads > idle.threads + MORE_THREADS
+        or now.descriptors > idle.descriptors + MORE_DESCRIPTORS
+        or now.rss_mib > idle.rss_mib + MORE_MIB
+    ):
+        return [f"the {name} has {now}, and had {idle} when it was idle"]
+    return []
+
+
+def sizes(bed: Bed) -> str:
+    """Say what server and log process take now."""
+    with suppress(OSError, NodeError):
+        log_process = bed.log_process()
+        of_logs = f"; log process {size(log_process)}" if log_process else ""
+        return f"server {size(bed.server.daemon.pid)}{of_logs}"
+    return "unknown"

@@ -1,0 +1,34 @@
+"""A small file system in memory, which can be full."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from integration.node.commands import run
+
+_DISK = "1m"
+_MOUNT_SECONDS = 20
+
+
+class Disk:
+    """The file system of a state directory, in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextmanager
+    def mounted(self) -> Iterator[None]:
+        """Have it while the block runs."""
+        run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "tmpfs", self._path], timeout=_MOUNT_SECONDS)
+        yield
+        run(["umount", self._path], timeout=_MOUNT_SECONDS)
+
+    def fill(self) -> None:
+        """Leave no room."""
+        filler = self._path / "filler"
+        subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], check=False, capture_output=True)
+
+    def make_room(self) -> None:
+        """Undo `fill`."""
+        (self._path / "filler").unlink(missing_ok=True)

@@ -1,0 +1,144 @@
+"""A volume whose file server can stop answering: a FUSE file system with one file, served by a thread of this process.
+
+While it hangs, every process that uses it waits in the kernel, and mostly cannot be killed. So this process must not
+use it itself. Layouts are those of linux/fuse.h, protocol 7.31.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from pathlib import Path
+
+from integration.node.commands import NodeError
+
+FILE = "file"
+"""Name of the only file of a volume."""
+
+
+class _Op(IntEnum):
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    SETATTR = 4
+    OPEN = 14
+    READ = 15
+    WRITE = 16
+    STATFS = 17
+    RELEASE = 18
+    FSYNC = 20
+    FLUSH = 25
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    INTERRUPT = 36
+    DESTROY = 38
+    BATCH_FORGET = 42
+
+
+_UNANSWERED = (_Op.FORGET, _Op.BATCH_FORGET, _Op.INTERRUPT)
+
+_ROOT_NODE, _FILE_NODE = 1, 2
+_MODES = {_ROOT_NODE: 0o40755, _FILE_NODE: 0o100644}
+_SIZE = 4096
+_LARGEST_REQUEST = 1 << 17
+_MNT_FORCE, _MNT_DETACH = 1, 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class HangingVolume:
+    """One mounted file system, which answers until it hangs. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Mount it on `path`, which is made."""
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.file = path / FILE
+        self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._hangs: Callable[[int], bool] | None = None
+        self._kept: list[tuple[int, int, int, bytes]] = []
+        options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other"
+        if _libc.mount(b"volume", os.fsencode(path), b"fuse", 0, options.encode()) != 0:
+            raise NodeError(f"mount a FUSE volume on {path}: {os.strerror(ctypes.get_errno())}")
+        self._thread = threading.Thread(target=self._serve, name="fuse", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def hanging(self, *, writes_only: bool = False) -> Iterator[None]:
+        """Answer nothing while the block runs, or no write alone; what was asked is answered after it."""
+        with self._lock:
+            self._hangs = (lambda operation: operation == _Op.WRITE) if writes_only else (lambda _: True)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hangs = None
+                kept, self._kept = self._kept, []
+                for request in kept:
+                    self._answer(*request)
+
+    def close(self) -> None:
+        """Unmount it; whatever still waits for it gets an error."""
+        _libc.umount2(os.fsencode(self.path), _MNT_FORCE | _MNT_DETACH)
+        self._thread.join()
+        os.close(self._device)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                request = os.read(self._device, _LARGEST_REQUEST)
+            except InterruptedError:
+                continue
+            except OSError:  # unmounted
+                return
+            _, operation, unique, node = struct.unpack_from("<IIQQ", request)
+            if operation in _UNANSWERED:
+                continue
+            with self._lock:
+                if self._hangs is not None and self._hangs(operation):
+                    self._kept.append((operation, unique, node, request[40:]))
+                else:
+                    self._answer(operation, unique, node, request[40:])
+
+    def _answer(self, operation: int, unique: int, node: int, body: bytes) -> None:
+        answer = _answer_to(operation, node, body)
+        error, payload = (-answer, b"") if isinstance(answer, int) else (0, answer)
+        with suppress(OSError):  # who asked has gone
+            os.write(self._device, struct.pack("<IiQ", 16 + len(payload), error, unique) + payload)
+
+
+def _answer_to(operation: int, node: int, body: bytes) -> bytes | int:
+    """Return the payload of an answer, or an errno."""
+    match operation:
+        case _Op.INIT:
+            return struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 12, 12, 65536, 1, 16, 0, 0)
+        case _Op.LOOKUP:
+            if node == _ROOT_NODE and body == FILE.encode() + b"\0":
+                return struct.pack("<QQQQII", _FILE_NODE, 0, 0, 0, 0, 0) + _attributes(_FILE_NODE)
+            return errno.ENOENT
+        case _Op.GETATTR | _Op.SETATTR:
+            return struct.pack("<QII", 0, 0, 0) + _attributes(node)
+        case _Op.OPEN | _Op.OPENDIR:
+            return struct.pack("<QII", 1, 0, 0)
+        case _Op.READ:
+            offset, size = struct.unpack_from("<QI", body, 8)
+            return bytes(max(0, min(size, _SIZE - offset)))
+        case _Op.WRITE:
+            return struct.pack("<II", struct.unpack_from("<I", body, 16)[0], 0)
+        case _Op.STATFS:
+            return struct.pack("<QQQQQIIII24x", 1000, 1000, 1000, 1000, 1000, 4096, 255, 4096, 0)
+        case _Op.RELEASE | _Op.FSYNC | _Op.FLUSH | _Op.READDIR | _Op.RELEASEDIR | _Op.DESTROY:
+            return b""
+    return errno.ENOSYS
+
+
+def _attributes(node: int) -> bytes:
+    links = 2 if node == _ROOT_NODE else 1
+    return struct.pack("<QQQQQQIIIIIIIIII", node, _SIZE, 8, *[0] * 6, _MODES[node], links, 0, 0, 0, _SIZE, 0)

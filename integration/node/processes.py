@@ -1,0 +1,85 @@
+"""The server's and the engine's processes, as the kernel lists them."""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LOG_PROCESS = b"shim.logs.worker"
+HELPER = b"shim.hostfs.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one process takes."""
+
+    threads: int
+    descriptors: int
+    rss_mib: float
+
+    def __str__(self) -> str:
+        return f"{self.threads} threads, {self.descriptors} descriptors, {self.rss_mib:.0f} MiB"
+
+
+def size(pid: int) -> Size:
+    """Look at a process of ours."""
+    proc = Path("/proc", str(pid))
+    pages = int((proc / "statm").read_text().split()[1])
+    return Size(
+        threads=len(list((proc / "task").iterdir())),
+        descriptors=len(list((proc / "fd").iterdir())),
+        rss_mib=pages * os.sysconf("SC_PAGESIZE") / (1 << 20),
+    )
+
+
+def children(pid: int) -> list[int]:
+    """Return the ids of the child processes of a process, those that have ended and are not collected included."""
+    found: set[int] = set()
+    for path in Path("/proc", str(pid), "task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            found.update(map(int, path.read_text().split()))
+    return sorted(found)
+
+
+def command(pid: int) -> bytes:
+    """Return a process's command line, empty for one that has gone.
+
+    Only for our own daemons and their children: of a process that hangs in the kernel this would not return.
+    """
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def executable(pid: int) -> str:
+    """Return the path of a process's program, empty for one that has gone."""
+    try:
+        return str(Path("/proc", str(pid), "exe").readlink())
+    except OSError:
+        return ""
+
+
+def log_process_of(server: int) -> int | None:
+    """Return the id of a server's log process, None while there is none."""
+    return _child_of(server, LOG_PROCESS)
+
+
+def helper_of(server: int) -> int | None:
+    """Return the id of a server's helper process for host paths, None while there is none."""
+    return _child_of(server, HELPER)
+
+
+def _child_of(server: int, module: bytes) -> int | None:
+    found = [pid for pid in children(server) if module in command(pid)]
+    return found[0] if found else None
+
+
+def processes_of(module: bytes) -> set[int]:
+    """Return the ids of all processes that run a module of the server; only while no process hangs in the kernel."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it has just ended
+            if path.read_bytes().startswith(b"python") and module in command(int(path.parent.name)):
+                found.add(int(path.parent.name))
+    return found

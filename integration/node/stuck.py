@@ -1,0 +1,72 @@
+"""A process that hangs in the kernel, in munmap of a page of a volume that does not answer, as `ps` then does too.
+
+`python -m integration.node.stuck FILE` is that process: it holds the lock of its own address space while it waits.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from integration.node.fuse import HangingVolume
+from integration.waiting import wait_until
+
+_PAGE = 4096
+_READ_WRITE, _SHARED, _PRIVATE_ANONYMOUS = 3, 1, 0x22
+_THREADS = 2
+_SECONDS = 30.0
+
+
+@contextmanager
+def stuck_process(volume: HangingVolume) -> Iterator[int]:
+    """Have such a process while the block runs, and give its id; it ends as the volume answers again."""
+    argv = [sys.executable, "-m", "integration.node.stuck", str(volume.file)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the process has not written to its page"
+        with volume.hanging(writes_only=True):
+            process.send_signal(signal.SIGUSR1)
+            wait_until(lambda: _waiting(process.pid) == _THREADS, _SECONDS)
+            yield process.pid
+    finally:
+        process.kill()
+        process.wait(_SECONDS)
+
+
+def _waiting(pid: int) -> int:
+    """Count the threads of a process that wait in the kernel and cannot be interrupted."""
+    stats = (path.read_text() for path in Path("/proc", str(pid), "task").glob("*/stat"))
+    return sum(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
+
+
+def _hang(path: str) -> None:
+    libc = ctypes.CDLL(None)
+    size, number = ctypes.c_size_t, ctypes.c_long
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, number]
+    libc.munmap.argtypes = [ctypes.c_void_p, size]
+    descriptor = os.open(path, os.O_RDWR)
+    address = libc.mmap(None, _PAGE, _READ_WRITE, _SHARED, descriptor, 0)
+    ctypes.memset(address, 1, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    print("written", flush=True)
+    signal.sigwait({signal.SIGUSR1})
+
+    def queue_for_the_lock() -> None:
+        # The first has only a reader's lock while it waits; readers like `ps` wait behind a writer that waits.
+        time.sleep(0.2)
+        libc.mmap(None, 1 << 24, _READ_WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+
+    threading.Thread(target=queue_for_the_lock, daemon=True).start()
+    libc.munmap(address, _PAGE)
+
+
+if __name__ == "__main__":
+    _hang(sys.argv[1])

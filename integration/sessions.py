@@ -1,0 +1,50 @@
+"""A streaming client as small as one can be: it speaks just enough SPDY to open streams, and counts bytes."""
+
+import socket
+import sys
+from urllib.parse import urlsplit
+
+from integration.cri import Cri
+from integration.node.commands import NodeError
+from shim.api.v1 import api_pb2 as pb
+from tests.streaming.spdy.client import Deflater, counted, syn_stream
+
+_PIECE = 256 * 1024
+
+
+class Client:
+    """An upgraded connection with streams that are open."""
+
+    def __init__(self, url: str, protocol: str, *headers: dict[str, str]) -> None:
+        where = urlsplit(url)
+        self.socket = socket.create_connection((where.hostname or "", where.port or 0))
+        self.socket.sendall(
+            f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+            f"X-Stream-Protocol-Version: {protocol}\r\n\r\n".encode()
+        )
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += self.socket.recv(1)
+        if b" 101 " not in answer:
+            raise NodeError(f"the upgrade was refused: {answer!r}")
+        deflater = Deflater()
+        for index, each in enumerate(headers):
+            self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
+
+    def drain(self, until: int = sys.maxsize) -> int:
+        """Read to the end, or until so many bytes have come, and tell how many."""
+        buffer, count = bytearray(_PIECE), 0
+        while count < until and (got := self.socket.recv_into(buffer)):
+            count += got
+        return count
+
+    def close(self) -> None:
+        """Go away."""
+        self.socket.close()
+
+
+def exec_session(cri: Cri, container: str, *command: str) -> Client:
+    """Run a command in a container with its output streamed."""
+    request = pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)
+    url = cri.runtime.Exec(request).url
+    return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))

@@ -1,0 +1,42 @@
+"""What there is on the node at one moment."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from integration.node.processes import log_process_of, size
+from integration.server import Server
+from integration.soak.figures import Sample
+from integration.waiting import wait_until
+
+_SECONDS = 60.0
+
+
+def sample(server: Server) -> Sample:
+    """Sample at an idle server, its log process, and all processes of the box."""
+    server.wait_idle()
+    log_process = wait_until(lambda: log_process_of(server.daemon.pid) or 0, _SECONDS)
+    return Sample(server=size(server.daemon.pid), log_process=size(log_process), processes=_processes())
+
+
+def settled(server: Server, is_enough: Callable[[Sample], bool]) -> Sample:
+    """Sample until it is enough, at most for a minute: what has been used last may take its time to go."""
+    found = sample(server)
+
+    def again() -> bool:
+        nonlocal found
+        found = sample(server)
+        return is_enough(found)
+
+    with suppress(AssertionError):  # the last sample says what is not enough
+        wait_until(again, _SECONDS)
+    return found
+
+
+def _processes() -> dict[str, int]:
+    names: Counter[str] = Counter()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # it has just ended
+            names[path.read_text().strip()] += 1
+    return dict(names)

@@ -92,7 +92,7 @@ def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
     (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
-    engine = make_engine(node, engine_name, variant="-chaos", settings={"live-restore": True})
+    engine = make_engine(node, engine_name, variant=f"-{home.name}", settings={"live-restore": True})
     with ExitStack() as stack:
         stack.callback(remove_link, BRIDGE)
         stack.callback(_closed, engine)

@@ -7,7 +7,7 @@ import docker
 import requests
 
 from integration.logs import crilog
-from integration.node.engine import Engine
+from integration.node.engine import Engine, answers
 
 
 def log_faults(path: Path, engine: Engine, container: str, *, contiguous: bool, ended: bool = True) -> list[str]:
@@ -17,7 +17,8 @@ def log_faults(path: Path, engine: Engine, container: str, *, contiguous: bool, 
     all that Docker has must be there. Nothing can be said while Docker does not answer.
     """
     try:
-        docker_has = _numbers_of_docker(engine, container)
+        # Asked first, since the SDK leaves its socket open when a connection is refused.
+        docker_has = _numbers_of_docker(engine, container) if answers(engine.socket) else []
     except (docker.errors.APIError, requests.RequestException):
         docker_has = []
     try:

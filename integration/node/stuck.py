@@ -28,8 +28,8 @@ def stuck_process(volume: HangingVolume) -> Iterator[int]:
     """Have such a process while the block runs, and give its id; it ends as the volume answers again."""
     argv = [sys.executable, "-m", "integration.node.stuck", str(volume.file)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         assert process.stdout.readline(), "the process has not written to its page"
         with volume.hanging(writes_only=True):
             process.send_signal(signal.SIGUSR1)
@@ -38,6 +38,7 @@ def stuck_process(volume: HangingVolume) -> Iterator[int]:
     finally:
         process.kill()
         process.wait(_SECONDS)
+        process.stdout.close()
 
 
 def _waiting(pid: int) -> int:

@@ -8,16 +8,20 @@ more than there is, and lets an RPC wait behind others for it.
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import structlog
 
 READY = 4
 """Threads from the start on: with none, nothing would be answered until one is to be had."""
+
+IDLE_SECONDS = 10.0
+"""How long a thread stays that has nothing to do: a node that was drained keeps none of a thousand stops."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,10 +46,15 @@ class _Call:
             self.future.set_result(result)
 
 
-class Workers(Executor):
-    """A daemon thread for each call under way, up to `most`; those that are there stay. Thread-safe.
+_Inbox: TypeAlias = "queue.SimpleQueue[_Call | None]"
 
-    A call for which no thread is to be had is done by the first that is free; the next call asks for what is missing.
+
+class Workers(Executor):
+    """A daemon thread for each call under way, up to `most`. Thread-safe.
+
+    A thread waits for further calls, and ends when none has come for IDLE_SECONDS and more than READY are there. The
+    last one to wait gets the next call, so that the others may end. A call for which no thread can be started is done
+    by the first that is free; the next call asks for what is missing.
     """
 
     def __init__(self, most: int, *, name: str) -> None:
@@ -53,37 +62,41 @@ class Workers(Executor):
         self._most = most
         self._name = name
         self._lock = threading.Lock()
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._unfinished = 0
+        self._threads: set[threading.Thread] = set()
+        self._started = 0
+        self._idle: list[_Inbox] = []
+        self._waiting: deque[_Call] = deque()
         self._closed = False
 
     def start(self) -> None:
-        """Start the threads that are always there. RuntimeError when they are not to be had."""
+        """Start the threads that are always there. RuntimeError when they cannot be started."""
         with self._lock:
-            self._ensure_threads(READY)
+            while len(self._threads) < min(READY, self._most):
+                self._start_thread(None)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Have `fn` called by a thread. RuntimeError after `shutdown`, and never for want of a thread."""
+        """Have `fn` called by a thread. RuntimeError after `shutdown`, and never for lack of a thread."""
         call = _Call(partial(fn, *args, **kwargs), Future())
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._unfinished += 1
-            self._calls.put(call)
-            try:
-                self._ensure_threads(self._unfinished)
-            except RuntimeError as error:
-                log.warning("an RPC waits for want of a thread", threads=len(self._threads), error=error)
+            if self._idle:
+                self._idle.pop().put(call)
+            else:
+                self._waiting.append(call)
+                self._ensure_threads()
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take nothing more, and let the threads go when all that was taken, unless cancelled, is done. Idempotent."""
         with self._lock:
             self._closed = True
-            left = self._taken_back() if cancel_futures else []
-            for _ in self._threads:
-                self._calls.put(None)
+            left = list(self._waiting) if cancel_futures else []
+            if cancel_futures:
+                self._waiting.clear()
+            for inbox in self._idle:
+                inbox.put(None)
+            self._idle.clear()
             threads = list(self._threads)
         for call in left:  # outside the lock: their callbacks are somebody else's
             call.future.cancel()
@@ -91,27 +104,46 @@ class Workers(Executor):
             for thread in threads:
                 thread.join()
 
-    def _ensure_threads(self, wanted: int) -> None:
-        """See that there are so many, or `most`. The lock is held."""
-        while len(self._threads) < min(wanted, self._most):
-            name = f"{self._name}_{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+    def _ensure_threads(self) -> None:
+        """Start a thread for each call that waits, as far as possible. The lock is held."""
+        try:
+            while self._waiting and len(self._threads) < self._most:
+                self._start_thread(self._waiting[0])
+                self._waiting.popleft()
+        except RuntimeError as error:
+            log.warning("an RPC waits for a thread: none can be started", threads=len(self._threads), error=error)
 
-    def _taken_back(self) -> list[_Call]:
-        calls: list[_Call] = []
-        while True:
-            try:
-                call = self._calls.get_nowait()
-            except queue.Empty:
-                return calls
-            if call is not None:
-                calls.append(call)
+    def _start_thread(self, first: "_Call | None") -> None:
+        name = f"{self._name}_{self._started}"
+        thread = threading.Thread(target=self._work, args=(first,), name=name, daemon=True)
+        thread.start()
+        self._started += 1
+        self._threads.add(thread)
 
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+    def _work(self, call: "_Call | None") -> None:
+        inbox: _Inbox = queue.SimpleQueue()
+        if call is None:
+            call = self._next(inbox)
+        while call is not None:
             call.run()
             del call  # it may hold secrets, and this thread waits for long
-            with self._lock:
-                self._unfinished -= 1
+            call = self._next(inbox)
+
+    def _next(self, inbox: "_Inbox") -> "_Call | None":
+        """Wait for the next call; None when this thread is to end."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._closed:
+                self._threads.discard(threading.current_thread())
+                return None
+            self._idle.append(inbox)
+        while True:
+            try:
+                return inbox.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._idle and len(self._threads) > READY:
+                        self._idle.remove(inbox)
+                        self._threads.discard(threading.current_thread())
+                        return None

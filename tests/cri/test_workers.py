@@ -6,8 +6,10 @@ from concurrent.futures import CancelledError
 
 import pytest
 
+from shim.cri import workers as module
 from shim.cri.workers import READY, Workers
 from tests.threads import no_thread_for
+from tests.waits import wait_until
 
 SECONDS = 20.0
 
@@ -101,3 +103,41 @@ def test_a_shutdown_lets_the_waiting_be_done(workers: Workers) -> None:
     leave.set()
     workers.shutdown()
     assert waiting.result() == 3
+
+
+def worker_threads() -> int:
+    return sum(thread.name.startswith("worker_") for thread in threading.enumerate())
+
+
+def test_idle_threads_end_but_for_those_that_are_always_there(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    leave = busy(workers, READY + 2)
+    assert worker_threads() == READY + 2
+    leave.set()
+    wait_until(lambda: worker_threads() == READY)
+
+    # All are still served, and as many threads are started again.
+    again = busy(workers, READY + 2)
+    assert worker_threads() == READY + 2
+    again.set()
+
+
+def test_one_call_after_the_other_keeps_no_more_threads_than_it_needs(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    busy(workers, READY + 2).set()
+
+    def only_ready_after_calls() -> bool:
+        workers.submit(len, "abc").result(SECONDS)
+        return worker_threads() == READY
+
+    wait_until(only_ready_after_calls)
+
+
+def test_a_shutdown_ends_threads_that_wait_for_a_call(workers: Workers) -> None:
+    busy(workers, READY + 2).set()
+    workers.shutdown()
+    assert worker_threads() == 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.events import Event as Frame
 from wsproto.utilities import RemoteProtocolError
 
 from shim.streaming import spdy
@@ -66,9 +67,10 @@ class _Messages:
     def receive(self, data: bytes) -> Iterator[_Piece]:
         """Yield the pieces of messages in `data`, after which `ended` may be set. Pings are answered.
 
-        The bytes are taken while the pieces are: those of a read full of tiny messages are never all there.
+        The bytes are taken while the pieces are: those of a read full of tiny messages are never all there. Nothing is
+        taken after the end, also not of the same read when what was yielded is the reason for it.
         """
-        if self.ended:
+        if self.over():
             return
         try:
             self._protocol.receive_data(data)
@@ -77,13 +79,17 @@ class _Messages:
                     case TextMessage() | BytesMessage():
                         yield self._piece(event)
                     case Ping():
-                        self._put(self._protocol.send(event.response()))
+                        self._send(event.response())
                     case CloseConnection():
                         self._take_close(event)
-                        return
+                if self.over():
+                    return
         except RemoteProtocolError as error:
-            self.close(_PROTOCOL_ERROR)
-            self.ended = f"not WebSocket: {error}"
+            self.end(f"not WebSocket: {error}")
+
+    def over(self) -> bool:
+        """Return whether nothing more is taken."""
+        return bool(self.ended)
 
     def _piece(self, message: TextMessage | BytesMessage) -> _Piece:
         data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
@@ -91,27 +97,37 @@ class _Messages:
         return _Piece(data, first=first, last=message.message_finished)
 
     def _take_close(self, event: CloseConnection) -> None:
-        self.ended = f"closed with code {event.code}"
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
-            self._put(self._protocol.send(event.response()))
-        else:  # wsproto could not read the frame
-            self.close(_PROTOCOL_ERROR)
+            self._send(event.response())
+            self.ended = f"closed with code {event.code}"
+        else:  # an answer to the close of this side, or a frame that wsproto could not read
+            self.end(f"closed with code {event.code}")
 
     def send(self, data: bytes, *, text: bool = False) -> None:
         """Queue a message; nothing after the end."""
-        if self._protocol.state is ConnectionState.OPEN:
-            message = TextMessage(data.decode("ascii")) if text else BytesMessage(data)
-            self._put(self._protocol.send(message))
+        self._send(TextMessage(data.decode("ascii")) if text else BytesMessage(data))
 
     def close(self, code: int) -> None:
-        """Queue the end. Idempotent."""
-        if self._protocol.state is ConnectionState.OPEN:
-            self._put(self._protocol.send(CloseConnection(code)))
+        """Queue the end of what is sent. Idempotent."""
+        self._send(CloseConnection(code))
+
+    def end(self, why: str) -> None:
+        """Take nothing more, since the client has broken the protocol, and send that as the reason. Idempotent."""
+        self.close(_PROTOCOL_ERROR)
+        self.ended = self.ended or why
 
     def take(self) -> list[Queued]:
         """All that is queued."""
         out, self._out, self.queued = self._out, [], 0
         return out
+
+    def _send(self, event: Frame) -> None:
+        """Queue an event, or nothing where it is too late: after a close only the other side's close may follow."""
+        closes = isinstance(event, CloseConnection)
+        if self._protocol.state is ConnectionState.OPEN or (
+            closes and self._protocol.state is ConnectionState.REMOTE_CLOSING
+        ):
+            self._put(self._protocol.send(event))
 
     def _put(self, data: bytes) -> None:
         last = self._out[-1] if self._out else None
@@ -174,7 +190,7 @@ class ChannelWire:
     @property
     def closed(self) -> bool:
         """See `Wire`."""
-        return bool(self._messages.ended)
+        return self._messages.over()
 
     def buffers_to_send(self) -> list[Queued]:
         """See `Wire`."""
@@ -256,8 +272,7 @@ class ChannelWire:
         try:
             return base64.b64decode(data[:whole], validate=True)
         except binascii.Error:
-            self._messages.close(_PROTOCOL_ERROR)
-            self._messages.ended = "a message that is not base64"
+            self._messages.end("a message that is not base64")
             return b""
 
 

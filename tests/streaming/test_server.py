@@ -67,13 +67,18 @@ def read_head(connected: socket.socket) -> bytes:
 
 
 @contextmanager
-def serving(config: Config, *, max_sessions: int = 512, max_sessions_each: int = 64) -> Iterator[Running]:
+def serving(
+    config: Config, *, max_sessions: int = 512, max_sessions_each: int = 64, until: threading.Event | None = None
+) -> Iterator[Running]:
+    """`until`: what a session waits for before it takes its streams."""
     listener = listen(config)
     sessions = Sessions(base_url=listener.base_url)
     served: list[str] = []
 
     def serve(task: Task, session: Session, protocol: str) -> None:
         served.append(protocol)
+        if until is not None:
+            assert until.wait(SECONDS)
         if isinstance(task, RemoteTask):
             streams = wait_streams(session, task, protocol=protocol, seconds=SECONDS)
             assert streams.stdout is not None
@@ -306,13 +311,18 @@ def test_sessions_of_one_container_and_in_all_are_limited() -> None:
         assert status(answer) == 101
 
 
-def test_each_task_limits_the_streams_of_its_client(running: Running) -> None:
-    connected = opened_session(running)
-    with connected:
+def test_each_task_limits_the_streams_of_its_client() -> None:
+    refused = threading.Event()
+    with serving(Config(), until=refused) as running, opened_session(running) as connected:
         client = SpdyClient(connected)
-        opened = [client.open(streamtype="error") for _ in range(10)]
-        client.read_until_ended(*opened[3:])
-        assert client.reset >= set(opened[3:])
+        opened = [client.open(streamtype=kind) for kind in ("error", "stdout", "stderr")]
+        more = {client.open(streamtype="error") for _ in range(7)}
+        client.read_until_ended(*more)
+        assert client.reset == more
+
+        refused.set()
+        client.read_to_end()
+    assert client.received == {opened[1]: b"hello"}
 
 
 def assert_serves(running: Running) -> None:

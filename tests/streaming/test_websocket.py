@@ -1,11 +1,12 @@
 import base64
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from shim.streaming import spdy
 from shim.streaming.websocket import MAX_HELD, MAX_QUEUED, Channels, ChannelWire, TunnelWire
@@ -117,6 +118,43 @@ def test_garbage_ends_the_connection(data: bytes, form: bool) -> None:
     assert b"".join(wire.buffers_to_send())[:1] == b"\x88"
     with pytest.raises(spdy.NotAllowed):
         wire.send_window(1)
+
+
+def test_nothing_is_taken_or_answered_behind_what_ended_the_connection() -> None:
+    wire = ChannelWire(Channels(headers={0: HEADERS[0]}, base64=True))
+    ping = b"\x89\x81\0\0\0\0x"
+
+    events = list(wire.receive_data(b"\x81\x85\0\0\0\x000!!!!" + ping + sent("0" + base64.b64encode(b"in").decode())))
+
+    assert [type(event) for event in events] == [spdy.StreamOpened, spdy.ConnectionTerminated]
+    assert b"".join(wire.buffers_to_send()) == b"\x88\x02\x03\xea"
+
+
+AFTER_THE_CLOSE = {
+    "a ping": Connection(ConnectionType.CLIENT).send(Ping(b"x")),
+    "a message": sent(b"\x00in"),
+    "a close": Connection(ConnectionType.CLIENT).send(CloseConnection(1000)),
+    "a close with junk": b"\x88\x81\0\0\0\0x",
+    "garbage": b"\xff\xff",
+}
+
+
+@pytest.mark.parametrize("first", AFTER_THE_CLOSE)
+@pytest.mark.parametrize("second", AFTER_THE_CLOSE)
+@pytest.mark.parametrize("made", [lambda: ChannelWire(channels()), TunnelWire], ids=["channels", "tunnel"])
+def test_nothing_follows_the_close_of_the_server(
+    made: Callable[[], ChannelWire | TunnelWire], first: str, second: str
+) -> None:
+    wire = made()
+    list(wire.receive_data(b""))
+    wire.buffers_to_send()
+    wire._messages.close(1000)
+    assert b"".join(wire.buffers_to_send()) == b"\x88\x02\x03\xe8"
+
+    list(wire.receive_data(AFTER_THE_CLOSE[first]))
+    list(wire.receive_data(AFTER_THE_CLOSE[second]))
+
+    assert not b"".join(wire.buffers_to_send())
 
 
 @given(data=st.binary(max_size=300))

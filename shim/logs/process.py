@@ -13,8 +13,9 @@ from contextlib import suppress
 import msgspec
 import structlog
 
+from shim.logs.heartbeat import Heartbeat
 from shim.logs.mailbox import Mailbox, Pending
-from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order
+from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 from shim.spawn import start_module
 
 RESTART_LEAST = 0.05
@@ -49,6 +50,7 @@ class LogProcess:
         self._beginning = beginning
         self._tick = tick
         self._child: subprocess.Popen[bytes] | None = None
+        self._heartbeat = Heartbeat()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     @property
@@ -98,15 +100,27 @@ class LogProcess:
             log.error("the log process cannot be started", error=error)
             return
         self._child = child
+        self._heartbeat = self._heartbeat.of_next()
         try:
             self._mailbox.repeat(self._beginning())
-            self._serve(ours)
+            self._serve(ours, self._heartbeat)
         finally:
             ours.close()
             self._child = None
-            _reap(child)
+            self._end(child, lost=self._heartbeat.is_lost)
         if not self._mailbox.closed.is_set():
             log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
+
+    def _end(self, child: subprocess.Popen[bytes], *, lost: bool) -> None:
+        """Wait until the process is gone, unless the server stops first: two would be in each other's way."""
+        if lost:
+            log.error("the log process does not answer and is killed", pid=child.pid)
+            child.kill()
+        _reap(child)
+        if child.returncode is None and not self._mailbox.closed.is_set():
+            log.error("the log process hangs in the kernel: does the disk of the logs answer?", pid=child.pid)
+            while child.poll() is None and not self._mailbox.closed.is_set():
+                self._rest(1.0)
 
     def _started(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         """Start a process; gives our end of the socket pair too. OSError when the node has no more of either."""
@@ -119,19 +133,27 @@ class LogProcess:
                 ours.close()
                 raise
 
-    def _serve(self, ours: socket.socket) -> None:
-        """Pass orders and answers until the process, or the server, comes to its end."""
+    def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
+        """Pass orders and answers until the process, or the server, comes to its end, or it answers no longer."""
         poll = select.poll()
         poll.register(self._mailbox.wake, select.POLLIN)
         while not self._mailbox.closed.is_set():
             poll.register(ours, select.POLLIN | (select.POLLOUT if self._mailbox.first_unsent() else 0))
-            left = self._tick()
-            found = dict(poll.poll(None if left is None else left * 1000 + 1))
+            due = self._tick()
+            left = heartbeat.seconds_left() if due is None else min(due, heartbeat.seconds_left())
+            found = dict(poll.poll(max(0.0, left) * 1000 + 1))
             if self._mailbox.wake in found:
                 os.eventfd_read(self._mailbox.wake)
             try:
-                if found.get(ours.fileno(), 0) & ~select.POLLOUT and not self._receive(ours):
+                if found.get(ours.fileno(), 0) & ~select.POLLOUT:
+                    if not self._receive(ours):
+                        return
+                    heartbeat.note_answer()
+                elif heartbeat.is_lost:
                     return
+                if heartbeat.is_ping_due:
+                    heartbeat.note_ping()
+                    self._mailbox.put(Ping())
                 self._send(ours)
             except (BrokenPipeError, ConnectionResetError):
                 return

@@ -48,7 +48,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Tell how it goes."""
 
 
-Order = Follow | Drain | Reopen | Forget | Report
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answered at once: shows that the process is not stuck."""
+
+
+Order = Follow | Drain | Reopen | Forget | Report | Ping
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ from shim.logs.protocol import (
     Follow,
     Forget,
     Order,
+    Ping,
     Reopen,
     Report,
 )
@@ -161,6 +162,8 @@ class Worker:
                 self._end(ticket, order)
             case Report():
                 self._send(Answer(ticket=ticket, figures=self._figures()))
+            case Ping():
+                self._send(Answer(ticket=ticket))
             case _:
                 assert_never(order)
 

@@ -13,8 +13,8 @@ import pytest
 
 from shim import deadline
 from shim.errors import Cancelled, FailedPrecondition, ShimError
+from shim.logs import heartbeat, supervisor
 from shim.logs import process as module
-from shim.logs import supervisor
 from shim.logs.interface import ContainerLog
 from shim.logs.protocol import Figures
 from shim.logs.supervisor import LogSupervisor
@@ -278,6 +278,22 @@ def test_what_nobody_answered_is_asked_of_the_next_process(
     thread.join()
     assert path.exists()
     wait_until(lambda: path.with_name("0.log.1").read_bytes() + path.read_bytes() == docker.as_cri())
+
+
+def test_a_process_that_hangs_is_replaced_and_no_end_is_shown_without_its_output(
+    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.05)
+    logs.follow_now(of)
+    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.3)
+    os.kill(worker(logs), signal.SIGKILL)  # the next one is held to these times
+    wait_until(lambda: logs.stats().restarts)
+    os.kill(worker(logs), signal.SIGSTOP)
+    docker.lines(0, 100)
+    assert not logs.drained(of, run=RUN)
+    monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 60.0)  # the one after it may be slow to start
+    wait_until(lambda: ends.shown)
+    assert path.read_bytes() == docker.as_cri()
 
 
 def test_nobody_waits_for_a_process_that_hangs(logs: LogSupervisor, of: ContainerLog) -> None:

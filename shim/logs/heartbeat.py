@@ -1,0 +1,56 @@
+"""Whether the log process still answers. One that does not is killed: the next one goes on where it was.
+
+Without this a process that is stopped, or stuck, would let Docker rotate output away before it is copied, and ends of
+containers would be shown without their last lines.
+"""
+
+import time
+
+PING_SECONDS = 3.0
+"""From the last answer to the next ping."""
+ANSWER_SECONDS = 4.0
+"""For any answer after a ping; with PING_SECONDS less than what an end waits for its last lines (DRAIN_SECONDS). A
+process that resumes a large log answers nothing for a while, so this doubles with each process that was killed."""
+MAX_ANSWER_SECONDS = 64.0
+
+
+class Heartbeat:
+    """What one process has been asked and has answered. For one thread."""
+
+    def __init__(self, *, answer_seconds: float | None = None) -> None:
+        """`answer_seconds` is for any answer after a ping, ANSWER_SECONDS by default."""
+        self._answer_seconds = ANSWER_SECONDS if answer_seconds is None else answer_seconds
+        self._heard_at = time.monotonic()
+        self._pinged_at: float | None = None
+
+    def of_next(self) -> "Heartbeat":
+        """Return the heartbeat of the next process, which has more time to answer where this one was lost."""
+        more = min(2 * self._answer_seconds, MAX_ANSWER_SECONDS) if self.is_lost else None
+        return Heartbeat(answer_seconds=more)
+
+    def note_answer(self) -> None:
+        """Say that it has answered anything."""
+        self._heard_at, self._pinged_at = time.monotonic(), None
+
+    def note_ping(self) -> None:
+        """Say that it is being pinged."""
+        self._pinged_at = time.monotonic()
+
+    @property
+    def is_ping_due(self) -> bool:
+        """Whether it is to be pinged now."""
+        return self._pinged_at is None and self._until_ping() <= 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has not answered a ping in time."""
+        return self._pinged_at is not None and self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until a ping is due, or its answer is too late."""
+        if self._pinged_at is None:
+            return self._until_ping()
+        return self._pinged_at + self._answer_seconds - time.monotonic()
+
+    def _until_ping(self) -> float:
+        return self._heard_at + PING_SECONDS - time.monotonic()

@@ -14,7 +14,6 @@ from shim.cri.validate.container import container_config
 from shim.cri.validate.limits import resources
 from shim.cri.validate.pod import log_directory, sandbox_config
 from shim.cri.validate.rules import well_formed
-from shim.errors import InvalidArgument
 
 __all__ = [
     "attach",
@@ -60,16 +59,14 @@ def stop_container(request: pb.StopContainerRequest) -> None:
 def exec_sync(request: pb.ExecSyncRequest) -> None:
     """ExecSync."""
     container_id(request)
-    if not request.cmd or not request.cmd[0]:
-        raise InvalidArgument("cmd is empty")
+    rules.command(request)
     rules.not_negative(request.timeout, field="timeout")
 
 
 def exec_(request: pb.ExecRequest) -> None:
     """Exec."""
     container_id(request)
-    if not request.cmd or not request.cmd[0]:
-        raise InvalidArgument("cmd is empty")
+    rules.command(request)
     rules.streams(request)
 
 

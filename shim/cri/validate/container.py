@@ -41,6 +41,9 @@ def _environment(config: pb.ContainerConfig, *, field: str) -> None:
             raise InvalidArgument(f"{field}[{index}].key {pair.key!r} is not the name of a variable")
         if b"\0" in pair.value:
             raise InvalidArgument(f"{field}[{index}].value of {pair.key!r} holds a NUL")
+    variables = (part for pair in config.envs for part in (pair.key, pair.value))
+    words = f"{field.removesuffix('.envs')}.command, args and envs"
+    rules.process_size(config.command, config.args, variables, field=words)
 
 
 def _log_path(path: str, *, field: str) -> None:

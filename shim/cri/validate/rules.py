@@ -3,7 +3,7 @@
 Each raises InvalidArgument that names the field, and never shows a value that may be a secret.
 """
 
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sized
+from collections.abc import Iterable, Mapping, MutableMapping, MutableSequence, Sized
 from pathlib import PurePosixPath
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -17,6 +17,10 @@ from shim.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""
+
+MAX_PROCESS_BYTES = 2 << 20
+"""Of a command with its arguments and environment. The kernel starts none with more, at the usual stack limit of 8 MiB
+(execve(2)); and Docker's answers about such a container would not be read (`shim.engine.bounds`)."""
 
 MAX_PORT = (1 << 16) - 1
 
@@ -96,6 +100,20 @@ def labels_and_annotations(config: pb.PodSandboxConfig | pb.ContainerConfig, *, 
         raise InvalidArgument(
             f"{field}.labels and annotations have {size} bytes, at most {MAX_LABEL_BYTES} are allowed"
         )
+
+
+def process_size(*parts: Iterable[str | bytes], field: str) -> None:
+    """Check the size of a command line and environment, given in parts."""
+    size = sum(len(text) + 1 for part in parts for text in part)
+    if size > MAX_PROCESS_BYTES:
+        raise InvalidArgument(f"{field} have {size} bytes, at most {MAX_PROCESS_BYTES} are allowed")
+
+
+def command(request: pb.ExecRequest | pb.ExecSyncRequest) -> None:
+    """Check the command of an exec."""
+    if not request.cmd or not request.cmd[0]:
+        raise InvalidArgument("cmd is empty")
+    process_size(request.cmd, field="the words of cmd")
 
 
 def ids(context: pb.LinuxSandboxSecurityContext | pb.LinuxContainerSecurityContext, *, field: str) -> None:

@@ -67,6 +67,10 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda r: r.config.envs.add(key="A", value=b"hunter2\0"),
         "config.envs[2].value of 'A' holds a NUL",
     ),
+    "process-too-large": (
+        lambda r: r.config.envs.add(key="A", value=b"x" * (2 << 20)),
+        "config.command, args and envs have 2097",
+    ),
     "nul-in-command": (lambda r: r.config.command.append("\0"), "config.command[2] holds a NUL"),
     "working-dir": (
         lambda r: setattr(r.config, "working_dir", "srv"),

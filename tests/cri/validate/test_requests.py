@@ -49,6 +49,11 @@ BAD: dict[str, tuple[Callable[[Any], None], Message, str]] = {
     ),
     "exec-no-id": (validate.exec_sync, pb.ExecSyncRequest(cmd=["true"]), "container_id is empty"),
     "exec-no-command": (validate.exec_sync, pb.ExecSyncRequest(container_id="c"), "cmd is empty"),
+    "exec-too-large": (
+        validate.exec_,
+        pb.ExecRequest(container_id="c", cmd=["true", "x" * (2 << 20)], stdout=True),
+        "the words of cmd have 2097158 bytes, at most 2097152 are allowed",
+    ),
     "exec-empty-command": (
         validate.exec_sync,
         pb.ExecSyncRequest(container_id="c", cmd=["", "x"]),

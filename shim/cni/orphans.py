@@ -71,8 +71,9 @@ class _Processes:
         """Return the pids of plugins, and of what they have started."""
         pids = [int(entry.name) for entry in self.proc.iterdir() if entry.name.isdecimal()]
         try:
+            self._wait_reads_possible()
             found = gather([partial(self._sandbox_of, pid) for pid in pids], width=_WIDTH)
-        except Unavailable as error:  # not Docker, which others wait for
+        except (Unavailable, DeadlineExceeded) as error:  # not Docker, which others wait for
             raise ShimError(f"find cni plugins of an earlier server: {error}") from error
         return [pid for pid, sandbox in zip(pids, found, strict=True) if sandbox]
 
@@ -88,6 +89,10 @@ class _Processes:
                 return handle
             os.close(handle)
         return None
+
+    def _wait_reads_possible(self) -> None:
+        """Wait for the helper process: on a busy node its start alone takes longer than READ_SECONDS."""
+        self.host_fs.call(os.getpid, path="/proc", what="find cni plugins")
 
     def _sandbox_of(self, pid: int) -> str:
         process = self.proc / str(pid)

@@ -162,12 +162,22 @@ class HostFs:
             packet = packed(number, (function, arguments))
         except ValueError as error:
             raise InvalidArgument(f"{what}: {error}") from error
+        process = self._ensure_process()
         try:
-            self._ensure_process().send(packet, socket.MSG_DONTWAIT)
+            process.send(packet, socket.MSG_DONTWAIT)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._wait_lost(process)
+            raise _ProcessLost from error
         except OSError as error:
             raise Unavailable(f"{what}: the helper process for host paths: {reason_of(error)}") from error
         pending = self._pending[number] = self._paths[path] = _Pending(path)
         return pending
+
+    def _wait_lost(self, process: socket.socket) -> None:
+        """Wait for the reader to see that the process has died: until then there is no other one."""
+        give_up = time.monotonic() + _STOP_SECONDS
+        while self._socket is process and (left := give_up - time.monotonic()) > 0:
+            self._changed.wait(left)
 
     def _ensure_process(self) -> socket.socket:
         if self._stopped:

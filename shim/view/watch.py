@@ -118,8 +118,8 @@ class Watcher:
     ) -> None:
         """`ended` tells whether the process of a container that Docker calls running is gone.
 
-        `before_first_sync` is called once, when the view has all records for the first time and answers no question
-        yet. It may use `NodeView.records`.
+        `before_first_sync` is called when the view has all records for the first time and answers no question yet, and
+        again if the connection to Docker is lost before it returns. It may use `NodeView.records`.
         """
         self._before_first_sync = before_first_sync
         self._engine = engine
@@ -217,6 +217,8 @@ class Watcher:
         gather(looks)
         self._view.note_compare()
         self._before_first_sync()
+        # One that was cut short, since this connection was lost meanwhile, is done again with the next.
+        deadline.current().check("prepare the first answer")
         self._before_first_sync = lambda: None
         self._view.images.wait_listed(self._pace.images)
         if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):

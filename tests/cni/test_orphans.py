@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -115,6 +116,18 @@ def test_a_process_whose_environment_cannot_be_read_holds_up_nothing(
     warned = [line for line in lines if line["event"] == "a process is not checked for being a cni plugin"]
     assert {line["pid"] for line in warned} == {1}
     release(tmp_path / "1/environ")
+
+
+def test_a_helper_process_that_starts_slowly_hides_no_plugin(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
+    host_fs.start()
+    os.kill(host_fs.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(1.5, os.kill, (host_fs.pid, signal.SIGCONT))
+    goes_on.start()
+    with plugin() as left:
+        end_orphans({SANDBOX}, host_fs=host_fs)
+        assert left.wait(0) == KILLED
+    goes_on.join()
 
 
 def release(fifo: Path) -> None:

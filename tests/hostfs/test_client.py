@@ -1,4 +1,5 @@
 import os
+import select
 import signal
 import threading
 import time
@@ -190,6 +191,18 @@ def test_too_many_dead_paths_are_an_error_of_their_own(
 
 def test_a_process_that_dies_is_started_again_and_the_call_repeated(host_fs: HostFs, tmp_path: Path) -> None:
     assert host_fs.call(die_once, str(tmp_path / "counted"), path="p", what="die once") == 2
+
+
+def test_a_call_at_once_after_the_end_of_the_process_is_made_in_another(host_fs: HostFs) -> None:
+    for _ in range(5):
+        before = host_fs.call(pid_of, path="a", what="ask")
+        handle = os.pidfd_open(before)
+        try:
+            os.kill(before, signal.SIGKILL)
+            select.select([handle], [], [], SECONDS)
+        finally:
+            os.close(handle)
+        assert host_fs.call(pid_of, path="a", what="ask") != before
 
 
 def test_a_call_that_ends_each_process_is_given_up(host_fs: HostFs, tmp_path: Path) -> None:

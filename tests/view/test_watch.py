@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -343,6 +343,32 @@ def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
         engine.reconnect()
         wait_until(lambda: not is_out_of_reach(view))
         assert view.sandbox(sandbox_id).life.running
+
+
+def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_meanwhile(engine: FakeEngine) -> None:
+    sandbox_id, runs = create_sandbox(engine), []
+
+    def prepare() -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            engine.disconnect()
+            wait_until(lambda: deadline.current().cancelled)
+            engine.reconnect()
+            deadline.current().check("prepare")
+
+    def forgiving() -> None:
+        with suppress(ShimError):
+            prepare()
+
+    view = NodeView(engine, patience=SECONDS, clock=unset_clock)
+    watcher = Watcher(engine, view, pace=EAGER, ended=lambda _: False, before_first_sync=forgiving)
+    watcher.start()
+    try:
+        wait_until(lambda: not is_out_of_reach(view))
+        assert runs == [0, 1]
+        assert [record.id for record in view.sandboxes()] == [sandbox_id]
+    finally:
+        watcher.stop()
 
 
 def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:

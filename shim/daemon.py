@@ -100,8 +100,6 @@ def serve(config: Config) -> bool:
         notify("READY=1", os.environ)
         _wait_told_to_stop(signals)
         notify("STOPPING=1", os.environ)
-        # A stream of events ends with its client, which a stop must not wait for.
-        rt.view.end_subscriptions(Unavailable("the server is stopping"))
         return server.drain(grace=config.shutdown_grace)
 
 

@@ -1,7 +1,8 @@
-"""Which RPCs may run now: a limited number of each kind, and reads alone while the server drains.
+"""Which RPCs may run now: a limited number of each kind, and reads and streams of events alone while the server drains.
 
 A server that drains is about to stop. It still answers reads, so that the node stays ready: what must complete goes on,
-everything else under way is cut, and nothing that changes something begins.
+everything else under way is cut, and nothing that changes something begins. Streams of events end only with the socket:
+a kubelet subscribes again at once, and after five refusals never again.
 """
 
 import threading
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
 from shim.deadline import Scope
 from shim.errors import Cancelled, ResourceExhausted, Unavailable
+
+_LAST = frozenset({Kind.READ, Kind.WATCH})
+"""What goes on until the server stops."""
 
 _STOPPING = "the server is stopping, the call can be repeated at its successor"
 
@@ -43,7 +47,7 @@ class Admission:
         rpc = RPCS[name]
         limit = self._limits[rpc.kind]
         with self._changed:
-            if self._draining and rpc.kind is not Kind.READ:
+            if self._draining and rpc.kind not in _LAST:
                 raise Unavailable(_STOPPING)
             if self._counts[rpc.kind] >= limit:
                 raise ResourceExhausted(
@@ -62,10 +66,10 @@ class Admission:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Begin nothing but reads, and cut all RPCs under way but reads and those that must complete. Idempotent."""
+        """Begin nothing but reads and streams of events, and cut all RPCs but these and those that must complete."""
         with self._changed:
             self._draining = True
-        self._cut(lambda rpc: rpc.kind is not Kind.READ and not rpc.completes)
+        self._cut(lambda rpc: rpc.kind not in _LAST and not rpc.completes)
 
     def cut_all(self) -> None:
         """Cut all RPCs under way, as `drain` does."""
@@ -87,8 +91,8 @@ class Admission:
         return self._wait_none(lambda rpc: rpc.completes, seconds)
 
     def wait_changes_ended(self, seconds: float) -> bool:
-        """Wait until nothing but reads is under way; False when `seconds` are over first."""
-        return self._wait_none(lambda rpc: rpc.kind is not Kind.READ, seconds)
+        """Wait until only reads and streams of events are under way; False when `seconds` are over first."""
+        return self._wait_none(lambda rpc: rpc.kind not in _LAST, seconds)
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no RPC is under way; False when `seconds` are over first."""

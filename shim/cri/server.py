@@ -73,7 +73,7 @@ class CriServer:
         log.info("serving", endpoint=self._endpoint)
 
     def drain(self, *, grace: float) -> bool:
-        """Prepare a stop: answer reads alone, and give RPCs that must complete `grace` seconds.
+        """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.
 
         All others are cut at once with UNAVAILABLE; at the end of the grace period these are, too. False when some have
         not ended even so.

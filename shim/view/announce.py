@@ -23,15 +23,9 @@ class Announcer:
         self._missed: list[Change] | None = None
         """What was told since all subscriptions were ended, and one more than a subscriber can take at most."""
         self._held: dict[str, list[Change]] = {}
-        self._closed: ShimError | None = None
 
     def subscribe(self) -> Subscription[Change]:
-        """Every change from now on, and after `lose` also those since then; as a context manager.
-
-        Raises what this was closed with.
-        """
-        if self._closed is not None:
-            raise self._closed
+        """Every change from now on, and after `lose` also those since then; as a context manager."""
         return self._broadcast.subscribe(self._missed or ())
 
     def subscribers(self) -> int:
@@ -46,11 +40,6 @@ class Announcer:
     def found(self) -> None:
         """Keep nothing any more: who comes from now on has the present state to go by."""
         self._missed = None
-
-    def close(self, error: ShimError) -> None:
-        """End every subscription with `error`, and refuse new ones with it."""
-        self._closed = error
-        self._broadcast.end(error)
 
     def tell(self, old: Record | None, new: Record | None) -> None:
         """Tell the steps from one record of a container to the next; None stands for one that is not there."""

@@ -141,12 +141,6 @@ class NodeView:
             held.pop_all()
             return made
 
-    def end_subscriptions(self, error: ShimError) -> None:
-        """End all subscriptions with `error`, and refuse new ones with it: a stop need not wait for them."""
-        with self._changed:
-            self._announcer.close(error)
-            self._changed.notify_all()
-
     def stats(self) -> Stats:
         """What the view holds and how it is fed; also answered while Docker is out of reach."""
         with self._changed:

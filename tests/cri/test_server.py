@@ -3,7 +3,7 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,12 @@ class Runtime(api.RuntimeServiceServicer):
     ) -> pb.RunPodSandboxResponse:
         self.StopContainer(pb.StopContainerRequest(), context)
         return pb.RunPodSandboxResponse(pod_sandbox_id="p")
+
+    def GetContainerEvents(
+        self, request: pb.GetEventsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ContainerEventResponse]:
+        yield pb.ContainerEventResponse(container_id="first")
+        self.StopContainer(pb.StopContainerRequest(), context)
 
 
 class Image(api.ImageServiceServicer):
@@ -224,6 +230,22 @@ def test_a_stop_cuts_a_grace_period_of_a_container_and_answers_reads_until_the_e
     assert "the server is stopping" in call.details()
     assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
     assert at.path.exists()
+
+
+def test_streams_of_events_end_with_the_socket(serve: Serve, runtime: Runtime) -> None:
+    """A kubelet that is refused subscribes again at once, and after five refusals never again."""
+    at = serve(runtime)
+    begun = [at.runtime.GetContainerEvents(pb.GetEventsRequest(), timeout=SECONDS)]
+    assert next(begun[0]).container_id == "first"
+
+    assert at.server.drain(grace=SECONDS)
+
+    begun.append(at.runtime.GetContainerEvents(pb.GetEventsRequest(), timeout=SECONDS))
+    assert next(begun[1]).container_id == "first"
+    assert begun[0].is_active()
+    assert at.server.stop()
+    assert not at.path.exists()
+    assert [events.code() for events in begun] == [grpc.StatusCode.UNAVAILABLE] * 2
 
 
 def test_a_stop_completes_a_sandbox_and_begins_none(serve: Serve, runtime: Runtime) -> None:

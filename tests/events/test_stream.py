@@ -140,14 +140,6 @@ def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, eng
     assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY
 
 
-def test_a_stop_of_the_server_ends_the_stream(rt: Runtime) -> None:
-    reader = subscribed(rt)
-    rt.view.end_subscriptions(Unavailable("the server is stopping"))
-    assert isinstance(reader.wait_end(), Unavailable)
-    with pytest.raises(Unavailable, match="stopping"):
-        next(container_events(rt))
-
-
 def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
     view = NodeView(engine, subscriber_capacity=2)
     view.complete_rebuild(view.begin_rebuild())

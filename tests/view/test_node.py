@@ -367,16 +367,12 @@ def test_a_subscriber_does_not_wait_for_docker_for_ever(engine: LateEngine) -> N
     assert view.stats().subscribers == 0
 
 
-def test_a_waiting_subscriber_goes_with_its_client_and_with_the_server(view: NodeView) -> None:
+def test_a_waiting_subscriber_goes_with_its_client(view: NodeView) -> None:
     view.lose("the socket is gone")
     scope = deadline.Scope()
     with waiting_subscriber(view, scope=scope) as subscribing:
         scope.cancel()
         with pytest.raises(Cancelled):
-            subscribing.result(10)
-    with waiting_subscriber(view) as subscribing:
-        view.end_subscriptions(Unavailable("the server is stopping"))
-        with pytest.raises(Unavailable, match="stopping"):
             subscribing.result(10)
     assert view.stats().subscribers == 0
 

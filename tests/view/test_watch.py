@@ -346,7 +346,8 @@ def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
 
 
 def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_meanwhile(engine: FakeEngine) -> None:
-    sandbox_id, runs = create_sandbox(engine), []
+    sandbox_id = create_sandbox(engine)
+    runs: list[int] = []
 
     def prepare() -> None:
         runs.append(len(runs))

@@ -1,6 +1,7 @@
 """docs/limits.md has the bounds that the code has."""
 
 import ast
+import dataclasses
 import importlib
 import re
 from collections.abc import Iterator
@@ -8,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from shim.cri import rpcs
+from shim.streaming.spdy import Limits
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text()
 
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
 BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
-CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+)`")
+CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
+"""File without suffix, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
 
 NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
 """Names of constants that bound what somebody sends."""
@@ -47,8 +52,18 @@ def rows() -> list[tuple[str, str, str]]:
     return found
 
 
+def value_of(file: str, name: str) -> object:
+    """Return the value of a constant; of a field its default."""
+    module = importlib.import_module(file.replace("/", "."))
+    name, field, key = re.fullmatch(r"(\w+)(?:\.(\w+))?(?:\[(\w+)\])?", name).groups()  # type: ignore[union-attr]
+    value = getattr(module, name)
+    if field:
+        return getattr(value(), field)
+    return {member.name: number for member, number in value.items()}[key] if key else value
+
+
 def constants() -> Iterator[tuple[str, str]]:
-    """File without suffix, and name, of every constant that is named as a bound, and all of the Engine's."""
+    """File without suffix, and name, of every constant that is named as a bound, and all of the tables of bounds."""
     for path in sorted((ROOT / "shim").rglob("*.py")):
         file = path.relative_to(ROOT).with_suffix("").as_posix()
         for node in ast.parse(path.read_text()).body:
@@ -57,11 +72,13 @@ def constants() -> Iterator[tuple[str, str]]:
                 of_engine = file == "shim/engine/bounds" and name.isupper() and not name.startswith("_")
                 if of_engine or NAMED_AS_A_BOUND.fullmatch(name.lstrip("_")):
                     yield file, name
+    yield from (("shim/cri/rpcs", f"LIMITS[{kind.name}]") for kind in rpcs.Kind)
+    yield from (("shim/streaming/spdy/limits", f"Limits.{field.name}") for field in dataclasses.fields(Limits))
 
 
 @pytest.mark.parametrize(("file", "name", "bound"), rows())
 def test_a_row_has_the_number_of_its_constant(file: str, name: str, bound: str) -> None:
-    value = getattr(importlib.import_module(file.replace("/", ".")), name)
+    value = value_of(file, name)
     number = BOUND.match(bound)
 
     assert number is not None, bound

@@ -1,19 +1,18 @@
 """One stream of a session, as those see it who read and write it: waiting, in threads of their own."""
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Lock
 from typing import Protocol, cast
 
 from shim.errors import Cancelled
-from shim.streaming.spdy import Buffer, Headers, NotAllowed
+from shim.streaming.spdy import Buffer, Headers, NotAllowed, Queued
 
 _COPY_BELOW = 1024
 _COPIED = 4096
 """Pieces shorter than _COPY_BELOW are put together in blocks of _COPIED: a view costs 200 bytes, however short."""
 
-_NAMES = frozenset({"streamtype", "port", "requestid"})
+_NAMES = {name: name for name in ("streamtype", "port", "requestid")}
 _LONGEST = 64
 """Headers that some task asks for, and how long a value of one may be; no more of a client's headers is kept."""
 
@@ -42,17 +41,31 @@ class Sending(Protocol):
         ...
 
 
+Sink = Callable[[Sequence[Queued]], int]
+"""Takes bytes without waiting: how many it took, 0 when it takes none now. It may raise OSError."""
+
+_BUFFERS = 64
+"""Given to a sink at a time."""
+
+
 class Channel:
     """A stream of bytes each way. One thread reads, one writes; any may `abandon` or `reset`."""
 
+    __slots__ = (
+        *("_abandoned", "_ended", "_finished", "_fresh", "_headers", "_lock", "_lost", "_pieces", "_readable"),
+        *("_roomy", "_sending", "_sink", "_taken", "_was_reset", "id"),
+    )
+
     def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, roomy: Condition) -> None:
         self.id = stream_id
-        self._headers = {name: value for name, value in headers if name in _NAMES and len(value) <= _LONGEST}
+        self._headers = {_NAMES[name]: value for name, value in headers if name in _NAMES and len(value) <= _LONGEST}
         self._sending = sending
         self._lock = lock
-        self._readable = Condition(lock)
+        self._readable: Condition | None = None  # made for the first that waits
         self._roomy = roomy
-        self._pieces: deque[Buffer | bytearray] = deque()
+        self._sink: Sink | None = None
+        self._pieces: list[Queued] = []
+        self._fresh = 0  # pieces, the last ones, that may keep all that was read with them
         self._taken = 0  # bytes that the reader has, and is not done with
         self._ended = False  # nothing more comes
         self._finished = False  # nothing more is written
@@ -77,16 +90,33 @@ class Channel:
         """
         with self._lock:
             self._consume_taken()
+            if self._readable is None:
+                self._readable = Condition(self._lock)
             self._readable.wait_for(lambda: self._pieces or self._ended or self._abandoned or self._lost)
             return self._take()
 
-    def read_some(self) -> Buffer | None:
-        """As `read`, but None instead of waiting."""
+    def pour_into(self, sink: Sink | None) -> None:
+        """Give `sink` what the client sends from now on as soon as it comes, in place of a reader; None: no more.
+
+        It is called by the thread that receives, and by `pour`, under the session's lock. After this has returned
+        another sink is called no more.
+        """
         with self._lock:
-            self._consume_taken()
-            if self._pieces or self._ended or self._abandoned or self._lost:
-                return self._take()
-            return None
+            self._sink = sink
+
+    def pour(self) -> bool:
+        """Give the sink what waits for it; return whether nothing is left. Raise what it raises, or Cancelled."""
+        with self._lock:
+            if not self._pieces and self._lost and not self._ended:
+                raise Cancelled(self._lost)
+            self._pour()
+            return not self._pieces
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing waits for the reader, and nothing more will."""
+        with self._lock:
+            return not self._pieces and (self._ended or self._abandoned)
 
     def read_now(self) -> Buffer:
         """Return bytes that have come already; empty when there are none."""
@@ -140,7 +170,7 @@ class Channel:
         with self._lock:
             self._abandoned = True
             self._consume_all()
-            self._readable.notify_all()
+            self._notify()
 
     def reset(self) -> None:
         """End the stream at once, both ways."""
@@ -154,7 +184,7 @@ class Channel:
 
     def _take(self) -> Buffer:
         if self._pieces and not self._abandoned:
-            piece = self._pieces.popleft()
+            piece = self._pieces.pop(0)
             self._taken = len(piece)
             return bytes(piece) if isinstance(piece, bytearray) else piece
         if self._lost and not self._abandoned and not self._ended:
@@ -168,8 +198,34 @@ class Channel:
 
     def _consume_all(self) -> None:
         self._consume_taken()
-        while self._pieces:
-            self._sending.consumed(self, len(self._pieces.popleft()))
+        pieces, self._pieces = self._pieces, []
+        self._fresh = 0
+        if waiting := sum(map(len, pieces)):
+            self._sending.consumed(self, waiting)
+
+    def _pour(self) -> None:
+        while self._sink is not None and self._pieces:
+            count = self._sink(self._pieces[:_BUFFERS])
+            if not count:
+                return
+            self._drop(count)
+            self._sending.consumed(self, count)
+
+    def _drop(self, count: int) -> None:
+        whole = 0
+        for piece in self._pieces:
+            if len(piece) > count:
+                break
+            count -= len(piece)
+            whole += 1
+        del self._pieces[:whole]
+        if count:
+            first = self._pieces[0]
+            self._pieces[0] = first[count:] if isinstance(first, memoryview) else memoryview(first)[count:]
+
+    def _notify(self) -> None:
+        if self._readable is not None:
+            self._readable.notify_all()
 
     def _wait_room(self) -> int:
         while not (self._lost or (room := self._sending.room(self))):
@@ -190,39 +246,55 @@ class Channel:
         self._ended = self._finished = True
         self._consume_all()
         self._sending.reset(self)
-        self._readable.notify_all()
+        self._notify()
 
     def feed(self, data: memoryview) -> None:
-        """Take bytes from the client.
-
-        What is kept is what the windows count: a view keeps all that was read with it, so it is copied unless it is
-        most of that.
-        """
+        """Take bytes from the client; see `settle`."""
         if self._abandoned:
             self._sending.consumed(self, len(data))
             return
         last = self._pieces[-1] if self._pieces else None
         if len(data) >= _COPY_BELOW:
-            self._pieces.append(data if len(data) * 4 >= len(cast("bytes", data.obj)) * 3 else bytes(data))
+            self._pieces.append(data)
+            self._fresh += 1
         elif isinstance(last, bytearray) and len(last) < _COPIED:
             last += data
         else:
             self._pieces.append(bytearray(data))
-        self._readable.notify()
+            self._fresh += 1
+
+    def settle(self) -> bool:
+        """Take note that all of a read was fed; return whether some of it waits to be read.
+
+        What is kept is what the windows count: a view keeps all that was read with it, so it is copied unless it is
+        most of that.
+        """
+        with suppress(OSError):  # the owner of the sink meets it when it pours
+            self._pour()
+        pieces = self._pieces
+        for at in range(max(0, len(pieces) - self._fresh), len(pieces)):
+            piece = pieces[at]
+            if isinstance(piece, memoryview) and len(piece) * 4 < len(cast("bytes", piece.obj)) * 3:
+                pieces[at] = bytes(piece)
+        self._fresh = 0
+        if pieces:
+            self._notify()
+        return bool(pieces)
 
     def end(self) -> None:
         """Take note that the client sends nothing more here."""
         self._ended = True
-        self._readable.notify_all()
+        self._notify()
 
     def void(self) -> None:
         """Take note that the client has reset the stream: what was not read of it counts no more."""
         self._was_reset = True
         self._taken = 0
         self._pieces.clear()
+        self._fresh = 0
         self.end()
 
     def lose(self, why: str) -> None:
         """Take note that the session is over."""
         self._lost = why
-        self._readable.notify_all()
+        self._notify()

@@ -11,7 +11,6 @@ from itertools import islice
 
 from shim.streaming.spdy import Queued
 
-_PIECE = 64 * 1024
 _BUFFERS = 64
 """Of one `sendmsg`; the kernel takes 1024, but more than a socket's buffer is never sent at once."""
 
@@ -39,10 +38,10 @@ class Pipe:
         """Descriptor to poll."""
         return self._socket.fileno()
 
-    def receive(self) -> bytes | None:
-        """Give what has come, empty at the end, None when nothing is there. OSError when the connection is lost."""
+    def receive(self, most: int) -> bytes | None:
+        """Return what has come, empty at the end, None when nothing is there. OSError when the connection is lost."""
         try:
-            return self._socket.recv(_PIECE)
+            return self._socket.recv(most)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
 

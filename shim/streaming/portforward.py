@@ -27,7 +27,7 @@ WEBSOCKET_PROTOCOLS = (TUNNEL_PROTOCOL, "v4.channel.k8s.io", "v4.base64.channel.
 Dial = Callable[[int], socket.socket]
 """Connect to a port of the pod; ShimError when that cannot be."""
 
-MAX_CONNECTIONS = 100
+MAX_CONNECTIONS = 500
 """Connections of one session at a time, those included that are being made: resetting its streams does not end one."""
 
 MAX_STREAMS = 2 * MAX_CONNECTIONS + 2

@@ -1,25 +1,27 @@
 """Copies between the connections of one port-forward session and the pod, all of them in one thread.
 
 A thread for each direction of each connection would cost a session tens of MiB, and the client decides how many
-connections there are. Nothing is held here but what a pod does not take at once, and that counts against the client's
-windows until it is taken; the other way bytes go from the pod's socket straight into the room that the client has left.
+connections there are. Nothing is held here. What the client sends goes to the pod in the thread that receives it, as
+far as the pod takes it at once; the rest waits in its channel for this thread, and counts against the client's windows.
+The other way bytes go from the pod's socket straight into the room that the client has left.
 """
 
 import os
 import select
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
 
 from shim.errors import Cancelled
 from shim.streaming.channel import Channel
-from shim.streaming.spdy import Buffer, NotAllowed
+from shim.streaming.spdy import Buffer, NotAllowed, Queued
 from shim.streaming.transport import Session
 
 _PIECE = 64 * 1024
 _PIECES = 8
-"""Pieces of one connection, each way, before the others have their turn."""
+"""Pieces of one connection from its pod before the others have their turn."""
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +38,9 @@ class Link:
         self._data = data
         self._error = error
         self._ends_with_pod = ends_with_pod
-        self._rest: memoryview | None = None  # of the client's bytes, not taken by the pod yet
         self._pod_done = False
         self._client_done = False
+        data.pour_into(self._send)
 
     def turn(self, ready: int) -> int | None:
         """Copy what can be copied now, and return what to poll for; None once the connection is over.
@@ -58,6 +60,7 @@ class Link:
 
     def close(self, why: str = "") -> None:
         """End the connection; `why` goes to the client."""
+        self._data.pour_into(None)
         self.pod.close()
         end(self._data, self._error, why=why)
 
@@ -76,6 +79,8 @@ class Link:
                 self._data.finish()
                 # kubectl closes its user's connection, and ends the data it sends, after the end of this one.
                 self._error.finish()
+            elif len(came) < _PIECE:
+                return select.POLLIN  # most probably there is no more now
         return select.POLLIN
 
     def _from_pod(self) -> Buffer | None:
@@ -88,33 +93,24 @@ class Link:
         return self.pod.recv(min(most, _PIECE))
 
     def _upward(self) -> int:
-        for _ in range(_PIECES):
-            if self._client_done:
-                return 0
-            if self._rest is None:
-                piece = self._data.read_some()
-                if piece is None:
-                    return 0  # until the client sends more
-                self._rest = memoryview(piece)
-            if not self._to_pod(self._rest):
-                return select.POLLOUT
-        return select.POLLOUT
-
-    def _to_pod(self, rest: memoryview) -> bool:
-        """Send; False when the pod takes no more now."""
+        if self._client_done:
+            return 0
         try:
-            if rest:
-                rest = rest[self.pod.send(rest) :]
-                self._rest = rest or None
-            else:
+            if not self._data.pour():
+                return select.POLLOUT
+            if self._data.drained:
                 self._client_done = True
                 self.pod.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
-            return False
         except OSError:  # the pod has closed its reading side; what else it writes still counts
             self._client_done = True
             self._data.abandon()
-        return True
+        return 0  # until the client sends more
+
+    def _send(self, pieces: Sequence[Queued]) -> int:
+        try:
+            return self.pod.sendmsg(pieces)
+        except BlockingIOError:
+            return 0
 
 
 def end(data: Channel, error: Channel, *, why: str = "") -> None:

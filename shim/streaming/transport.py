@@ -19,6 +19,7 @@ import structlog
 from shim.deadline import Scope
 from shim.errors import Cancelled, reason_of
 from shim.streaming.channel import Channel
+from shim.streaming.pace import MOST, Pace
 from shim.streaming.pipe import Pipe
 from shim.streaming.spdy import (
     Buffer,
@@ -64,11 +65,14 @@ class Session:
         self._opened: deque[Channel] = deque()
         self._refusing = False  # streams that the client opens from now on
         self._channels: dict[int, Channel] = {}
+        self._fed: dict[int, Channel] = {}  # those for which the bytes just received had something
         self._unsent: deque[Queued] = deque()
+        self._short = False  # somebody waits for room to write
         self._watchers: list[Callable[[], object]] = []
         self._on_change: Callable[[], object] | None = None
         self._look_at = 0.0  # when they are called next, by the monotonic clock
         self._waker = -1
+        self._pace = Pace()
         self._poll = select.poll()
         self._polled = 0  # what the poll waits for on the connection
         self._finishing = False
@@ -177,12 +181,20 @@ class Session:
         ready = self._wait(self._poll_seconds())
         self._look()
         if self._polled & select.POLLIN and (ready & select.POLLIN or self._pipe.holds_data):
-            data = self._pipe.receive()
+            return self._received_some()
+        # While nothing is read for want of room, the end of the connection is told by the poll alone.
+        return not ready & _GONE
+
+    def _received_some(self) -> bool:
+        """Receive what is there and act on it; False at the end."""
+        began = self._pace.begin()
+        try:
+            data = self._pipe.receive(self._pace.size)
             if data is not None:
                 self._receive(data)
             return data is None or bool(data)
-        # While nothing is read for want of room, the end of the connection is told by the poll alone.
-        return not ready & _GONE
+        finally:
+            self._pace.end(began)
 
     def _all_sent(self) -> bool:
         with self._lock:
@@ -199,7 +211,7 @@ class Session:
                     return
                 self._set_poll(reading=True)
             ready = self._wait(TICK)
-            if ready & select.POLLIN and self._pipe.receive() == b"":
+            if ready & select.POLLIN and self._pipe.receive(MOST) == b"":
                 return
             if ready & (select.POLLHUP | select.POLLERR):
                 return
@@ -239,17 +251,27 @@ class Session:
     def _receive(self, data: bytes) -> None:
         with self._lock:
             events = self._wire.receive_data(data) if data or not self._polled else self._wire.receive_eof()
+            changed = False
             for event in events:
                 self._act_on(event)
+                changed = changed or not isinstance(event, DataReceived)
+            if self._settle() or changed:
+                self._note_change()
             if self._wire.closed and not self._finishing:
                 self._lose("the client has ended the session")
-            self._note_change()
+
+    def _settle(self) -> bool:
+        """Let go of the bytes just received; whether some wait to be read."""
+        waiting = [channel.settle() for channel in self._fed.values()]
+        self._fed.clear()
+        return any(waiting)
 
     def _act_on(self, event: Event) -> None:
         match event:
             case DataReceived():
                 self._last_traffic = time.monotonic()
                 if channel := self._channels.get(event.stream_id):
+                    self._fed[channel.id] = channel
                     channel.feed(event.data)
             case StreamOpened():
                 self._open(event)
@@ -308,7 +330,9 @@ class Session:
 
     def room(self, channel: Channel) -> int:
         """See `Sending`."""
-        return self._wire.send_window(channel.id)
+        room = self._wire.send_window(channel.id)
+        self._short = self._short or not room
+        return room
 
     def put(self, channel: Channel, data: Buffer, *, fin: bool) -> None:
         """See `Sending`."""
@@ -349,8 +373,10 @@ class Session:
         while True:
             if not self._unsent:
                 self._unsent.extend(self._wire.buffers_to_send())
-                self._roomy.notify_all()
-                self._note_change()
+                if self._short:
+                    self._short = False
+                    self._roomy.notify_all()
+                    self._note_change()
             if not self._unsent:
                 return
             sent = self._pipe.send(self._unsent)

@@ -55,10 +55,12 @@ class Connection:
     def wants_data(self) -> bool:
         """Whether to read from the transport.
 
-        False while the application has a session window of bytes to consume, and while the peer does not take the
-        control frames that it, or the application because of it, has queued.
+        False while the application has a session window of bytes to consume, less what the streams themselves take, and
+        while the peer does not take the control frames that it, or the application because of it, has queued.
         """
-        return not (self._session.flow.full or self._session.outbox.congested or self.closed)
+        return not (
+            self._session.flow.full(streams=len(self._session.streams)) or self._session.outbox.congested or self.closed
+        )
 
     @property
     def fixed(self) -> bool:

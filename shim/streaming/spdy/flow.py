@@ -19,11 +19,12 @@ The header of a DATA frame charges the whole frame, so it does not matter in whi
   such a stream stays in the table, and counts as one of `max_streams`, until they are;
 - a frame of a stream that is not there, or that is refused, is charged to the session and given back at once.
 
-What bounds memory. `held` is bounded by the session's window, whoever the peer is:
+What bounds memory. `held` is bounded by the session's window, whoever the peer is, and by less when there are many
+streams, which take memory themselves (`Limits.stream_memory`):
 
 - A peer with windows that sends more than it was let is cut off: its stream, or the session.
 - A peer without windows (Go's spdystream: every client of the kubelet) never learns of windows, and may not be punished
-  for them. For it, `full` stops the reading from the transport while `held` is a session window. One read of the
+  for them. For it, `full` stops the reading from the transport while `held` is that much. One read of the
   transport may lie above that, so held < session window + one read. Whoever reads must therefore ask `wants_data`
   before each read, and must read in pieces that are small beside the window.
 
@@ -69,10 +70,13 @@ class StreamFlow:
 class Flow:
     """The counts of a session, and all steps that change counts."""
 
-    def __init__(self, *, stream_window: int, session_window: int, update: Callable[[int, int], None]) -> None:
-        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session."""
+    def __init__(
+        self, *, stream_window: int, session_window: int, stream_memory: int, update: Callable[[int, int], None]
+    ) -> None:
+        """`update(stream_id, delta)` sends a WINDOW_UPDATE; stream 0 is the session. The others as in `Limits`."""
         self._stream_window = stream_window
         self._session_window = session_window
+        self._stream_memory = stream_memory
         self._update = update
         self._peer_has_windows = False
         self._left = session_window
@@ -87,10 +91,10 @@ class Flow:
 
     # Receiving
 
-    @property
-    def full(self) -> bool:
-        """Whether the application has a session window of bytes to consume."""
-        return self._held >= self._session_window
+    def full(self, *, streams: int) -> bool:
+        """Return whether no more is to be read: of the window, `streams` open ones leave a quarter at least."""
+        window = self._session_window
+        return self._held >= max(window // 4, window - streams * self._stream_memory)
 
     def charge_session(self, length: int) -> None:
         """Charge a frame of `length` bytes. Raise SessionError when a peer that has windows exceeds them."""

@@ -33,7 +33,11 @@ class Limits:
     may send so much before it is told anything else."""
 
     session_window: int = 1024 * 1024
-    """The same over all streams. `wants_data` is false while so much is not acknowledged."""
+    """The same over all streams. `wants_data` is false while so much is not acknowledged, streams included."""
+
+    stream_memory: int = 1024
+    """What an open stream counts as then, since it takes memory too. However many there are, a quarter of the window is
+    left for payload."""
 
     max_frame: int = 64 * 1024
     """Payload of a DATA frame that is sent; longer data is cut."""

@@ -28,7 +28,10 @@ class Session:
         self.streams = StreamTable()
         self.outbox = Outbox(room=limits.max_queued, max_control=limits.max_control, max_answers=limits.max_answers)
         self.flow = Flow(
-            stream_window=limits.stream_window, session_window=limits.session_window, update=self._update_window
+            stream_window=limits.stream_window,
+            session_window=limits.session_window,
+            stream_memory=limits.stream_memory,
+            update=self._update_window,
         )
         self._deflater = Deflater()
         self._announced = False

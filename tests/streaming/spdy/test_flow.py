@@ -9,7 +9,9 @@ class Peer:
 
     def __init__(self, *, windows: bool = True) -> None:
         self.announced: list[tuple[int, int]] = []
-        self.flow = Flow(stream_window=10, session_window=20, update=lambda *update: self.announced.append(update))
+        self.flow = Flow(
+            stream_window=10, session_window=20, stream_memory=2, update=lambda *update: self.announced.append(update)
+        )
         if windows:
             self.flow.set_initial(INITIAL_WINDOW)
 
@@ -68,9 +70,9 @@ def test_a_peer_without_windows_is_stopped_by_what_is_held() -> None:
     flow.charge_session(100)
     flow.charge_stream(stream, 100)
     flow.deliver(stream, 19)
-    assert not flow.full
+    assert not flow.full(streams=0)
     flow.deliver(stream, 1)
-    assert flow.full
+    assert flow.full(streams=0)
 
 
 def test_windows_are_given_back_in_halves() -> None:
@@ -108,4 +110,15 @@ def test_a_stream_that_ends_gives_back_what_it_owes_once() -> None:
     peer.flow.forget(stream)
     peer.flow.forget(stream)
     assert peer.announced == [(0, 10)]
-    assert not peer.flow.full
+    assert not peer.flow.full(streams=0)
+
+
+def test_streams_count_as_memory_and_leave_a_quarter_for_payload() -> None:
+    peer = Peer()
+    stream = peer.flow.stream(1)
+    peer.flow.deliver(stream, 5)
+
+    assert not peer.flow.full(streams=7)
+    assert peer.flow.full(streams=8)
+    peer.flow.consume(stream, 1, more=True)
+    assert not peer.flow.full(streams=1000)

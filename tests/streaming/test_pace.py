@@ -1,0 +1,79 @@
+import threading
+
+from shim.streaming.pace import LEAST, LONG, MOST, SLOW, Pace, Turns
+from tests.waits import wait_until
+
+SECONDS = 20.0
+
+
+def test_the_first_read_is_small_and_quick_ones_grow() -> None:
+    pace = Pace()
+    sizes = []
+    for _ in range(6):
+        sizes.append(pace.size)
+        pace.note(SLOW / 2)
+
+    assert sizes == [LEAST, 2 * LEAST, 4 * LEAST, 8 * LEAST, MOST, MOST]
+
+
+def test_reads_that_take_long_get_smaller_and_stay_so_while_they_are_slow() -> None:
+    pace = Pace()
+    for _ in range(6):
+        pace.note(0)
+    pace.note(LONG * 2)
+    assert pace.size == MOST // 2
+    pace.note(SLOW)
+    assert pace.size == MOST // 2
+    for _ in range(9):
+        pace.note(LONG * 2)
+    assert pace.size == LEAST
+
+
+def spend(pace: Pace, seconds: float) -> None:
+    """Work through a read that takes so much of the processor."""
+    began = pace.begin()
+    pace.end(began - seconds)
+
+
+def test_a_slow_session_waits_for_the_turn_of_another_and_a_quick_one_does_not() -> None:
+    turns = Turns()
+    slow, quick = Pace(turns), Pace(turns)
+    spend(slow, SLOW)
+    turns.take()
+    done = threading.Event()
+
+    def wait() -> None:
+        spend(slow, 0)
+        done.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    spend(quick, 0)
+    assert not done.wait(0.05)
+
+    turns.give()
+    assert done.wait(SECONDS)
+    waiting.join()
+    turns.take()  # it has given its turn back
+    spend(slow, 0)  # quick again, so it takes none
+
+
+def test_turns_come_in_order() -> None:
+    turns = Turns()
+    turns.take()
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        turns.take()
+        order.append(number)
+        turns.give()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda count=number + 1: len(turns._waiting) == count)  # type: ignore[misc]
+    turns.give()
+    for thread in threads:
+        thread.join(SECONDS)
+
+    assert order == [0, 1, 2, 3, 4]

@@ -65,11 +65,10 @@ def _serve(given: argparse.Namespace) -> int:
     for warning in warnings:
         structlog.get_logger(__name__).warning(warning)
 
-    if serve(loaded.config):
-        return 0
-    # Python would wait for the thread of the RPC that does not end.
+    status = 0 if serve(loaded.config) else EXIT_FAILED
+    # Python would wait for threads that hang, such as that of an RPC which did not end.
     sys.stdout.flush()
-    os._exit(EXIT_FAILED)
+    os._exit(status)
 
 
 def _doctor(given: argparse.Namespace) -> int:

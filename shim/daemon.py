@@ -34,7 +34,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, FailedPrecondition, Unavailable
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.recover import (
@@ -315,7 +315,7 @@ def _take_step(rt: Runtime, step: Step) -> bool:
     """Take one step; False when it needs Docker, which is away."""
     try:
         step(rt)
-    except (Unavailable, Cancelled) as error:
+    except (Unavailable, Cancelled, DeadlineExceeded) as error:
         log.debug("recovery waits for docker", error=error)
         return False
     except Exception:

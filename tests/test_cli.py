@@ -126,16 +126,17 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (shown.stdout, shown.stderr) == ("#", "")
 
 
-def test_an_rpc_that_does_not_end_does_not_keep_the_process() -> None:
+@pytest.mark.parametrize(("ended", "status"), [(True, 0), (False, 1)])
+def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, status: int) -> None:
     script = (
         "import sys, threading, shim.daemon as daemon\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
-        "daemon.serve = lambda config: False\n"
+        f"daemon.serve = lambda config: {ended}\n"
         "from shim.cli import main\n"
         "sys.exit(main(['serve']))"
     )
 
-    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 1
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == status
 
 
 def test_doctor_says_what_to_do_and_fails(tmp_path: Path) -> None:

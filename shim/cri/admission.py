@@ -14,7 +14,7 @@ from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
 from shim.deadline import Scope
 from shim.errors import Cancelled, ResourceExhausted, Unavailable
 
-_LAST = frozenset({Kind.READ, Kind.WATCH})
+_LAST = frozenset({Kind.READ, Kind.IMAGE, Kind.WATCH})
 """What goes on until the server stops."""
 
 _STOPPING = "the server is stopping, the call can be repeated at its successor"

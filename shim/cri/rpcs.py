@@ -10,7 +10,7 @@ class Kind(Enum):
     READ = "read"
     """Answered from memory."""
     IMAGE = "image"
-    """Answered from memory too, but for an image that is not known yet: then Docker is asked."""
+    """Answered from memory too, unless images are not known yet: then Docker is asked, or its list waited for."""
     WATCH = "watch"
     """A stream that lasts as long as its client wants."""
     EXEC = "exec"
@@ -47,7 +47,8 @@ class Rpc:
     mutates: bool = False
     """It changes something, which is worth a line in the log. Not so ExecSync: exec probes come every few seconds."""
     completes: bool = False
-    """A stop of the server waits for it. All others are cut: the kubelet repeats them, and nothing is left behind."""
+    """A stop of the server waits for it. All others are cut, for the kubelet to repeat them; what cannot be cut of
+    them, such as a start that Docker has begun, has a few seconds to end."""
 
 
 RPCS = {
@@ -90,7 +91,7 @@ RPCS = {
     "ListImages": Rpc(Kind.IMAGE),
     "StreamImages": Rpc(Kind.IMAGE),
     "ImageStatus": Rpc(Kind.IMAGE),
-    "ImageFsInfo": Rpc(Kind.READ),
+    "ImageFsInfo": Rpc(Kind.IMAGE),
     "PullImage": Rpc(Kind.PULL, mutates=True),
     "RemoveImage": Rpc(Kind.CHANGE, mutates=True),
 }

@@ -25,8 +25,9 @@ MAX_RPCS = sum(LIMITS.values()) + 64
 _SETTLE = 1.0
 """Seconds for the last answers to leave after the RPCs behind them have ended."""
 
-_CUT_SECONDS = 1.0
-"""For RPCs that were cut to end, so that their clients get an answer."""
+_CUT_SECONDS = 10.0
+"""For RPCs that were cut to end. Most do at once; a start that Docker has begun, and what undoes a create that has
+failed, go on. Reads are answered meanwhile, so only the stop takes longer."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -75,17 +76,16 @@ class CriServer:
     def drain(self, *, grace: float) -> bool:
         """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.
 
-        All others are cut at once with UNAVAILABLE; at the end of the grace period these are, too. False when some have
-        not ended even so.
+        All others are cut at once with UNAVAILABLE; at the end of the grace period these are, too. False when one that
+        must complete has not ended even so.
         """
         self._admission.drain()
         if not self._admission.wait_completed(grace):
             log.warning("cancelling RPCs at the end of the grace period", rpcs=self._admission.names())
             self._admission.cut_all()
-        ended = self._admission.wait_changes_ended(_CUT_SECONDS)
-        if not ended:
+        if not self._admission.wait_changes_ended(_CUT_SECONDS):
             log.warning("RPCs do not end", rpcs=self._admission.names())
-        return ended
+        return self._admission.wait_completed(0)
 
     def stop(self) -> bool:
         """Refuse new RPCs, and cut those under way. False when some have not ended.
@@ -96,7 +96,7 @@ class CriServer:
         self._admission.drain()
         ended = self._grpc.stop(_SETTLE)
         self._admission.cut_all()
-        idle = self._admission.wait_idle(_CUT_SECONDS)
+        idle = self._admission.wait_idle(_SETTLE)
         # A client that connects and says nothing keeps gRPC waiting although no RPC is left: do not wait for it.
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)

@@ -13,6 +13,7 @@ import pytest
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.cri import server as module
 from shim.cri.admission import Admission
 from shim.cri.rpcs import LIMITS, Kind
 from shim.cri.server import CriServer
@@ -282,14 +283,39 @@ def test_at_the_end_of_the_grace_period_a_sandbox_is_cut(serve: Serve, runtime: 
     assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_an_rpc_that_does_not_end_is_reported(serve: Serve) -> None:
+def test_a_cut_rpc_that_does_not_end_at_once_has_time_for_it(serve: Serve) -> None:
+    """Such as a start that Docker has begun: cut short, it would run without the kubelet knowing why."""
     stubborn = Runtime(stubborn=True)
     at = serve(stubborn)
-    stopping(at.runtime, stubborn)
-
-    assert not at.server.drain(grace=SECONDS)
+    call = stopping(at.runtime, stubborn)
+    drained = threading.Thread(target=at.server.drain, kwargs={"grace": SECONDS})
+    drained.start()
+    drained.join(1.5)
+    assert drained.is_alive()
+    assert at.runtime.Version(pb.VersionRequest(version="v1")).version == "v1"
 
     stubborn.leave.set()
+
+    drained.join(SECONDS)
+    assert not drained.is_alive()
+    assert call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("ask", "clean"), [("StopContainer", True), ("RunPodSandbox", False)])
+def test_only_a_sandbox_that_does_not_end_makes_a_stop_fail(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, ask: str, clean: bool
+) -> None:
+    monkeypatch.setattr(module, "_CUT_SECONDS", 0.1)
+    stubborn = Runtime(stubborn=True)
+    at = serve(stubborn)
+    request = {"StopContainer": pb.StopContainerRequest(), "RunPodSandbox": pb.RunPodSandboxRequest()}[ask]
+    call = getattr(at.runtime, ask).future(request, timeout=SECONDS)
+    assert stubborn.entered.acquire(timeout=SECONDS)
+
+    assert at.server.drain(grace=0.1) == clean
+
+    stubborn.leave.set()
+    assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_client_that_says_nothing_does_not_delay_the_stop(serve: Serve) -> None:

@@ -36,6 +36,10 @@ STALL = 2.0
 below what a bomb takes."""
 
 
+PATIENCE = 10
+"""Looks, 10 ms apart, at which a session must want nothing. What it has queued can change its mind only at once."""
+
+
 class Meter:
     """The most memory that is in use over what was in the beginning, and the longest that a thread was held up."""
 
@@ -76,14 +80,22 @@ def bounded(bar: int = BAR) -> Iterator[None]:
     assert stalled < STALL, f"another thread was held up for {stalled * 1000:.0f} ms"
 
 
-def pushed(far: socket.socket, data: bytes, *, seconds: float = 5.0) -> int:
-    """Send until all was taken, nothing was taken for a second, the session ended, or the time is over."""
-    far.settimeout(1.0)
-    view, until = memoryview(data), time.monotonic() + seconds
-    with suppress(OSError):
-        while view and time.monotonic() < until:
-            view = view[far.send(view) :]
-    return len(data) - len(view)
+def pushed(far: socket.socket, data: bytes, *, made: Wire, seconds: float = SECONDS) -> None:
+    """Send until all was taken and worked through, the session takes no more, or has ended."""
+    far.setblocking(False)
+    view, until, refusing = memoryview(data), time.monotonic() + seconds, 0
+    while (view or not quiet(far)) and time.monotonic() < until:
+        try:
+            view = view[far.send(view) :] if view else view
+            refusing = 0
+        except BlockingIOError:
+            refusing = 0 if made.wants_data else refusing + 1
+        except OSError:
+            return
+        if made.closed or refusing == PATIENCE:
+            return
+        if refusing or not view:
+            time.sleep(0.01)  # nothing reports that the other end has taken something
 
 
 def opening(*headers: dict[str, str], deflater: Deflater, first: int = 1) -> bytes:
@@ -113,10 +125,7 @@ def attacked(made: Wire, attack: bytes, *, serve: Callable[[Session], object] = 
         serving = threading.Thread(target=serve, args=(session,))
         serving.start()
         with bounded():
-            pushed(far, attack)
-            deadline = time.monotonic() + 2
-            while not (session.scope.cancelled or quiet(far)) and time.monotonic() < deadline:
-                time.sleep(0.01)  # it may well take no more
+            pushed(far, attack, made=made)
         session.end("the test is over")
         serving.join(SECONDS)
         assert not serving.is_alive()
@@ -325,14 +334,15 @@ def test_as_many_connections_as_there_can_be(towards_pod: bool) -> None:
         attack += opening(*kinds, deflater=deflater, first=1 + 4 * number)
     junk = bytes(64 * KIB)
     upward = b"".join(wire.data(3 + 4 * number, junk) for number in range(count)) * 2
-    with session_of(forward_wire()) as (session, far):
+    made = forward_wire()
+    with session_of(made) as (session, far):
         serving = threading.Thread(target=serve, args=(session,))
         serving.start()
         with bounded():
             far.sendall(attack)
             wait_until(lambda: len(ends) == count)
             if towards_pod:
-                pushed(far, upward)
+                pushed(far, upward, made=made)
             else:
                 for end in ends:
                     with suppress(BlockingIOError):

@@ -248,7 +248,8 @@ def test_a_stream_that_receives_nothing_more_is_given_no_window() -> None:
 
 def test_unread_bytes_stop_the_reading_and_acknowledging_resumes_it() -> None:
     connection = server(Peer(), 1, 3, limits=Limits(session_window=64 * KIB))
-    connection.receive_data(data(1, bytes(40 * KIB)) + data(3, bytes(24 * KIB - 1)))
+    # Of the window, each of the two streams takes 1 KiB itself.
+    connection.receive_data(data(1, bytes(40 * KIB)) + data(3, bytes(22 * KIB - 1)))
     assert reads(connection)
     connection.receive_data(data(3, b"x"))
     assert not reads(connection)

@@ -46,12 +46,15 @@ class Connection:
         "_lock",
         "_socket",
         "_use",
+        "idle_since",
         "version",
     )
 
     def __init__(self, connected: socket.socket) -> None:
         self.version: ApiVersion = (0, 0)
         """What the daemon at the other end speaks; a daemon that restarts takes its connections with it."""
+        self.idle_since = 0.0
+        """When its last use ended, by the monotonic clock; kept by the pool."""
         self._socket = connected
         self._buffer = bytearray()
         self._body: http1.Body | None = None

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,9 @@ USER_AGENT = {"User-Agent": f"pydockershim/{__version__}"}
 
 MAX_IDLE = 32
 """Idle connections kept. 500 calls at once open 500, but their goroutines in dockerd need not stay for ever."""
+
+IDLE_SECONDS = 60.0
+"""How long a connection is kept that nothing needs: as the last one used is the first one taken, those of a burst."""
 
 
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
@@ -87,10 +91,14 @@ class Pool:
         """Take the connection back; one that cannot serve another request is closed."""
         with self._lock:
             keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
+            unneeded = [] if keep else [connection]
             if keep:
+                connection.idle_since = time.monotonic()
                 self._idle.append(connection)
-        if not keep:
-            self._end(connection)
+                while self._idle[0].idle_since < connection.idle_since - IDLE_SECONDS:
+                    unneeded.append(self._idle.pop(0))
+        for each in unneeded:
+            self._end(each)
 
     def forget(self) -> None:
         """Read the version again before the next call: the daemon of before is gone."""

@@ -7,10 +7,12 @@ import pytest
 
 from shim import deadline
 from shim.deadline import Scope
+from shim.engine import pool as module
 from shim.engine.client import DockerEngine
 from shim.engine.pool import MAX_IDLE, choose_version
 from shim.errors import Cancelled, FailedPrecondition, Unavailable
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, chunk, chunked, response
+from tests.waits import wait_until
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,28 @@ def test_many_calls_at_once_each_have_a_connection(adapter: DockerEngine, server
         server.wait_requested("GET /v1.51/containers/a/json", calls)
         go_on.set()
         assert {call.result(10).id for call in waiting} == {"a"}
+
+
+def test_connections_that_nothing_needs_any_more_are_closed(
+    adapter: DockerEngine, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    server.on("GET /v1.51/_ping", response(200, b"OK"))
+    go_on = threading.Event()
+    server.on("GET /v1.51/containers/a/json", go_on, response(200, {"Id": "a"}))
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(adapter.inspect_container, "a") for _ in range(8)]
+        server.wait_requested("GET /v1.51/containers/a/json", 8)
+        go_on.set()
+        for call in waiting:
+            call.result(10)
+    assert adapter._pool._open == 8
+
+    def only_one_left() -> bool:
+        adapter.ping()
+        return adapter._pool._open == 1
+
+    wait_until(only_one_left)
 
 
 def test_a_connection_the_engine_closes_is_not_used_again(adapter: DockerEngine, server: ScriptedServer) -> None:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from shim.errors import InvalidArgument, ResourceExhausted, ShimError, reason_of
 
@@ -59,8 +59,9 @@ def ensure_private_directory(path: Path) -> None:
             path.chmod(0o700)
 
 
-def read_regular(path: Path, *, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError.
+@contextmanager
+def opened_regular(path: Path) -> Iterator[IO[bytes]]:
+    """Open a regular file for the block. Raises OSError.
 
     What is not a regular file could block the open, or never end.
     """
@@ -69,9 +70,15 @@ def read_regular(path: Path, *, most: int) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(most + 1)
+            yield file
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path, *, most: int) -> bytes:
+    """Read a regular file of at most `most` bytes. Raises OSError."""
+    with opened_regular(path) as file:
+        content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most} bytes")
     return content

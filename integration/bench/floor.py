@@ -110,6 +110,7 @@ class Floor:
             oom_score_adj=self._oom_score_adj,
             docker_log=docker_log(Config()),
             daemon_seccomp=self._seccomp,
+            seccomp_profile=b"",
             oci_annotations={},
         )
         return sandbox_spec.pause_body(config, around)
@@ -135,6 +136,7 @@ class Floor:
             image_mounts={},
             docker_log=docker_log(Config()),
             daemon_seccomp=self._seccomp,
+            seccomp_profile=b"",
             oci_annotations={},
             target_id="",
         )

@@ -42,8 +42,10 @@ class NewerFiles:
         self._newer = directory / NEWER
         self._ids = {path.name.removesuffix(SUFFIX) for path in self._newer.glob(f"[!.]*{SUFFIX}")}
 
-    def take_back(self, check: Callable[[bytes, str], object]) -> None:
+    def take_back(self, check: Callable[[bytes, str], object], *, most: int) -> None:
         """Put each file back that this server can read: `check` raises for the content and the sandbox of any other.
+
+        A file of more than `most` bytes stays where it is.
 
         It replaces what an older server has written for the sandbox since, which is a rebuilt checkpoint: had that
         server changed it, this file would be gone.
@@ -51,7 +53,7 @@ class NewerFiles:
         for sandbox_id in sorted(self._ids):
             path = self._path(sandbox_id)
             try:
-                check(path.read_bytes(), sandbox_id)
+                check(disk.read_regular(path, most=most), sandbox_id)
                 _move(path, self._directory / path.name)
             except Newer:
                 continue

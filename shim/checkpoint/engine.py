@@ -14,6 +14,9 @@ from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import KnownEngine
 from shim.errors import ShimError, reason_of
 
+FILE_LIMIT = 64 << 10
+"""Most bytes of the file: a version and the name of a cgroup driver."""
+
 _known = msgspec.json.Decoder(KnownEngine)
 
 log = structlog.get_logger(__name__)
@@ -61,7 +64,7 @@ class EngineStore:
 
 def _stored(path: Path) -> KnownEngine | None:
     try:
-        return parsed(_known, unsealed(path.read_bytes()))
+        return parsed(_known, unsealed(disk.read_regular(path, most=FILE_LIMIT)))
     except FileNotFoundError:
         log.info("no earlier answer of docker is kept: its version is known when it answers", file=str(path))
     except OSError as error:

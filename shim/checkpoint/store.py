@@ -60,7 +60,7 @@ class CheckpointStore:
         disk.remove_temporaries(directory)
         with disk.failing_as(f"list the checkpoints in {directory}"):
             self._newer = NewerFiles(directory)
-            self._newer.take_back(lambda content, sandbox_id: decode(content, sandbox_id=sandbox_id))
+            self._newer.take_back(lambda content, sandbox_id: decode(content, sandbox_id=sandbox_id), most=FILE_LIMIT)
             paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
         for path in paths:
             self._load(path)

@@ -4,8 +4,13 @@ The read may hang with the process: `shim.cni.orphans` has this called in the he
 little.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+
+def sandboxes_of_plugins(processes: Sequence[Path], container_ids: Collection[str]) -> list[str]:
+    """Do `sandbox_of_plugin` for several processes, in order."""
+    return [sandbox_of_plugin(process, container_ids) for process in processes]
 
 
 def sandbox_of_plugin(process: Path, container_ids: Collection[str]) -> str:

@@ -11,18 +11,20 @@ helper process (`shim.hostfs`), and only if there is a sandbox that was left hal
 import os
 import select
 import signal
+import socket
 import time
-from collections.abc import Collection
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from shim.cni.environment import sandbox_of_plugin
+from shim import deadline
+from shim.cni.environment import sandbox_of_plugin, sandboxes_of_plugins
 from shim.concurrency.gather import gather
-from shim.errors import DeadlineExceeded, ShimError, Unavailable
+from shim.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.client import HostFs
 
 END_SECONDS = 5.0
@@ -31,8 +33,18 @@ END_SECONDS = 5.0
 READ_SECONDS = 1.0
 """For the environment of one process."""
 
+BATCH_SECONDS = 0.25
+"""For the environments of one batch, which take 2 ms. Processes of a batch that takes longer are read one by one."""
+
+BATCH = 64
+"""Processes whose environments are read in one call of the helper process. A node may have 5,000 processes, and a call
+for each of them takes seconds."""
+
 _WIDTH = 64
-"""Environments that are read at the same time: so many processes may hang without making the others wait."""
+"""Environments that are read one by one at the same time: so many processes may hang without making the others wait."""
+
+_BATCHES = 16
+"""Batches that are read at the same time: so many may hold a process that hangs without making the others wait."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +52,9 @@ log = structlog.get_logger(__name__)
 def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path = Path("/proc")) -> None:
     """Kill every plugin, and what it has started, that works for one of these sandboxes.
 
-    Waits until they are gone, 5 s at most for all of them together. To be called before any plugin is run, since
-    nothing tells ours from others. With no sandbox no process is inspected.
+    Wait until they are gone, 5 s at most for all of them together, and no longer than the current scope lasts. To be
+    called before any plugin is run, since the plugins of this server look the same. With no sandbox no process is
+    inspected.
     """
     if not container_ids:
         return
@@ -50,9 +63,11 @@ def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path =
     gone = True
     while gone:  # again: one may have started a child while it was being killed
         with ExitStack() as opened:
-            handles = [handle for pid in processes.plugins() if (handle := processes.kill(pid)) is not None]
-            for handle in handles:
-                opened.callback(os.close, handle)
+            handles = []
+            for pid in processes.plugins():
+                if (handle := processes.kill(pid)) is not None:
+                    opened.callback(os.close, handle)
+                    handles.append(handle)
             if not handles:
                 return
             gone = _wait_gone(handles, give_up=give_up)
@@ -72,46 +87,91 @@ class _Processes:
         pids = [int(entry.name) for entry in self.proc.iterdir() if entry.name.isdecimal()]
         try:
             self._wait_reads_possible()
-            found = gather([partial(self._sandbox_of, pid) for pid in pids], width=_WIDTH)
+            return self._plugins_among(pids)
         except (Unavailable, DeadlineExceeded) as error:  # not Docker, which others wait for
             raise ShimError(f"find cni plugins of an earlier server: {error}") from error
-        return [pid for pid, sandbox in zip(pids, found, strict=True) if sandbox]
+
+    def _plugins_among(self, pids: Sequence[int]) -> list[int]:
+        """Read in batches, and one by one what is in a batch that does not answer in time."""
+        batches = [pids[start : start + BATCH] for start in range(0, len(pids), BATCH)]
+        answers = gather([partial(self._sandboxes_of, batch) for batch in batches], width=_BATCHES)
+        found = {
+            pid: sandbox
+            for batch, sandboxes in zip(batches, answers, strict=True)
+            if sandboxes is not None
+            for pid, sandbox in zip(batch, sandboxes, strict=True)
+        }
+        rest = [pid for pid in pids if pid not in found]
+        found.update(zip(rest, gather([partial(self._sandbox_of, pid) for pid in rest], width=_WIDTH), strict=True))
+        return [pid for pid in pids if found[pid]]
 
     def kill(self, pid: int) -> int | None:
         """Kill a plugin and return a pidfd of it; None when it has ended."""
-        with suppress(ProcessLookupError):
+        with ExitStack() as opened, suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
+            opened.callback(os.close, handle)
             # Its number may have become another's before the handle was there.
             if sandbox := self._sandbox_of(pid):
                 log.warning("ending a cni plugin that an earlier server left running", pid=pid, sandbox=sandbox)
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
+                opened.pop_all()  # the caller closes it
                 return handle
-            os.close(handle)
         return None
 
     def _wait_reads_possible(self) -> None:
         """Wait for the helper process: on a busy node its start alone takes longer than READ_SECONDS."""
-        self.host_fs.call(os.getpid, path="/proc", what="find cni plugins")
+        self.host_fs.call(sandboxes_of_plugins, [], self.container_ids, path="/proc", what="find cni plugins")
+
+    def _sandboxes_of(self, pids: Sequence[int]) -> list[str] | None:
+        """Return the sandbox of each process, empty for none; None if they cannot be read together."""
+        find = partial(sandboxes_of_plugins, [self.proc / str(pid) for pid in pids], self.container_ids)
+        path = f"environments of processes {pids[0]} to {pids[-1]}"
+        try:
+            return self.host_fs.call(find, path=path, what="find cni plugins", seconds=BATCH_SECONDS)
+        except (DeadlineExceeded, ResourceExhausted):
+            deadline.current().check("find cni plugins")
+            return None
 
     def _sandbox_of(self, pid: int) -> str:
         process = self.proc / str(pid)
         find = partial(sandbox_of_plugin, process, self.container_ids)
         try:
             return self.host_fs.call(find, path=str(process), what="find cni plugins", seconds=READ_SECONDS)
-        except DeadlineExceeded as error:
+        except (DeadlineExceeded, ResourceExhausted) as error:
+            deadline.current().check("find cni plugins")
             log.warning("a process is not checked for being a cni plugin", pid=pid, error=error)
             return ""
 
 
 def _wait_gone(handles: list[int], *, give_up: float) -> bool:
-    """Whether all have ended by then, a time of the monotonic clock."""
+    """Whether all have ended by then, a time of the monotonic clock. Cancelled or DeadlineExceeded with the scope."""
+    scope, what = deadline.current(), "wait for the end of cni plugins"
     poll = select.poll()
     for handle in handles:
         poll.register(handle, select.POLLIN)
     left = len(handles)
-    while left and (seconds := give_up - time.monotonic()) > 0:
-        for handle, _ in poll.poll(seconds * 1000):
-            poll.unregister(handle)
-            left -= 1
+    with _cancellation(scope) as cancelled:
+        poll.register(cancelled, select.POLLIN)
+        while left and (seconds := give_up - time.monotonic()) > 0:
+            for descriptor, _ in poll.poll((scope.remaining(seconds) or 0.0) * 1000):
+                poll.unregister(descriptor)
+                left -= descriptor in handles
+            scope.check(what)
     return not left
+
+
+@contextmanager
+def _cancellation(scope: deadline.Scope) -> Iterator[socket.socket]:
+    """Give a socket that becomes readable when the scope is cancelled."""
+    try:
+        wakes, waker = socket.socketpair()
+    except OSError as error:  # no descriptor is free
+        raise ResourceExhausted(f"wait for the end of cni plugins: {reason_of(error)}") from error
+    with wakes, waker, scope.on_cancel(partial(_wake, waker)):
+        yield wakes
+
+
+def _wake(waker: socket.socket) -> None:
+    with suppress(OSError):  # called a moment too late: closed already
+        waker.send(b"x")

@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.annotations import container_annotations
 from shim.container.cdi import check_cdi_devices
 from shim.container.cgroup import check_on_node
-from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts
+from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
 from shim.container.mounts import uncovered
 from shim.container.read_only import recursive_read_only_supported
@@ -106,7 +106,7 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
 def _surroundings(
     rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str, privileged_pod: bool
 ) -> Surroundings:
-    resources = config.linux.resources
+    resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
     runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
@@ -134,6 +134,7 @@ def _surroundings(
         docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
         daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        seccomp_profile=b"" if context.privileged else seccomp_profile(rt, context),
         oci_annotations=container_annotations(rt, config, pod=sandbox.config),
     )
 

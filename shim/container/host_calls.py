@@ -1,4 +1,7 @@
-"""What CreateContainer does with paths on the host, in the helper process (`shim.hostfs`): each of them may hang."""
+"""What CreateContainer and RunPodSandbox do with paths on the host, in the helper process (`shim.hostfs`).
+
+Each of these paths may hang.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +12,9 @@ from shim.api.v1 import api_pb2 as pb
 from shim.container.host_devices import inspect_device
 from shim.container.host_paths import HostSource, ensure_directory, inspect_host_path
 from shim.container.image_volumes import is_image_volume
+from shim.container.profile_file import PART, Part, read_part
 from shim.container.relabel import relabel
+from shim.container.seccomp import FIELD, MAX_PROFILE, localhost_path
 from shim.engine.interface import JsonObject
 from shim.errors import FailedPrecondition, reason_of
 from shim.runtime import Runtime
@@ -36,6 +41,34 @@ def _device_source(rt: Runtime, host_path: str, index: int) -> str:
     field = f"config.devices[{index}]"
     inspect = partial(inspect_device, host_path, field=field)
     return rt.host_fs.call(inspect, path=host_path, what=f"inspect {field}.host_path")
+
+
+def seccomp_profile(rt: Runtime, context: pb.LinuxContainerSecurityContext | pb.LinuxSandboxSecurityContext) -> bytes:
+    """Read the seccomp profile of the node that a container or pod asks for; empty for the other kinds.
+
+    FailedPrecondition names the field of a file that cannot be read or is too large.
+    """
+    profile = context.seccomp if context.HasField("seccomp") else None
+    path = localhost_path(profile, deprecated=context.seccomp_profile_path, field=FIELD)
+    return _profile_content(rt, path) if path is not None else b""
+
+
+def _profile_content(rt: Runtime, path: Path) -> bytes:
+    first = part = _profile_part(rt, path, offset=0)
+    content = bytearray(part.content)
+    while len(part.content) == PART and len(content) <= MAX_PROFILE:
+        part = _profile_part(rt, path, offset=len(content))
+        if part.version != first.version:
+            raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: changed while it was read; try again")
+        content += part.content
+    if len(content) > MAX_PROFILE:
+        raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: more than {MAX_PROFILE} bytes")
+    return bytes(content)
+
+
+def _profile_part(rt: Runtime, path: Path, *, offset: int) -> Part:
+    read = partial(read_part, path, offset=offset, field=FIELD)
+    return rt.host_fs.call(read, path=str(path), what=f"read {FIELD}")
 
 
 def ensure_host_paths(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:

@@ -1,7 +1,8 @@
 """Seccomp of pods and containers as Docker's `SecurityOpt`.
 
-Docker wants a profile's text, not its path, and looks at it only when the container starts. So it is read and checked
-here, at create; whatever is wrong with it is an error, since a container without it would be a weaker one.
+Docker wants a profile's text, not its path, and checks it only when the container starts. So it is read and checked at
+create (`shim.container.host_calls` reads it); whatever is wrong with it is an error, since a container without it would
+be a weaker one.
 """
 
 from collections.abc import Iterable
@@ -11,9 +12,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.disk import read_regular
-from shim.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.errors import FailedPrecondition, InvalidArgument
 
+FIELD = "config.linux.security_context.seccomp"
 LOCALHOST = "localhost/"
 
 MAX_PROFILE = 1 << 20
@@ -137,12 +138,13 @@ class _Profile(msgspec.Struct, rename="camel"):
 
 
 def seccomp_options(
-    profile: pb.SecurityProfile | None, *, deprecated: str, daemon_profile: str, field: str
+    profile: pb.SecurityProfile | None, *, deprecated: str, daemon_profile: str, localhost_profile: bytes, field: str
 ) -> list[str]:
     """`seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
 
     `daemon_profile` is what `seccomp_of_daemon` gives. A profile of the administrator's is the runtime's default; a
-    daemon that has been told to confine nothing is not taken at its word, and one that cannot is no place for the pod.
+    daemon that is configured to confine nothing is overruled, and one that cannot is no place for the pod.
+    `localhost_profile` is the content of the file that `localhost_path` returns.
     """
     kind, reference = profile_of(profile, deprecated=deprecated, field=field)
     if kind == pb.SecurityProfile.Unconfined:
@@ -150,7 +152,7 @@ def seccomp_options(
     if not daemon_profile:
         raise FailedPrecondition(f"{field}: Docker has no seccomp on this node")
     if kind == pb.SecurityProfile.Localhost:
-        return [f"seccomp={_localhost_profile(reference, field=field)}"]
+        return [f"seccomp={_localhost_profile(reference, localhost_profile, field=field)}"]
     # Engines that know these words (23.0 and later) take one of them. Said aloud, it holds also for a daemon that has
     # been restarted with another default a moment ago.
     return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []
@@ -183,14 +185,21 @@ def profile_of(
     raise InvalidArgument(f"{field}: unknown profile {deprecated!r}")
 
 
-def _localhost_profile(reference: str, *, field: str) -> str:
+def localhost_path(profile: pb.SecurityProfile | None, *, deprecated: str, field: str) -> Path | None:
+    """Return the path of a profile on the node; None for the other kinds."""
+    kind, reference = profile_of(profile, deprecated=deprecated, field=field)
+    return _path(reference, field=field) if kind == pb.SecurityProfile.Localhost else None
+
+
+def _path(reference: str, *, field: str) -> Path:
     path = Path(reference.removeprefix(LOCALHOST))
     if not path.is_absolute():
         raise InvalidArgument(f"{field}: seccomp profile path {str(path)!r} is not absolute")
-    try:
-        text = read_regular(path, most=MAX_PROFILE)
-    except OSError as error:
-        raise FailedPrecondition(f"{field}: seccomp profile {path}: {reason_of(error)}") from error
+    return path
+
+
+def _localhost_profile(reference: str, text: bytes, *, field: str) -> str:
+    path = _path(reference, field=field)
     try:
         profile = msgspec.json.decode(text)
         msgspec.convert(profile, _Profile)

@@ -56,6 +56,8 @@ class Surroundings:
     """Full id of the container whose pid namespace is joined, empty for none."""
     daemon_seccomp: str
     """See `seccomp_of_daemon`."""
+    seccomp_profile: bytes
+    """Content of the profile on the node that the configuration names, empty for none."""
     oci_annotations: dict[str, str]
     """What of the annotations goes to the OCI runtime."""
 
@@ -115,7 +117,7 @@ def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject
         "CapAdd": add,
         "CapDrop": drop,
         "GroupAdd": list(around.user.group_add),
-        "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
+        "SecurityOpt": _security_options(context, around),
         "Annotations": around.oci_annotations,
         **_hidden_paths(context),
         "LogConfig": around.docker_log,
@@ -180,21 +182,21 @@ def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject
     return docker
 
 
-def _security_options(context: pb.LinuxContainerSecurityContext, *, daemon_seccomp: str) -> list[str]:
-    field = "config.linux.security_context"
+def _security_options(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> list[str]:
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(no_new_privs=context.no_new_privs))
     if not context.privileged:  # else there is no seccomp, as in other runtimes
         options += seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path,
-            daemon_profile=daemon_seccomp,
-            field=f"{field}.seccomp",
+            daemon_profile=around.daemon_seccomp,
+            localhost_profile=around.seccomp_profile,
+            field=seccomp.FIELD,
         )
     options += security.apparmor_options(
         context.apparmor if context.HasField("apparmor") else None,
         deprecated=context.apparmor_profile,
-        field=f"{field}.apparmor",
+        field="config.linux.security_context.apparmor",
         privileged=context.privileged,
     )
     return options

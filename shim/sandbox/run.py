@@ -13,6 +13,7 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.concurrency import lookout
 from shim.concurrency.gather import gather
 from shim.container.annotations import sandbox_annotations
+from shim.container.host_calls import seccomp_profile
 from shim.container.seccomp import seccomp_of_daemon
 from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
@@ -88,6 +89,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
         docker_log=pod.docker_log(rt.config),
         daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+        seccomp_profile=seccomp_profile(rt, config.linux.security_context),
         oci_annotations=sandbox_annotations(rt, config),
     )
     body = pause_body(config, around)

@@ -35,6 +35,8 @@ class Surroundings:
     """LogConfig."""
     daemon_seccomp: str
     """See `seccomp_of_daemon`."""
+    seccomp_profile: bytes
+    """Content of the profile on the node that the configuration names, empty for none."""
     oci_annotations: dict[str, str]
     """What of the annotations goes to the OCI runtime."""
 
@@ -68,7 +70,7 @@ def _host_config(config: pb.PodSandboxConfig, around: Surroundings) -> JsonObjec
         "Privileged": False,
         "ReadonlyRootfs": context.readonly_rootfs,
         "GroupAdd": list(around.user.group_add),
-        "SecurityOpt": _security_options(context, daemon_seccomp=around.daemon_seccomp),
+        "SecurityOpt": _security_options(context, around),
         "Annotations": around.oci_annotations,
         "LogConfig": around.docker_log,
         "RestartPolicy": {"Name": "no"},
@@ -89,20 +91,22 @@ def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:
     }
 
 
-def _security_options(context: pb.LinuxSandboxSecurityContext, *, daemon_seccomp: str) -> list[str]:
-    field = "config.linux.security_context"
+def _security_options(context: pb.LinuxSandboxSecurityContext, around: Surroundings) -> list[str]:
     # Pause needs nothing that Docker's profile forbids; unasked it has it where there is one.
-    unasked = "runtime/default" if daemon_seccomp else "unconfined"
+    unasked = "runtime/default" if around.daemon_seccomp else "unconfined"
     return [
         *security.selinux_options(context.selinux_options),
         security.no_new_privileges_option(no_new_privs=True),
         *seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path or unasked,
-            daemon_profile=daemon_seccomp,
-            field=f"{field}.seccomp",
+            daemon_profile=around.daemon_seccomp,
+            localhost_profile=around.seccomp_profile,
+            field=seccomp.FIELD,
         ),
         *security.apparmor_options(
-            context.apparmor if context.HasField("apparmor") else None, deprecated="", field=f"{field}.apparmor"
+            context.apparmor if context.HasField("apparmor") else None,
+            deprecated="",
+            field="config.linux.security_context.apparmor",
         ),
     ]

@@ -1,13 +1,15 @@
 """Checkpoints of a newer server: set aside by this one, and used again by the next that knows them."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from shim.checkpoint import envelope
-from shim.checkpoint.store import CheckpointStore, encode
+from shim.checkpoint.store import FILE_LIMIT, CheckpointStore, encode
 from tests.checkpoint.samples import CONNECTED, ID, numbered
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs
@@ -91,6 +93,24 @@ def test_one_that_is_damaged_does_not_replace_a_good_one(tmp_path: Path, monkeyp
     upgraded(tmp_path, monkeypatch)
     kept = [path for path in tmp_path.rglob(f"{ID}.json*") if path != aside]
     assert [json.loads(path.read_bytes()) for path in kept] == [content]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("FIFO", "not a regular file"), ("large", f"more than {FILE_LIMIT} bytes")]
+)
+def test_one_that_cannot_be_read_within_bounds_is_left_where_it_is(tmp_path: Path, kind: str, reason: str) -> None:
+    aside = tmp_path / "newer" / f"{ID}.json"
+    aside.parent.mkdir()
+    if kind == "FIFO":
+        os.mkfifo(aside)
+    else:
+        aside.write_bytes(encode(CONNECTED))
+        os.truncate(aside, FILE_LIMIT + 1)
+    with capture_logs() as logs:
+        assert CheckpointStore(tmp_path).all() == []
+    assert [line["error"] for line in logs] == [reason]
+    assert aside.exists()
 
 
 def test_one_that_cannot_be_moved_is_left_where_it_is(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """What Docker last said of itself outlives a restart, and a bad file does not keep the server from starting."""
 
+import os
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from shim.checkpoint.engine import EngineStore
+from shim.checkpoint.engine import FILE_LIMIT, EngineStore
 from shim.checkpoint.envelope import sealed
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs
@@ -71,7 +72,28 @@ def test_a_file_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "engine.json").mkdir()
     with capture_logs() as logs:
         assert EngineStore(tmp_path / "engine.json").server_version == ""
-    assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "is a directory")]
+    assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "not a regular file")]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("device", ["/dev/zero", "FIFO"])
+def test_a_file_that_never_ends_is_ignored(tmp_path: Path, device: str) -> None:
+    path = tmp_path / "engine.json"
+    if device == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(device)
+    with capture_logs() as logs:
+        assert EngineStore(path).server_version == ""
+    assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "not a regular file")]
+
+
+def test_a_file_that_is_too_large_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "engine.json"
+    path.write_bytes(sealed(b'{"server_version":"%s"}' % (b"x" * FILE_LIMIT)))
+    with capture_logs() as logs:
+        assert EngineStore(path).server_version == ""
+    assert [line["error"] for line in logs] == [f"more than {FILE_LIMIT} bytes"]
 
 
 def test_what_cannot_be_written_counts_and_is_logged_once(tmp_path: Path) -> None:

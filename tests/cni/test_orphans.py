@@ -6,12 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
+from shim import deadline
 from shim.cni import orphans
 from shim.cni.orphans import end_orphans
+from shim.errors import Cancelled, ResourceExhausted
+from shim.hostfs import client
 from shim.hostfs.client import HostFs
 
 SANDBOX, OTHER = "a" * 64, "b" * 64
@@ -128,6 +132,70 @@ def test_a_helper_process_that_starts_slowly_hides_no_plugin(host_fs: HostFs, mo
         end_orphans({SANDBOX}, host_fs=host_fs)
         assert left.wait(0) == KILLED
     goes_on.join()
+
+
+def proc_with(tmp_path: Path, count: int) -> Path:
+    """A stand-in for /proc with so many processes that are no plugins."""
+    for pid in range(1, count + 1):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "environ").write_bytes(b"PATH=/bin\0")
+    return tmp_path
+
+
+def test_the_processes_of_a_large_node_take_few_calls(
+    host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    call = host_fs.call
+
+    def counted(*arguments: Any, path: str, **options: Any) -> Any:
+        made.append(path)
+        return call(*arguments, path=path, **options)
+
+    monkeypatch.setattr(host_fs, "call", counted)
+    end_orphans({SANDBOX}, host_fs=host_fs, proc=proc_with(tmp_path, 10 * orphans.BATCH + 1))
+    assert len(made) == 1 + 11
+
+
+def test_a_plugin_is_found_in_every_batch(host_fs: HostFs, tmp_path: Path) -> None:
+    proc = proc_with(tmp_path, 3 * orphans.BATCH)
+    plugins = [1, orphans.BATCH, orphans.BATCH + 1, 3 * orphans.BATCH]
+    for pid in plugins:
+        (proc / str(pid) / "environ").write_bytes(f"CNI_COMMAND=ADD\0CNI_CONTAINERID={SANDBOX}\0".encode())
+    assert sorted(orphans._Processes(frozenset({SANDBOX}), host_fs, proc).plugins()) == plugins
+
+
+def test_processes_that_cannot_be_read_for_too_many_that_hang_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "READ_SECONDS", 0.5)
+    host_fs = HostFs()
+    proc = proc_with(tmp_path, 5)
+    hanging = (1, 2, 3)
+    for pid in hanging:
+        (proc / str(pid) / "environ").unlink()
+        os.mkfifo(proc / str(pid) / "environ")
+    host_fs.call(os.getpid, path="/", what="start")
+    monkeypatch.setattr(client, "MAX_CALLS", 3)
+    with structlog.testing.capture_logs() as lines:
+        end_orphans({SANDBOX}, host_fs=host_fs, proc=proc)
+    warned = {line["pid"]: line["error"] for line in lines if "pid" in line}
+    assert set(hanging) <= set(warned)
+    assert any(isinstance(error, ResourceExhausted) for error in warned.values())
+    host_fs.stop()
+
+
+def test_the_wait_for_their_end_ends_with_the_scope(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
+    scope = deadline.Scope()
+    with plugin(), deadline.entered(scope):
+        leaving = threading.Timer(0.5, scope.cancel)
+        leaving.start()
+        began = time.monotonic()
+        with pytest.raises(Cancelled):
+            end_orphans({SANDBOX}, host_fs=host_fs)
+        assert time.monotonic() - began < 2
+        leaving.join()
 
 
 def release(fifo: Path) -> None:

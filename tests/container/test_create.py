@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from shim.container import create
 from shim.container.create import create_container
 from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
-from shim.errors import Cancelled, FailedPrecondition, InvalidArgument, NotFound, ShimError
+from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox
@@ -365,3 +366,38 @@ def test_a_cgroup_namespace_of_the_hosts_is_not_the_pods(
     sandbox = ready_pod(rt)
     for made in (sandbox, created(rt, sandbox)):
         assert engine.containers[made].body["HostConfig"]["CgroupnsMode"] == mode
+
+
+def confined(profile: Path, *, privileged: bool = False) -> pb.LinuxContainerConfig:
+    seccomp = pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref=str(profile))
+    context = pb.LinuxContainerSecurityContext(seccomp=seccomp, privileged=privileged)
+    return pb.LinuxContainerConfig(security_context=context)
+
+
+def test_docker_gets_the_seccomp_profile_of_the_node(rt: Runtime, engine: FakeEngine, tmp_path: Path) -> None:
+    profile = tmp_path / "audit.json"
+    profile.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
+    container = created(rt, ready_pod(rt), linux=confined(profile))
+    options = engine.containers[container].body["HostConfig"]["SecurityOpt"]
+    assert 'seccomp={"defaultAction":"SCMP_ACT_LOG"}' in options
+
+
+def test_a_privileged_container_needs_no_seccomp_profile(rt: Runtime, tmp_path: Path) -> None:
+    sandbox = ready_pod(rt)
+    linux = confined(tmp_path / "missing", privileged=True)
+    create_container(
+        rt, sandbox_id=sandbox, config=container_config("app", linux=linux), sandbox_config=privileged_pod()
+    )
+
+
+def test_a_seccomp_profile_is_read_in_the_helper_process(rt: Runtime, tmp_path: Path) -> None:
+    profile = tmp_path / "audit.json"
+    profile.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
+    sandbox = ready_pod(rt)
+    rt.host_fs.start()
+    os.kill(rt.host_fs.pid, signal.SIGSTOP)
+    try:
+        with deadline.bound(0.5), pytest.raises(DeadlineExceeded, match=str(profile)):
+            created(rt, sandbox, linux=confined(profile))
+    finally:
+        os.kill(rt.host_fs.pid, signal.SIGCONT)

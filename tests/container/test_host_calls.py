@@ -10,8 +10,10 @@ import pytest
 from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.container import host_calls as module
-from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts
+from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.container.mounts import bind
+from shim.container.profile_file import PART, Part, read_part
+from shim.container.seccomp import MAX_PROFILE
 from shim.errors import DeadlineExceeded, FailedPrecondition
 from shim.runtime import Runtime
 
@@ -44,6 +46,69 @@ def test_what_cannot_be_used_is_named_by_its_field(rt: Runtime, tmp_path: Path) 
         device_sources(rt, [pb.Device(host_path=str(tmp_path / "nothing"))])
 
 
+def localhost(path: object) -> pb.LinuxContainerSecurityContext:
+    profile = pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref=str(path))
+    return pb.LinuxContainerSecurityContext(seccomp=profile)
+
+
+@pytest.mark.parametrize("size", [0, 5, PART - 1, PART, PART + 1, MAX_PROFILE])
+def test_a_profile_is_read_whole(rt: Runtime, tmp_path: Path, size: int) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(os.urandom(size))
+    assert seccomp_profile(rt, localhost(path)) == path.read_bytes()
+
+
+def test_a_profile_is_found_by_the_deprecated_field(rt: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(b"{}")
+    deprecated = pb.LinuxSandboxSecurityContext(seccomp_profile_path=f"localhost/{path}")
+    assert seccomp_profile(rt, deprecated) == b"{}"
+    assert seccomp_profile(rt, pb.LinuxSandboxSecurityContext(seccomp_profile_path="runtime/default")) == b""
+
+
+def test_a_profile_that_is_too_large_is_refused(rt: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(bytes(MAX_PROFILE + 1))
+    with pytest.raises(FailedPrecondition, match=rf"\.seccomp: seccomp profile {path}: more than {MAX_PROFILE} bytes"):
+        seccomp_profile(rt, localhost(path))
+
+
+def test_a_profile_that_changes_while_it_is_read_is_refused(
+    rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_bytes(bytes(2 * PART))
+    monkeypatch.setattr(module, "read_part", read_part_and_append)
+    with pytest.raises(FailedPrecondition, match=rf"\.seccomp: seccomp profile {path}: changed while it was read"):
+        seccomp_profile(rt, localhost(path))
+
+
+def read_part_and_append(path: Path, *, offset: int, field: str) -> Part:
+    part = read_part(path, offset=offset, field=field)
+    with path.open("ab") as file:
+        file.write(b" ")
+    return part
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda _: None, "no such file"),
+    "FIFO": (os.mkfifo, "not a regular file"),
+    "directory": (lambda path: path.mkdir(), "not a regular file"),
+    "endless device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "symbolic link"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.timeout(10)
+def test_a_profile_that_is_no_file_is_refused_at_once(rt: Runtime, kind: str, tmp_path: Path) -> None:
+    make, reason = NO_FILES[kind]
+    path = tmp_path / "profile.json"
+    make(path)
+    with pytest.raises(FailedPrecondition, match=rf"security_context\.seccomp: seccomp profile {path}: .*{reason}"):
+        seccomp_profile(rt, localhost(path))
+
+
 @contextmanager
 def hanging(calls: pytest.MonkeyPatch, tmp_path: Path, name: str) -> Iterator[None]:
     """Let the function of this name not return inside the block, as on a dead volume."""
@@ -65,6 +130,7 @@ def read(path: str, *_: object, **__: object) -> None:
     [
         ("inspect_host_path", lambda rt, path: host_sources(rt, [host_path(path)])),
         ("inspect_device", lambda rt, path: device_sources(rt, [pb.Device(host_path=path)])),
+        ("read_part", lambda rt, path: seccomp_profile(rt, localhost(path))),
         ("ensure_directory", lambda rt, path: ensure_host_paths(rt, [host_path(path)], [bind(path, "/x")])),
     ],
 )

@@ -33,6 +33,7 @@ def around(**changes: Any) -> Surroundings:
         "docker_log": {"Type": "json-file"},
         "target_id": "",
         "daemon_seccomp": "builtin",
+        "seccomp_profile": b"",
         "oci_annotations": {},
     }
     return Surroundings(**(values | changes))

@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import limits, store
 from shim.checkpoint.envelope import Untrusted, sealed
 from shim.checkpoint.pod_cidr import PodCidr
-from shim.container.seccomp import seccomp_options
+from shim.container.seccomp import MAX_PROFILE, seccomp_options
+from shim.disk import read_regular
 from shim.errors import FailedPrecondition, InvalidArgument, ShimError
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, ID
 from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
@@ -84,7 +85,13 @@ def _profiles() -> Iterator[Run]:
 
         def run(data: bytes) -> None:
             path.write_bytes(data)
-            (option,) = seccomp_options(profile, deprecated="", daemon_profile="default", field="seccomp")
+            with suppress(OSError):  # too large
+                check(read_regular(path, most=MAX_PROFILE))
+
+        def check(data: bytes) -> None:
+            (option,) = seccomp_options(
+                profile, deprecated="", daemon_profile="default", localhost_profile=data, field="seccomp"
+            )
             json.loads(option.removeprefix("seccomp="))
 
         yield run

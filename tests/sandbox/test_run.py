@@ -1,14 +1,16 @@
 import os
+import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from shim import pod
+from shim import deadline, pod
 from shim.api.v1 import api_pb2 as pb
 from shim.concurrency.lookout import Lookout
 from shim.container.relabel import label_file
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError, Unavailable
+from shim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.labels import TYPE, TYPE_SANDBOX
 from shim.runtime import Runtime
 from shim.sandbox import dns
@@ -162,3 +164,20 @@ def test_a_pod_that_selinux_confines_may_read_its_resolv_conf(
     free, confined = (pod.resolv_conf_path(rt, metadata=pod_config(name).metadata) for name in ("free", "confined"))
     assert xattr not in os.listxattr(free)
     assert os.getxattr(confined, xattr).decode() == engine.mount_label
+
+
+def test_a_seccomp_profile_is_read_in_the_helper_process(rt: Runtime, tmp_path: Path) -> None:
+    profile = tmp_path / "audit.json"
+    profile.write_text('{"defaultAction": "SCMP_ACT_LOG"}')
+    seccomp = pb.SecurityProfile(profile_type=pb.SecurityProfile.Localhost, localhost_ref=str(profile))
+    options = pb.NamespaceOption(network=pb.NODE)
+    context = pb.LinuxSandboxSecurityContext(namespace_options=options, seccomp=seccomp)
+    linux = pb.LinuxPodSandboxConfig(security_context=context)
+    rt.host_fs.start()
+    os.kill(rt.host_fs.pid, signal.SIGSTOP)
+    try:
+        with deadline.bound(0.5), pytest.raises(DeadlineExceeded, match=str(profile)):
+            ready_pod(rt, linux=linux)
+    finally:
+        os.kill(rt.host_fs.pid, signal.SIGCONT)
+    assert ready_pod(rt, linux=linux)

@@ -19,6 +19,7 @@ AROUND = Surroundings(
     oom_score_adj=-998,
     docker_log={"Type": "json-file"},
     daemon_seccomp="builtin",
+    seccomp_profile=b"",
     oci_annotations={"dev.gvisor.x": "y"},
 )
 

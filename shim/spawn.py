@@ -95,6 +95,19 @@ def start_module(module: str, *arguments: str, pass_fds: Sequence[int]) -> subpr
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def reap(child: subprocess.Popen[bytes], *, seconds: float) -> None:
+    """Wait until a process that was asked to end has ended; kill it after `seconds`, and wait as long once more.
+
+    A process that hangs in the kernel cannot be killed: it has no `returncode` afterwards.
+    """
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+
+
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
     """Kill the child and its children. The child is not reaped yet, so its id still means this group."""
     with suppress(ProcessLookupError):

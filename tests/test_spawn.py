@@ -1,5 +1,6 @@
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from shim import deadline
 from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted
-from shim.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, run_bounded
+from shim.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, reap, run_bounded
 
 Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""
@@ -173,3 +174,25 @@ def test_no_descriptor_stays_open(program: Program, body: str) -> None:
         assert body != "exit 0"
 
     assert open_descriptors() == before
+
+
+def test_a_process_that_ends_is_reaped_with_its_own_code() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
+        reap(child, seconds=SOON)
+        assert child.returncode == 3
+
+
+def test_a_process_that_goes_on_is_killed_after_the_time_it_was_given() -> None:
+    with subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60"]) as child:
+        began = time.monotonic()
+        reap(child, seconds=0.2)
+        assert (child.returncode, time.monotonic() - began >= 0.2) == (-signal.SIGKILL, True)
+
+
+def test_a_process_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        with monkeypatch.context() as stuck:  # no process of a test can be put where a kill does not reach it
+            stuck.setattr(child, "kill", lambda: None)
+            reap(child, seconds=0.1)
+        assert child.returncode is None
+        child.kill()

@@ -16,16 +16,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import structlog
 
 from shim import deadline
-from shim.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable, reason_of
+from shim.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
-from shim.spawn import start_module
+from shim.spawn import reap, start_module
 
 ANSWER_SECONDS = 10.0
 """After which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
@@ -208,7 +207,7 @@ class HostFs:
             self._lose(ours, child)
 
     def _take(self, packet: bytes) -> None:
-        answer = content_of(packet)
+        answer = _answer_of(packet)
         with self._changed:
             pending = self._pending.pop(number_of(packet))
             pending.answer = answer
@@ -226,18 +225,17 @@ class HostFs:
             ours.close()
             if not self._stopped:
                 log.warning("the helper process for host paths ended", pid=child.pid)
-        _reap(child)
+        # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
+        reap(child, seconds=_STOP_SECONDS)
 
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
 
-def _reap(child: "subprocess.Popen[bytes]") -> None:
+def _answer_of(packet: bytes) -> Answer:
     try:
-        child.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_STOP_SECONDS)
+        return cast("Answer", content_of(packet))
+    except Exception as error:  # noqa: BLE001 - unpickling raises anything; the call fails, and no other one
+        reason = f"{type(error).__name__}: {error}"
+        return None, ShimError(f"the answer of the helper process for host paths cannot be read: {reason}")

@@ -4,6 +4,7 @@ A thread in a system call on a dead volume cannot be ended, not even with its pr
 this one: the server closes the socket and does not wait for it.
 """
 
+import importlib
 import os
 import socket
 import sys
@@ -11,9 +12,22 @@ import threading
 
 from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
 
+MODULES = (
+    "shim.cni.environment",
+    "shim.container.host_devices",
+    "shim.container.host_paths",
+    "shim.container.profile_file",
+    "shim.container.relabel",
+)
+"""Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
+server that has started this process, also when another version is installed meanwhile. By name, since they are above
+this package; with a call they would be imported all the same."""
+
 
 def main(descriptor: int) -> None:
     """Serve calls from the socket `descriptor` until the server closes it."""
+    for module in MODULES:
+        importlib.import_module(module)
     server = socket.socket(fileno=descriptor)
     while packet := server.recv(MAX_PACKET):
         threading.Thread(target=_answer, args=(server, packet), daemon=True).start()

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import msgspec
 import structlog
@@ -16,7 +15,7 @@ import structlog
 from shim.logs.heartbeat import Heartbeat
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
-from shim.spawn import start_module
+from shim.spawn import reap, start_module
 
 RESTART_LEAST = 0.05
 """Seconds from the death of the process to its successor; doubled each time it dies at once."""
@@ -116,7 +115,8 @@ class LogProcess:
         if lost:
             log.error("the log process does not answer and is killed", pid=child.pid)
             child.kill()
-        _reap(child)
+        # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
+        reap(child, seconds=STOP_SECONDS)
         if child.returncode is None and not self._mailbox.closed.is_set():
             log.error("the log process hangs in the kernel: does the disk of the logs answer?", pid=child.pid)
             while child.poll() is None and not self._mailbox.closed.is_set():
@@ -190,13 +190,3 @@ def _packet(pending: Pending) -> bytes:
     if len(packet) > MAX_PACKET:
         raise ValueError(f"the paths of its log are too long: {len(packet)} bytes of {MAX_PACKET}")
     return packet
-
-
-def _reap(child: subprocess.Popen[bytes]) -> None:
-    try:
-        child.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(STOP_SECONDS)

@@ -1,6 +1,9 @@
+import ast
+import inspect
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,10 +13,21 @@ from pathlib import Path
 import pytest
 
 from shim import deadline
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from shim.cni import orphans
+from shim.container import host_calls
+from shim.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+)
 from shim.hostfs import client as module
 from shim.hostfs.client import HostFs
 from shim.hostfs.packets import MAX_PACKET
+from shim.hostfs.worker import MODULES
 from tests.facts import open_descriptors
 from tests.waits import wait_until
 
@@ -123,6 +137,45 @@ def fail_unfit() -> None:
 def test_a_failure_that_cannot_be_sent_is_described(host_fs: HostFs) -> None:
     with pytest.raises(RuntimeError, match="Unfit: why"):
         host_fs.call(fail_unfit, path="p", what="fail")
+
+
+class Unreadable(Exception):
+    """Can be sent, and not be made again from what was sent."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+
+
+def fail_unreadable() -> None:
+    raise Unreadable("why", "")
+
+
+def test_an_answer_that_cannot_be_read_fails_its_call_alone(host_fs: HostFs, dead: Path) -> None:
+    hang(host_fs, dead)
+    pid = host_fs.pid
+    with pytest.raises(ShimError, match=r"answer of the helper process .* cannot be read: TypeError"):
+        host_fs.call(fail_unreadable, path="p", what="fail")
+    assert host_fs.call(pid_of, path="p", what="pid") == host_fs.pid == pid
+    with pytest.raises(DeadlineExceeded, match=f"{dead} has not answered"):
+        host_fs.call(read, dead, path=str(dead), what="read", seconds=0.05)
+
+
+def loaded() -> set[str]:
+    return set(sys.modules)
+
+
+def test_the_modules_of_all_calls_are_loaded_at_the_start(host_fs: HostFs) -> None:
+    """So an installation that is replaced on disk does not mix with the one that runs."""
+    called = {
+        function.__module__
+        for module in (host_calls, orphans)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name)
+        if "partial" in ast.unparse(node.func) or ast.unparse(node.func).endswith("host_fs.call")
+        if (function := getattr(module, node.args[0].id, None)) and function.__module__ != module.__name__
+    }
+    assert called == set(MODULES)
+    assert called <= host_fs.call(loaded, path="p", what="list modules")
 
 
 def test_a_call_that_cannot_be_sent_is_refused(host_fs: HostFs) -> None:

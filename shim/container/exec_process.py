@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -42,8 +43,11 @@ EXIT_KILLED = 137
 """What newer Engines tell of a command that was killed together with its container."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.5
-"""Seconds between two questions about what Docker is to learn any moment. Each pause is twice the one before: eight of
-them in the first quarter of a second, then less than three a second."""
+"""Seconds between two questions about what Docker is to learn any moment. Each pause is twice the one before."""
+
+_FAST_SECONDS, _SLOW_PAUSE = 0.2, 0.2
+"""After so many seconds since the output has ended no pause is shorter: at most five questions a second, also where the
+process goes on for long before it ends."""
 
 
 def runs(rt: Runtime, container_id: str) -> bool:
@@ -80,17 +84,18 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Wait until an exec whose output has ended has ended itself: a process may close its output and go on.
 
-    As long as that takes: the kernel tells. ShimError if Docker does not report within REPORT_SECONDS what the kernel
-    has shown; if the container has ended meanwhile, that the process was killed.
+    As long as that takes: the kernel reports the end by a pidfd. ShimError if Docker does not report within
+    REPORT_SECONDS what the kernel has shown; if the container has ended meanwhile, that the process was killed.
     """
-    found = _reported(rt, exec_id, lambda found: found.pid > 0 or not found.running, container_id=container_id)
+    reported = partial(_reported, rt, exec_id, container_id=container_id, began=time.monotonic())
+    found = reported(lambda found: found.pid > 0 or not found.running)
     if found.running:
         with _opened(found.pid, exec_id=exec_id) as handle:
             # The pid could have been reused before the handle was opened; the Engine's word after it tells.
             if handle is not None and inspected(rt, exec_id, container_id=container_id).running:
                 _wait_process_ended(handle, exec_id=exec_id)
         # Docker learns of the end a little later than the kernel.
-        found = _reported(rt, exec_id, lambda found: not found.running, container_id=container_id)
+        found = reported(lambda found: not found.running)
     return found
 
 
@@ -204,17 +209,19 @@ def _opened(pid: int, *, exec_id: str) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _reported(rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str) -> ExecInspect:
+def _reported(
+    rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str, began: float
+) -> ExecInspect:
     """Ask Docker about an exec until its state is `wanted`, at most for REPORT_SECONDS.
 
     Then ShimError: a result that is guessed would pass a probe or a hook that has failed. Not DeadlineExceeded, which a
     kubelet takes for a probe that has failed; any other error makes it ignore this result. If the container has ended,
-    the process was killed with it.
+    the process was killed with it. `began` is when its output ended, by the monotonic clock.
     """
     outer, what = deadline.current(), f"wait for docker's report of exec {exec_id}"
     try:
         with deadline.bound(REPORT_SECONDS):
-            pauses = _pauses(what)
+            pauses = _pauses(what, began=began)
             while not wanted(found := inspected(rt, exec_id, container_id=container_id)):
                 next(pauses)
             return found
@@ -229,11 +236,16 @@ def _reported(rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], 
         ) from error
 
 
-def _pauses(what: str) -> Iterator[None]:
-    """Pause at each step, twice as long as before; Cancelled or DeadlineExceeded once `what` must not go on."""
+def _pauses(what: str, *, began: float) -> Iterator[None]:
+    """Pause at each step, twice as long as before; Cancelled or DeadlineExceeded once `what` must not go on.
+
+    Once _FAST_SECONDS have passed since `began`, no pause is shorter than _SLOW_PAUSE.
+    """
     seconds, never, scope = _FIRST_PAUSE, threading.Event(), deadline.current()
     while True:
         scope.check(what)
+        if time.monotonic() - began > _FAST_SECONDS:
+            seconds = max(seconds, _SLOW_PAUSE)
         with scope.on_cancel(never.set):
             never.wait(scope.remaining(seconds))
         yield

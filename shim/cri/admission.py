@@ -76,7 +76,7 @@ class Admission:
         self._cut(lambda _: True)
 
     def cause_of(self, failure: Exception) -> Exception:
-        """Return why an RPC failed: one that was cut is not told that its client cancelled it."""
+        """Return why an RPC failed: Unavailable, not Cancelled, for one that was cut by the stop of the server."""
         if self._draining and isinstance(failure, Cancelled):
             return Unavailable(_STOPPING)
         return failure

@@ -40,7 +40,7 @@ def check(config: Config, *, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _given_up(spec: Check, config: Config, *, has_begun: bool) -> Finding:
     if not has_begun:
-        text = f"not looked at within {SECONDS:g} s: this machine is too busy"
+        text = f"not begun within {SECONDS:g} s: this machine is too busy"
         return Finding("warn", spec.subject, text, "run doctor again")
     text = f"no end within {spec.seconds:g} s, waiting for {spec.waits_for(config)}"
     return Finding("FAIL", spec.subject, text, "find out what hangs there: a dead volume, a stopped process")

@@ -82,13 +82,13 @@ def units_of_systemd(environ: Mapping[str, str], *, booted: Path = BOOTED) -> Un
         return Units(booted=False, trouble="this machine does not run systemd")
     properties = ",".join(_PROPERTIES)
     try:
-        told = _run(["systemctl", "show", SERVICE, SOCKET, f"--property={properties}"], environ)
+        shown = _run(["systemctl", "show", SERVICE, SOCKET, f"--property={properties}"], environ)
     except ShimError as error:
         return Units(trouble=str(error))
-    if told.returncode != 0:
-        said = told.stderr.decode(errors="replace").strip()
-        return Units(trouble=f"systemctl show: {said or f'exit status {told.returncode}'}")
-    service, socket = units_from_show(told.stdout.decode(errors="replace"))
+    if shown.returncode != 0:
+        said = shown.stderr.decode(errors="replace").strip()
+        return Units(trouble=f"systemctl show: {said or f'exit status {shown.returncode}'}")
+    service, socket = units_from_show(shown.stdout.decode(errors="replace"))
     in_trouble = service.restarts or (service.status and not service.runs)
     cause = _last_error(environ) if in_trouble else ""
     return Units(service=service, socket=socket, cause=cause)
@@ -142,10 +142,10 @@ def _last_error(environ: Mapping[str, str]) -> str:
     """Return what the server has said last of an error; empty where the journal does not know."""
     words = ["journalctl", "--unit", SERVICE, "--lines", str(_JOURNAL_LINES), "--output=cat", "--quiet"]
     try:
-        told = _run(words, environ)
+        journal = _run(words, environ)
     except ShimError:
         return ""  # the advice names the journal
-    lines = reversed(told.stdout.decode(errors="replace").splitlines())
+    lines = reversed(journal.stdout.decode(errors="replace").splitlines())
     return next((cause[:_LONGEST_CAUSE] for line in lines if (cause := _error_in(line))), "")
 
 

@@ -45,7 +45,7 @@ def _run(number: int, check: Check, config: Config, output: _Output) -> None:
 
 
 def main() -> None:
-    """Run all checks; end when standard input does, for then nobody waits for the findings."""
+    """Run all checks; end when standard input does, for then the findings are not wanted any more."""
     log.configure(level="error", style="json")
     order = decode_order(sys.stdin.buffer.readline())
     output = _Output(sys.stdout.buffer)

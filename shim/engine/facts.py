@@ -33,8 +33,8 @@ INFO_SECONDS = 30.0
 INFO_AGE = 60.0
 """Seconds after which Status has the Engine asked again what it is, without waiting for it."""
 INFO_TRUSTED = 120.0
-"""Seconds after which an Engine that answers pings, and has not told in at least one look of INFO_SECONDS what it is,
-counts as hung."""
+"""Seconds after which an Engine counts as hung that answers pings, but has not described itself in at least one request
+of INFO_SECONDS."""
 
 PING = "ping docker"
 _READ = "read docker's info"
@@ -148,7 +148,7 @@ class EngineFacts:
             ) from error
 
     def _age(self) -> float:
-        """Tell how old the description is, in seconds; it is infinitely old where there is none."""
+        """Return the age of the description in seconds, infinity where there is none."""
         return math.inf if self._info is None else time.monotonic() - self._read_at
 
     def _ping(self) -> None:

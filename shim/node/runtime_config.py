@@ -8,7 +8,7 @@ _DRIVERS = {"systemd": pb.SYSTEMD, "cgroupfs": pb.CGROUPFS}
 
 
 def runtime_config(rt: Runtime) -> pb.RuntimeConfigResponse:
-    """Tell the kubelet which cgroup driver Docker uses; by its last answer while it does not answer.
+    """Return the cgroup driver that Docker uses; by its last answer while it does not answer.
 
     FailedPrecondition for a daemon without cgroups, Unavailable for one that has never answered.
     """

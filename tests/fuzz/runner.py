@@ -1,19 +1,22 @@
 """Runs fuzzers for some seconds, and keeps what they find."""
 
+import itertools
 import time
+import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.fuzz.accounting import RSS_GROWTH, TooExpensive, costing, no_thread_fails, nothing_left, rss
+from tests.fuzz.accounting import RSS_GROWTH, TooExpensive, costing, no_thread_fails, nothing_left, rss, traced
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Run, Target
 
 MEASURED = 16
-"""Of so many inputs the memory of one is measured, and of each large one."""
+"""Of so many rounds of mutated inputs the memory of one is measured, and of each large input."""
 LARGE = 1 << 14
 ROUND = 25
 """Examples of Hypothesis at a time."""
@@ -96,7 +99,7 @@ class _Check:
         self.last = data
         done, target = self._done, self._target
         done.inputs += 1
-        measured = measured or done.inputs % MEASURED == 0 or len(data) > LARGE
+        measured = measured or tracemalloc.is_tracing() or len(data) > LARGE
         with no_thread_fails(), costing(memory=target.memory if measured else None, seconds=target.seconds):
             try:
                 self._run(data)
@@ -110,18 +113,25 @@ def _feed(target: Target, check: _Check, *, seed: int, until: float, progress: C
     done = check._done
     mutator = Mutator(target.corpus, words=target.words, longest=target.longest, seed=f"{target.name} {seed}")
     round_number = 0
-    while time.monotonic() < until:
-        for _ in range(MUTATIONS):
-            data = mutator.next()
-            if check.one(data) and len(data) < LARGE:
-                mutator.keep(data)
-            if time.monotonic() > until:
-                break
+    for number in itertools.count():
+        if time.monotonic() >= until:
+            return
+        with traced() if number % MEASURED == 0 else nullcontext():
+            _mutation_round(check, mutator, until=until)
         if target.strategy is not None:
             _hypothesis_round(target, check, seed=seed * 1_000_003 + round_number, until=until)
             round_number += 1
         done.rss.append(rss())
         progress(done)
+
+
+def _mutation_round(check: _Check, mutator: Mutator, *, until: float) -> None:
+    for _ in range(MUTATIONS):
+        data = mutator.next()
+        if check.one(data) and len(data) < LARGE:
+            mutator.keep(data)
+        if time.monotonic() > until:
+            return
 
 
 def _hypothesis_round(target: Target, check: _Check, *, seed: int, until: float) -> None:

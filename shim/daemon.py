@@ -80,7 +80,7 @@ def serve(config: Config) -> bool:
 
     The first one lets pod sandboxes under way be completed, and reads go on meanwhile: the socket is gone only for the
     last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
-    does. ShimError when the server cannot start; False when an RPC did not end even after it was cancelled.
+    does. ShimError when the server cannot start; False when a pod sandbox under way did not end even after that.
     """
     _raise_descriptor_limit()
     with (

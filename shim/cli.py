@@ -14,7 +14,7 @@ from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
 from shim.config.load import DEFAULT_FILE, Loaded, load
-from shim.errors import InvalidArgument, ShimError
+from shim.domain.errors import InvalidArgument, ShimError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -58,7 +58,7 @@ def _serve(given: argparse.Namespace) -> int:
     # Loading gRPC and structlog takes a third of a second, which the other commands need not.
     import structlog  # noqa: PLC0415
 
-    from shim import log  # noqa: PLC0415
+    from shim.base import log  # noqa: PLC0415
     from shim.daemon import serve  # noqa: PLC0415
 
     log.configure(level=loaded.config.log_level, style=loaded.config.log_format)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import structlog
 
-from shim import deadline, disk
+from shim.base import atomic_files, deadline
+from shim.base.deferred_checks import DeferredChecks
+from shim.base.locks import KeyedLocks
 from shim.checkpoint import root as state
 from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
@@ -22,19 +24,17 @@ from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
-from shim.concurrency.locks import KeyedLocks
-from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify
 from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.recover import (
@@ -141,7 +141,7 @@ def _wait_told_to_stop(signals: socket.socket) -> None:
 def _alone(root: Path) -> Iterator[None]:
     """Hold the state directory: two servers would undo each other's work."""
     state.ensure_root_directory(root)
-    with disk.failing_as(f"open {root / state.LOCK}"):
+    with atomic_files.failing_as(f"open {root / state.LOCK}"):
         lock = os.open(root / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(lock, root)
@@ -227,8 +227,8 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         host_fs = HostFs()
         host_fs.start()
         ending.callback(host_fs.stop)
-        lookout = Lookout()
-        ending.callback(lookout.stop)
+        deferred_checks = DeferredChecks()
+        ending.callback(deferred_checks.stop)
         rt = Runtime(
             config=config,
             engine=engine,
@@ -248,7 +248,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             locks=KeyedLocks(),
             sessions=sessions,
             keyring=keyring,
-            lookout=lookout,
+            deferred_checks=deferred_checks,
         )
         watcher = Watcher(engine, view, before_first_sync=partial(_recover_pods, rt))
         watcher.start()

@@ -3,13 +3,13 @@
 import hashlib
 from pathlib import Path
 
-from shim import names
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import root as state
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.config.model import Config
+from shim.domain import names
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, InvalidArgument
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 

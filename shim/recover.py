@@ -13,8 +13,8 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
-from shim.container.late import done_once_running
-from shim.errors import NotFound, ShimError
+from shim.container.delayed_start import apply_when_running
+from shim.domain.errors import NotFound, ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox import dns
@@ -63,7 +63,7 @@ def restore_limits(rt: Runtime) -> None:
                 _restore_limits(rt, record)
         elif needs_writing(wanted_resources(rt, record)):
             look = partial(_late_limits_are_set, rt, record.id)
-            rt.lookout.watch(look, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
+            rt.deferred_checks.watch(look, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
 
 
 def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:
@@ -75,7 +75,7 @@ def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:
         except NotFound:
             log.debug("a container has gone before its limits were set", container=container_id)
 
-    return done_once_running(rt, container_id, act=restore)
+    return apply_when_running(rt, container_id, act=restore)
 
 
 def _restore_limits(rt: Runtime, record: ContainerRecord) -> None:

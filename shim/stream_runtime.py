@@ -5,10 +5,10 @@ from functools import partial
 
 import structlog
 
-from shim import meter
+from shim.base import meter
 from shim.container.attach import run_attach
 from shim.container.exec import run_exec
-from shim.errors import Cancelled, ShimError
+from shim.domain.errors import Cancelled, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.portforward import dial
 from shim.streaming import portforward

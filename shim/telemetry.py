@@ -18,10 +18,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shim import deadline, meter
-from shim.errors import FailedPrecondition, reason_of
+from shim.base import deadline, meter
+from shim.base.meter import Done, Kind
+from shim.domain.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
-from shim.meter import Done, Kind
 from shim.streaming.slots import FULL, Refusals
 from shim.view.node import NodeView
 
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class Counts:
-    """Counts and durations of what is reported to `shim.meter`. Thread-safe."""
+    """Counts and durations of what is reported to `shim.base.meter`. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._durations = {
@@ -286,7 +286,7 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     if not ipaddress.ip_address(host.strip("[]")).is_loopback:
         log.warning("metrics are served to other machines, and to anyone there", address=address)
     try:
-        with meter.heard_by(counts.hear):
+        with meter.subscribed(counts.hear):
             yield server.server_address[1]
     finally:
         server.shutdown()

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import structlog
 
+from shim.base.deferred_checks import DeferredChecks
+from shim.base.locks import KeyedLocks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
-from shim.concurrency.locks import KeyedLocks
-from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
@@ -89,7 +89,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()
     watcher.start()
-    lookout = Lookout()
+    deferred_checks = DeferredChecks()
     yield Runtime(
         config=config,
         engine=engine,
@@ -104,8 +104,8 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
         host_fs=host_fs,
         locks=KeyedLocks(),
         sessions=Sessions(base_url="http://127.0.0.1:1"),
-        lookout=lookout,
+        deferred_checks=deferred_checks,
     )
-    lookout.stop()
+    deferred_checks.stop()
     watcher.stop()
     networks.stop()

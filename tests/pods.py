@@ -7,8 +7,8 @@ from typing import Any
 from shim.api.v1 import api_pb2 as pb
 from shim.container.create import create_container
 from shim.container.start import start_container
-from shim.errors import DeadlineExceeded
-from shim.ids import ContainerId, SandboxId
+from shim.domain.errors import DeadlineExceeded
+from shim.domain.ids import ContainerId, SandboxId
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
 from shim.view.translate import doubted

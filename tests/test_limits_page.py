@@ -33,7 +33,7 @@ LEFT_OUT = {
     "shim/engine/pool.py MAX_IDLE": "idle connections of the server's own",
     "shim/image/identity.py _MAX_UID": "a number that the CRI has",
     "shim/logs/heartbeat.py MAX_ANSWER_SECONDS": "how long the server's own process is waited for",
-    "shim/passwd.py MAX_ID": "a number that the kernel has",
+    "shim/domain/passwd.py MAX_ID": "a number that the kernel has",
     "shim/streaming/spdy/flow.py MAX_WINDOW": "a number that the protocol has",
     "shim/streaming/spdy/frames.py MAX_ID": "a number that the protocol has",
     "shim/streaming/spdy/frames.py MAX_LENGTH": "a number that the protocol has",

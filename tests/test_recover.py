@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from shim import daemon, labels, names, pod
+from shim import daemon, pod
 from shim.api.v1 import api_pb2 as pb
+from shim.base.deferred_checks import DeferredChecks
 from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.concurrency.lookout import Lookout
 from shim.config.model import Config
 from shim.container.remove import remove_container
-from shim.errors import ShimError
+from shim.domain import labels, names
+from shim.domain.errors import ShimError
 from shim.recover import (
     end_orphaned_plugins,
     remove_leftover_containers,
@@ -133,7 +134,7 @@ def test_limits_that_a_crash_came_before_are_written(
 def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     sandbox = ready_pod(rt)
     group = new_group_v1(tmp_path, "late")
     groups: dict[str, Group] = {sandbox: new_group_v1(tmp_path, "pause")}
@@ -146,15 +147,15 @@ def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     unlimited = created(rt, sandbox, "unlimited")
 
     restore_limits(rt)
-    assert not rt.lookout.watches(f"limits of container {unlimited}")
+    assert not rt.deferred_checks.watches(f"limits of container {unlimited}")
     remove_container(rt, container_id=gone)
     engine.start_container(ended)
     engine.exit_container(ended)
-    wait_until(lambda: not rt.lookout.watches(f"limits of container {ended}"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"limits of container {ended}"))
     assert Path(path).read_text() != str(1 << 20)
     engine.start_container(late)
 
-    wait_until(lambda: not rt.lookout.watches(f"limits of container {late}"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"limits of container {late}"))
     assert Path(path).read_text() == str(1 << 20)
 
 

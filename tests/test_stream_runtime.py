@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
 from shim.container.attach import attach_url
 from shim.container.exec import exec_url
-from shim.errors import FailedPrecondition, ShimError
-from shim.ids import ContainerId
+from shim.domain.errors import FailedPrecondition, ShimError
+from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.sandbox.portforward import port_forward_url
 from shim.sandbox.stop import stop_pod_sandbox

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from shim import meter
 from shim import telemetry as telemetry_module
-from shim.errors import FailedPrecondition
+from shim.base import meter
+from shim.base.meter import Kind
+from shim.domain.errors import FailedPrecondition
 from shim.logs.protocol import Figures
-from shim.meter import Kind
 from shim.telemetry import telemetry
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from shim import deadline
-from shim.concurrency.broadcast import Subscription
+from shim.base import deadline
+from shim.base.broadcast import Subscription
 from shim.view.records import Change
 
 SECONDS = 20.0

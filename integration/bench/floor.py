@@ -18,20 +18,20 @@ import msgspec
 from integration.bench.laps import Lap
 from integration.bench.pods import GRACE_SECONDS, LIMITS
 from integration.bench.setup import Bed
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import capability_args, cni_args
 from shim.config.model import Config
-from shim.container import spec as container_spec
-from shim.container.host_paths import HostSource
-from shim.container.resources import update_fields
-from shim.container.seccomp import seccomp_of_daemon
-from shim.container.users import DockerUser
+from shim.domain import labels
+from shim.domain.ids import SandboxId
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
-from shim.ids import SandboxId
+from shim.hostfs.host_paths import HostSource
 from shim.pod import docker_log
-from shim.sandbox import spec as sandbox_spec
+from shim.spec import container as container_spec
+from shim.spec import sandbox as sandbox_spec
+from shim.spec.resources import update_fields
+from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.users import DockerUser
 
 _CALL_SECONDS = 120.0
 _PLUGIN_SECONDS = 60.0

@@ -25,11 +25,11 @@ from integration.node.images import BUSYBOX
 from integration.waiting import wait_until
 from shim.api.docker.log_entry_pb2 import LogEntry
 from shim.api.v1 import api_pb2 as pb
+from shim.base.times import ns_from_rfc3339
 from shim.config.model import DockerLogDriver
 from shim.logs.drivers import FORMATS
 from shim.logs.interface import ContainerLog
 from shim.logs.supervisor import LogSupervisor
-from shim.times import ns_from_rfc3339
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FLOOD = "timeout {seconds} awk 'BEGIN{{for(i=0;;i++) printf \"%099d\\n\", i}}'"

@@ -16,7 +16,7 @@ from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.traces import Traces, traces
 from integration.server import Server
-from shim.ids import ImageId
+from shim.domain.ids import ImageId
 
 CONFLIST = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 ENGINES = ("20.10", "28")

@@ -24,7 +24,7 @@ from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
-from shim.samples import METRICS_INTERVAL, WANTED
+from shim.stats_cache import METRICS_INTERVAL, WANTED
 
 AT_ONCE = 8
 """Pods made or removed at the same time."""

@@ -11,12 +11,12 @@ import pytest
 from integration.conftest import Images
 from integration.node.engine import Engine as RealEngine
 from integration.node.registry import PASSWORD, USER, Registry
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied, RegistryUnavailable, RemovalInProgress
 from shim.engine.interface import RegistryAuth
-from shim.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from tests.engine.contract import Subject
 
 SECONDS = 30

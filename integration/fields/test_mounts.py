@@ -238,7 +238,7 @@ def test_id_mapped_mounts_are_refused(kubelet: Kubelet, pod: Pod, tmp_path: Path
 
 
 def test_relabelling_is_accepted_where_selinux_is_off(kubelet: Kubelet, pod: Pod, tmp_path: Path) -> None:
-    """As on every runtime; with SELinux, see the unit tests of `shim.container.relabel`."""
+    """As on every runtime; with SELinux, see the unit tests of `shim.hostfs.relabel`."""
     if Path("/sys/fs/selinux/enforce").exists():
         pytest.skip("SELinux is on")
     mount = bound(tmp_path, selinux_relabel=True)

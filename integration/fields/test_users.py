@@ -15,7 +15,7 @@ from integration.node.images import File, busybox_image, load
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of, secured, wait_image, wait_no_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.names import LOOK_PREFIX
+from shim.domain.names import LOOK_PREFIX
 
 Code = grpc.StatusCode
 

@@ -12,12 +12,12 @@ from integration.node.engine import Engine
 from integration.node.images import File, busybox_image, load
 from integration.node.registry import Registry
 from integration.node.registry_proxy import Proxy
+from shim.base.locks import KeyedLocks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
-from shim.concurrency.locks import KeyedLocks
 from shim.config.model import Config
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts

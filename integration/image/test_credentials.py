@@ -25,8 +25,8 @@ from shim.credentials.config_json import search_paths
 from shim.credentials.keyring import Keyring
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import read_providers
+from shim.domain.errors import ShimError
 from shim.engine.errors import RegistryDenied
-from shim.errors import ShimError
 from shim.image.ensure import ensure_image
 from shim.image.pull import pull_image
 from shim.image.remove import remove_image

@@ -22,13 +22,14 @@ from integration.node.engine import Engine
 from integration.node.registry import PASSWORD, USER, Registry
 from integration.node.registry_proxy import Proxy
 from integration.waiting import wait_until
-from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain import references
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from shim.engine.answers import PullProgress
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
 from shim.engine.interface import RegistryAuth
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from shim.image.ensure import ensure_image
 from shim.image.fs_info import image_fs_info
 from shim.image.list import list_images

@@ -17,7 +17,7 @@ from integration.pods.plugin import TYPE
 from integration.pods.wire import Moment
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.names import LOOK_PREFIX
+from shim.domain.names import LOOK_PREFIX
 
 CREATE, START, INSPECT = "POST /containers/create", "POST /containers/.*/start", "GET /containers/.*/json"
 ERROR_OBJECT = '{"cniVersion": "1.0.0", "code": 11, "msg": "no luck", "details": "today"}'
@@ -245,7 +245,7 @@ def test_a_remove_that_fails_is_finished_by_the_next(
     assert frail.traces() == before
 
 
-# --- Looks into images ------------------------------------------------------------------------------------
+# --- InFlightReads into images ------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from integration.cri import NAMESPACE, Cri, pod_config
 from integration.pods.kubelet import Kubelet, docker_name, failure, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.labels import TYPE, TYPE_SANDBOX
+from shim.domain.labels import TYPE, TYPE_SANDBOX
 
 
 def test_the_same_attempt_twice_is_one_sandbox(kubelet: Kubelet) -> None:

@@ -6,7 +6,7 @@ from integration.conftest import Served
 from integration.pods.kubelet import Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.samples import INTERVAL
+from shim.stats_cache import INTERVAL
 
 MIB = 1 << 20
 

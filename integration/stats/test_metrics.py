@@ -11,8 +11,8 @@ from integration.stats.asking import MIB, metrics
 from integration.stats.truth import UNIFIED, Disk, group_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.samples import METRICS_INTERVAL
 from shim.stats.disk import PERIOD
+from shim.stats_cache import METRICS_INTERVAL
 
 EVERY = ("pod", "namespace", "container", "id", "image", "name")
 BY_DEVICE = ("device",)

@@ -12,8 +12,8 @@ from integration.pods.kubelet import Kubelet, Pod, failure
 from integration.stats.asking import MIB, listed, pod_stats, pods_listed, stats
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.samples import INTERVAL
-from shim.times import SECOND
+from shim.base.times import SECOND
+from shim.stats_cache import INTERVAL
 
 
 def test_available_memory_and_swap(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:

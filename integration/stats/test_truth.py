@@ -22,9 +22,9 @@ from integration.stats.asking import (
 from integration.stats.truth import Course, Disk, anonymous_memory, anonymous_of, cached, group_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.samples import METRICS_INTERVAL
+from shim.base.times import SECOND
 from shim.stats.disk import PERIOD
-from shim.times import SECOND
+from shim.stats_cache import METRICS_INTERVAL
 
 NEAR = 0.05
 ENDLESS = "while :; do :; done"

@@ -16,7 +16,7 @@ from integration.streaming.api_server import ApiServer
 from integration.streaming.conftest import SECONDS, Kubectl
 from integration.streaming.leftovers import Leftovers
 from integration.waiting import exit_code, wait_until
-from shim.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
+from shim.domain.labels import CONTAINER_NAME, TYPE, TYPE_SANDBOX
 
 MIB = 1 << 20
 BIG = 100 * MIB

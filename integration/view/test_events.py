@@ -14,11 +14,11 @@ from integration.node.engine import Engine
 from integration.pods.kubelet import unused_name
 from integration.view.proxy import DockerProxy
 from integration.waiting import wait_until
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
+from shim.domain.errors import NotFound
+from shim.domain.names import sandbox_name
 from shim.engine.client import DockerEngine
-from shim.errors import NotFound
-from shim.names import sandbox_name
 from shim.view import translate
 from shim.view.node import NodeView
 from shim.view.records import Record

@@ -20,7 +20,7 @@ from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.crew import IDLE_SECONDS
+from shim.base.thread_pool import IDLE_SECONDS
 
 STATUS_SECONDS = 5.0
 READ_SECONDS = 1.0

@@ -11,10 +11,10 @@ from integration.node.engine import Engine
 from integration.pods.kubelet import Kubelet, Pod
 from integration.view.proxy import DockerProxy
 from integration.waiting import wait_until
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
+from shim.domain.names import container_name
 from shim.engine.client import DockerEngine
-from shim.names import container_name
 
 MANY = {"28": 2000, "20.10": 600, "28-containerd": 600}
 """More than one piece of a streamed list has. Twenty times as many as a node is meant for, on one engine."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 MAX_KEYS = 128
 """Files of one group that a container may set; the kernel has half as many."""

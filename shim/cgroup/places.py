@@ -8,7 +8,7 @@ from typing import Protocol
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
-from shim.errors import NotFound, reason_of
+from shim.domain.errors import NotFound, reason_of
 
 UNIFIED = ""
 """Key of the version 2 tree among the controllers, as in /proc/<pid>/cgroup."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shim.cgroup.files import read
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 _REFUSED_VALUE = frozenset({errno.EINVAL, errno.ERANGE, errno.E2BIG})
 

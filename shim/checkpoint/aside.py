@@ -11,9 +11,9 @@ from pathlib import Path
 
 import structlog
 
-from shim import disk
+from shim.base import atomic_files
 from shim.checkpoint.envelope import Newer, Untrusted
-from shim.errors import ShimError, reason_of
+from shim.domain.errors import ShimError, reason_of
 
 CORRUPT = "corrupt"
 NEWER = "newer"
@@ -53,7 +53,7 @@ class NewerFiles:
         for sandbox_id in sorted(self._ids):
             path = self._path(sandbox_id)
             try:
-                check(disk.read_regular(path, most=most), sandbox_id)
+                check(atomic_files.read_regular(path, most=most), sandbox_id)
                 _move(path, self._directory / path.name)
             except Newer:
                 continue
@@ -80,7 +80,7 @@ class NewerFiles:
         Before the change: after a crash in between there is the rebuilt checkpoint, and nothing that contradicts it.
         """
         if sandbox_id in self._ids:
-            disk.remove_file(self._path(sandbox_id))
+            atomic_files.remove_file(self._path(sandbox_id))
             self._ids.discard(sandbox_id)
 
     def try_drop(self, sandbox_id: str) -> None:
@@ -96,5 +96,5 @@ class NewerFiles:
 
 def _move(path: Path, target: Path) -> None:
     path.rename(target)
-    disk.sync_directory(target.parent)
-    disk.sync_directory(path.parent)
+    atomic_files.sync_directory(target.parent)
+    atomic_files.sync_directory(path.parent)

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from shim import disk
+from shim.base import atomic_files
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import KnownEngine
-from shim.errors import ShimError, reason_of
+from shim.domain.errors import ShimError, reason_of
 
 FILE_LIMIT = 64 << 10
 """Most bytes of the file: a version and the name of a cgroup driver."""
@@ -53,7 +53,7 @@ class EngineStore:
 
     def _write(self, known: KnownEngine) -> None:
         try:
-            disk.write_atomically(self._path, sealed(msgspec.json.encode(known)), sync="content")
+            atomic_files.write_atomically(self._path, sealed(msgspec.json.encode(known)), sync="content")
         except ShimError as error:
             if not self._failed:
                 log.warning("what docker says of itself is not kept for the next start", error=str(error))
@@ -64,7 +64,7 @@ class EngineStore:
 
 def _stored(path: Path) -> KnownEngine | None:
     try:
-        return parsed(_known, unsealed(disk.read_regular(path, most=FILE_LIMIT)))
+        return parsed(_known, unsealed(atomic_files.read_regular(path, most=FILE_LIMIT)))
     except FileNotFoundError:
         log.info("no earlier answer of docker is kept: its version is known when it answers", file=str(path))
     except OSError as error:

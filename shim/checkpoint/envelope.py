@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from shim.checkpoint.model import VERSION, Envelope, Versioned
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 _envelope = msgspec.json.Decoder(Envelope)
 _versioned = msgspec.json.Decoder(Versioned)

@@ -14,11 +14,11 @@ import msgspec
 import structlog
 from google.protobuf import json_format
 
-from shim import disk
 from shim.api.v1 import api_pb2 as pb
+from shim.base import atomic_files
 from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import ContainerLimits
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
 SUFFIX = ".json"
 FILE_LIMIT = 1 << 20
@@ -39,9 +39,9 @@ class LimitStore:
         self._lock = threading.Lock()
         self._known: dict[str, pb.LinuxContainerResources] = {}
         self._damaged: dict[str, str] = {}
-        disk.ensure_private_directory(directory)
-        disk.remove_temporaries(directory)
-        with disk.failing_as(f"list the limits in {directory}"):
+        atomic_files.ensure_private_directory(directory)
+        atomic_files.remove_temporaries(directory)
+        with atomic_files.failing_as(f"list the limits in {directory}"):
             paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
         for path in paths:
             self._load(path)
@@ -68,9 +68,9 @@ class LimitStore:
         if resources is None:
             self.delete(container_id)
             return
-        disk.ensure_private_directory(self._directory)
+        atomic_files.ensure_private_directory(self._directory)
         # No container outlives a power loss.
-        disk.write_atomically(self._path(container_id), encode(container_id, resources), sync="content")
+        atomic_files.write_atomically(self._path(container_id), encode(container_id, resources), sync="content")
         with self._lock:
             self._known[container_id] = resources
 
@@ -80,7 +80,7 @@ class LimitStore:
             unknown = container_id not in self._known and container_id not in self._damaged
         if unknown:
             return
-        disk.remove_file(self._path(container_id))
+        atomic_files.remove_file(self._path(container_id))
         with self._lock:
             self._known.pop(container_id, None)
             self._damaged.pop(container_id, None)
@@ -103,7 +103,9 @@ class LimitStore:
     def _load(self, path: Path) -> None:
         container_id = path.name.removesuffix(SUFFIX)
         try:
-            self._known[container_id] = decode(disk.read_regular(path, most=FILE_LIMIT), container_id=container_id)
+            self._known[container_id] = decode(
+                atomic_files.read_regular(path, most=FILE_LIMIT), container_id=container_id
+            )
         except (OSError, Untrusted) as error:
             reason = str(error) if isinstance(error, Untrusted) else reason_of(error)
             self._damaged[container_id] = reason

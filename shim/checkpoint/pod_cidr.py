@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from shim import disk
-from shim.cidr import parse_pod_cidr
-from shim.errors import InvalidArgument
+from shim.base import atomic_files
+from shim.domain.cidr import parse_pod_cidr
+from shim.domain.errors import InvalidArgument
 
 FILE_LIMIT = 64 << 10
 """Most bytes of the file."""
@@ -37,13 +37,13 @@ class PodCidr:
         ranges = parse_pod_cidr(text)
         with self._lock:
             if ranges != self._ranges:
-                disk.write_atomically(self._path, ",".join(ranges).encode())
+                atomic_files.write_atomically(self._path, ",".join(ranges).encode())
                 self._ranges = ranges
 
 
 def _stored(path: Path) -> tuple[str, ...]:
     try:
-        return parse_pod_cidr(disk.read_regular(path, most=FILE_LIMIT).decode())
+        return parse_pod_cidr(atomic_files.read_regular(path, most=FILE_LIMIT).decode())
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:

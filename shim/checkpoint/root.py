@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from shim import disk
-from shim.errors import FailedPrecondition
+from shim.base import atomic_files
+from shim.domain.errors import FailedPrecondition
 
 LOCK = "lock"
 SANDBOXES = "sandboxes"
@@ -31,14 +31,16 @@ def ensure_root_directory(path: Path) -> None:
             f"root_directory {path} is not the server's own: it is open to other users and holds {shown}; name a new "
             f"or empty directory, or make this one private: chmod 0700 {path}"
         )
-    disk.ensure_private_directory(path)
+    atomic_files.ensure_private_directory(path)
 
 
 def _foreign_names(path: Path) -> set[str]:
     """Give the names in a directory that is open to others, unless a server has made them."""
-    with disk.failing_as(f"look into root_directory {path}"):
+    with atomic_files.failing_as(f"look into root_directory {path}"):
         if not path.is_dir() or not path.stat().st_mode & 0o077:
             return set()
         names = {entry.name for entry in path.iterdir()}
     foreign = names - _OWN - _EXPECTED
-    return {name for name in foreign if not any(disk.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))}
+    return {
+        name for name in foreign if not any(atomic_files.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))
+    }

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from shim import disk
+from shim.base import atomic_files
+from shim.base.locks import KeyedLocks
 from shim.checkpoint.aside import SUFFIX, NewerFiles, moved_to_corrupt
 from shim.checkpoint.envelope import Newer, Untrusted, parsed, sealed, unsealed
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.concurrency.locks import KeyedLocks
-from shim.errors import InvalidArgument, ShimError, reason_of
+from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
 FILE_LIMIT = 8 << 20
 """Most bytes of one file: 1 MiB each of CNI configuration and result, 512 KiB of labels and annotations, the rest."""
@@ -56,9 +56,9 @@ class CheckpointStore:
         self._lock = threading.Lock()
         self._known: dict[str, SandboxCheckpoint] = {}
         self._corrupt: list[Corrupt] = []
-        disk.ensure_private_directory(directory)
-        disk.remove_temporaries(directory)
-        with disk.failing_as(f"list the checkpoints in {directory}"):
+        atomic_files.ensure_private_directory(directory)
+        atomic_files.remove_temporaries(directory)
+        with atomic_files.failing_as(f"list the checkpoints in {directory}"):
             self._newer = NewerFiles(directory)
             self._newer.take_back(lambda content, sandbox_id: decode(content, sandbox_id=sandbox_id), most=FILE_LIMIT)
             paths = sorted(directory.glob(f"[!.]*{SUFFIX}"))
@@ -108,11 +108,11 @@ class CheckpointStore:
                 log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=error)
             self._keep(checkpoint)
 
-    def _write(self, checkpoint: SandboxCheckpoint, *, sync: disk.Sync) -> None:
+    def _write(self, checkpoint: SandboxCheckpoint, *, sync: atomic_files.Sync) -> None:
         path, content = self._path(checkpoint.sandbox_id), encode(checkpoint)
         # Somebody may have cleared the state directory; new pods must run all the same.
-        disk.ensure_private_directory(self._directory)
-        disk.write_atomically(path, content, sync=sync)
+        atomic_files.ensure_private_directory(self._directory)
+        atomic_files.write_atomically(path, content, sync=sync)
 
     def _keep(self, checkpoint: SandboxCheckpoint) -> None:
         with self._lock:
@@ -128,7 +128,7 @@ class CheckpointStore:
         with self._writing.hold(sandbox_id):
             if self.get(sandbox_id) is not None:
                 self._newer.drop(sandbox_id)
-            disk.remove_file(path)
+            atomic_files.remove_file(path)
             with self._lock:
                 self._known.pop(sandbox_id, None)
 
@@ -140,7 +140,7 @@ class CheckpointStore:
     def _load(self, path: Path) -> None:
         sandbox_id = path.name.removesuffix(SUFFIX)
         try:
-            checkpoint = decode(disk.read_regular(path, most=FILE_LIMIT), sandbox_id=sandbox_id)
+            checkpoint = decode(atomic_files.read_regular(path, most=FILE_LIMIT), sandbox_id=sandbox_id)
         except OSError as error:
             self._set_aside(path, reason=reason_of(error))
         except Untrusted as error:

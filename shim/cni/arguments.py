@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 INTERFACE = "eth0"
 """The interface of a pod in its pod network (CNI_IFNAME), as with every other runtime."""

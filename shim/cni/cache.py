@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from shim.base.atomic_files import failing_as, read_regular
 from shim.cni.conf import ConfError, parse_network
 from shim.cni.plugin import JsonObject
-from shim.disk import failing_as, read_regular
 
 KIND = "cniCacheV1"
 FILE_LIMIT = 4 << 20

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from shim.base.atomic_files import read_regular
 from shim.cni.plugin import JsonObject, find_plugin
-from shim.disk import read_regular
-from shim.errors import reason_of
+from shim.domain.errors import reason_of
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Released versions of the specification, oldest first."""

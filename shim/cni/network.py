@@ -13,7 +13,7 @@ from shim.cni.cache import Attachment, cached_result, remove_cached, write_cache
 from shim.cni.conf import SUPPORTED_VERSIONS, declares
 from shim.cni.plugin import Call, JsonObject, PluginError, Verb, find_plugin, run_add, run_plugin
 from shim.cni.result import ResultError, result_from_json
-from shim.errors import FailedPrecondition, ShimError
+from shim.domain.errors import FailedPrecondition, ShimError
 
 __all__ = ["Attachment", "Plugins"]
 

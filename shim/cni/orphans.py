@@ -21,10 +21,10 @@ from pathlib import Path
 
 import structlog
 
-from shim import deadline
+from shim.base import deadline
+from shim.base.gather import gather
 from shim.cni.environment import sandbox_of_plugin, sandboxes_of_plugins
-from shim.concurrency.gather import gather
-from shim.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable, reason_of
+from shim.domain.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.client import HostFs
 
 END_SECONDS = 5.0

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from shim.errors import FailedPrecondition, ResourceExhausted, ShimError, reason_of
-from shim.meter import Kind, timed
-from shim.spawn import STDOUT_LIMIT, Outcome, run_bounded
+from shim.base.meter import Kind, timed
+from shim.base.spawn import STDOUT_LIMIT, Outcome, run_bounded
+from shim.domain.errors import FailedPrecondition, ResourceExhausted, ShimError, reason_of
 
 JsonObject = dict[str, Any]
 Verb = Literal["ADD", "DEL"]

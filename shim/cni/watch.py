@@ -14,7 +14,7 @@ import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
-from shim.errors import FailedPrecondition, reason_of
+from shim.domain.errors import FailedPrecondition, reason_of
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from shim import references
-from shim.cidr import parse_pod_cidr
 from shim.config.model import Config, LogLevel
-from shim.errors import InvalidArgument
+from shim.domain import references
+from shim.domain.cidr import parse_pod_cidr
+from shim.domain.errors import InvalidArgument
 
 ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
 

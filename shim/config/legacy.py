@@ -7,7 +7,7 @@ would change what a pod gets and cannot be honoured is refused; one that changes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

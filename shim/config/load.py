@@ -10,7 +10,7 @@ from typing import Any
 from shim.config.fields import Field, fields
 from shim.config.model import Config
 from shim.config.together import check_together
-from shim.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 """Read when no other file is named, if it exists."""

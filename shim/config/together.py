@@ -1,7 +1,7 @@
 """What several settings must be together."""
 
 from shim.config.model import Config
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 LEAST_LOG_COPY = 32_000_000
 """Bytes of output that Docker must keep of a container.

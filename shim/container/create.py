@@ -4,29 +4,30 @@ import posixpath
 
 import structlog
 
-from shim import labels, names, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.container.annotations import container_annotations
-from shim.container.cdi import check_cdi_devices
+from shim.base.atomic_files import check_path_length
+from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
-from shim.container.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
-from shim.container.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.container.mounts import uncovered
-from shim.container.read_only import recursive_read_only_supported
-from shim.container.resources import check_kept
-from shim.container.seccomp import seccomp_of_daemon
-from shim.container.spec import Surroundings, container_body
 from shim.container.teardown import create_under_name, ensure_all_removed
-from shim.container.users import DockerUser, docker_user, identity
-from shim.disk import check_path_length
+from shim.domain import labels, names
+from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.domain.ids import ContainerId, ImageId
 from shim.engine.errors import NoCommand
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound
-from shim.ids import ContainerId, ImageId
 from shim.image.accounts import accounts_of
 from shim.image.find import find_image
-from shim.rollback import Rollback
 from shim.runtime import Runtime
+from shim.spec.annotations import container_annotations
+from shim.spec.cdi import check_cdi_devices
+from shim.spec.container import Surroundings, container_body
+from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
+from shim.spec.image_volumes import docker_image_mounts, image_volumes, with_image_refs
+from shim.spec.mounts import uncovered
+from shim.spec.read_only import recursive_read_only_supported
+from shim.spec.resources import check_kept
+from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.users import DockerUser, docker_user, identity
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 RESOURCES = "config.linux.resources"

@@ -12,10 +12,9 @@ from functools import partial
 
 import structlog
 
-from shim import deadline
-from shim.concurrency import lookout
+from shim.base import deadline, deferred_checks
+from shim.domain.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
 from shim.engine.answers import ExecInspect
-from shim.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -140,13 +139,13 @@ def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
     more for every probe of the node than the few questions here.
     """
     check = partial(_late_is_over, rt, exec_id, container_id=container_id)
-    rt.lookout.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
+    rt.deferred_checks.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _late_is_over(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
     """Whether an exec that was to end has ended or never can begin; its process is killed if it has one now."""
     try:
-        with deadline.bound(lookout.LOOK_SECONDS):
+        with deadline.bound(deferred_checks.LOOK_SECONDS):
             found, over = _ended_by_force(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
     except NotFound:  # the Engine has been restarted
         return True

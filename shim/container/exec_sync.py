@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
 from shim.container.exec_process import LOOK_SECONDS, end_failed, exit_code, ran_last, wait_ended
 from shim.container.find import running_container
+from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR, STDOUT
-from shim.errors import DeadlineExceeded
 from shim.runtime import Runtime
 
 OUTPUT_LIMIT = 16 << 20

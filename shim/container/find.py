@@ -1,6 +1,6 @@
 """Which container is meant."""
 
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import ShimError
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR
-from shim.errors import ShimError
 from shim.streaming.channel import Channel
 from shim.streaming.remotecommand import Sizes, Streams, TerminalSize, written
 

@@ -1,7 +1,7 @@
 """RemoveContainer."""
 
 from shim.container.teardown import ensure_killed, ensure_removed
-from shim.errors import NotFound
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
 

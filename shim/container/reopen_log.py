@@ -1,7 +1,7 @@
 """ReopenContainerLog."""
 
 from shim.container.find import running_container
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
 
 

@@ -4,16 +4,17 @@ from functools import partial
 
 import structlog
 
-from shim import deadline, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.lookout import LATE_SECONDS
+from shim.base import deadline
+from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
-from shim.container.late import done_once_running
+from shim.container.delayed_start import apply_when_running
 from shim.container.teardown import ensure_killed
-from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.drivers import docker_log_path
 from shim.runtime import Runtime
-from shim.view.ends import driver_of, log_of
+from shim.view.pending_exits import driver_of, log_of
 from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
@@ -41,7 +42,7 @@ def _start(rt: Runtime, container_id: str) -> None:
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
     rt.limits.check(record.id)
-    rt.lookout.forget(_late(record.id))
+    rt.deferred_checks.forget(_late(record.id))
     _follow_log(rt, record)
     with deadline.shielded(START_SECONDS):
         _start_in_docker(rt, record)
@@ -49,7 +50,7 @@ def _start(rt: Runtime, container_id: str) -> None:
             started = rt.view.refresh_container(record.id)
             # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-            rt.samples.started.set()
+            rt.stats_cache.started.set()
             if isinstance(started, ContainerRecord):
                 ensure_limits(rt, started)
         except ShimError:
@@ -90,7 +91,7 @@ def _end_failed(rt: Runtime, container_id: str) -> None:
     except ShimError as error:
         log.error("a container whose start has failed may run", container=container_id, error=error)
     check = partial(_late_is_over, rt, container_id)
-    rt.lookout.watch(check, what=_late(container_id), seconds=LATE_SECONDS, asks=False)
+    rt.deferred_checks.watch(check, what=_late(container_id), seconds=LATE_SECONDS, asks=False)
 
 
 def _late(container_id: str) -> str:
@@ -102,8 +103,8 @@ def _late_is_over(rt: Runtime, container_id: str) -> bool:
 
     def end() -> None:
         # Not one that somebody has started again while this thread waited.
-        if rt.lookout.watches(_late(container_id)):
+        if rt.deferred_checks.watches(_late(container_id)):
             ensure_killed(rt, container_id)
             log.warning("container that started too late is ended", container=container_id)
 
-    return done_once_running(rt, container_id, act=end)
+    return apply_when_running(rt, container_id, act=end)

@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.container.actual import actual_resources
-from shim.container.signals import cri_signal
-from shim.container.users import container_user
+from shim.domain import references
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
+from shim.spec.signals import cri_signal
+from shim.spec.users import container_user
 from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord
 

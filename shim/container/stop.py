@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from shim.container.teardown import ensure_killed
-from shim.errors import NotFound
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
 LONGEST_GRACE = 2**31 - 1

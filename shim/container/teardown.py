@@ -6,12 +6,12 @@ from functools import partial
 
 import structlog
 
-from shim.concurrency.gather import gather
+from shim.base.gather import gather
+from shim.domain.errors import FailedPrecondition, NotFound, ShimError
+from shim.domain.labels import TYPE
+from shim.domain.names import with_random_suffix
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, NotFound, ShimError
-from shim.labels import TYPE
-from shim.names import with_random_suffix
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.rollback import Rollback
 from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
 from shim.container.cgroup import check_unified_possible, group_to_write, wanted_resources, writes_beyond_docker
-from shim.container.resources import beyond_docker, check_kept, check_memory, former_fields, merged, update_fields
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.interface import JsonObject
-from shim.errors import FailedPrecondition, NotFound
-from shim.rollback import Rollback
 from shim.runtime import Runtime
+from shim.spec.resources import beyond_docker, check_kept, check_memory, former_fields, merged, update_fields
 from shim.view.records import ContainerRecord
 
 FIELD = "linux"

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from shim.base.atomic_files import read_regular
 from shim.credentials.matching import key_from_location
 from shim.credentials.model import Credentials, pair_from_base64
-from shim.disk import read_regular
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 log = structlog.get_logger(__name__)
 

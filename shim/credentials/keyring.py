@@ -6,7 +6,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from shim.concurrency.gather import gather
+from shim.base.gather import gather
 from shim.config.model import Config
 from shim.credentials.config_json import CredentialsFile, home_directory, read_first, search_paths
 from shim.credentials.matching import fitting
@@ -14,8 +14,8 @@ from shim.credentials.model import Credentials, Found
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import read_providers
 from shim.credentials.store import PREFIX, CredentialStores
-from shim.errors import InvalidArgument
-from shim.references import Reference
+from shim.domain.errors import InvalidArgument
+from shim.domain.references import Reference
 
 KEPT_SECONDS = 300.0
 """How long a file counts before it is read again: the kubelet's five minutes."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeVar
 
-from shim.references import DEFAULT_DOMAIN, HUB_HOST
+from shim.domain.references import DEFAULT_DOMAIN, HUB_HOST
 
 T = TypeVar("T")
 

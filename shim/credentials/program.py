@@ -7,8 +7,8 @@ the program, so there is nothing by which they could be told from the rest.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shim.errors import ShimError, reason_of
-from shim.spawn import Outcome, run_bounded
+from shim.base.spawn import Outcome, run_bounded
+from shim.domain.errors import ShimError, reason_of
 
 TIMEOUT = 60.0
 """Seconds one run may take: the kubelet's bound."""

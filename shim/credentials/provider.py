@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from shim import deadline
-from shim.concurrency.flights import Flights
+from shim.base import deadline
+from shim.base.single_flight import SingleFlight
 from shim.config.fields import seconds_from
 from shim.credentials.matching import key_from_location, matches
 from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, ask, failure_of
 from shim.credentials.provider_config import ProviderSettings
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class Provider:
         self._settings = settings
         self._timeout = timeout
         self._clock = clock
-        self._flights: Flights[_Run] = Flights()
+        self._flights: SingleFlight[_Run] = SingleFlight()
         self._lock = threading.Lock()
         self._key_type = ""
         self._kept: dict[str, tuple[Entries, float]] = {}

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from shim.base.atomic_files import read_regular
 from shim.config.fields import seconds_from
-from shim.disk import read_regular
-from shim.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 T = TypeVar("T")
 

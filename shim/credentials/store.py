@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from shim import deadline
-from shim.concurrency.flights import Flights
+from shim.base import deadline
+from shim.base.single_flight import SingleFlight
 from shim.credentials.model import Credentials
 from shim.credentials.program import TIMEOUT, ask, failure_of
-from shim.errors import ShimError
-from shim.references import DEFAULT_DOMAIN, HUB_ADDRESS
+from shim.domain.errors import ShimError
+from shim.domain.references import DEFAULT_DOMAIN, HUB_ADDRESS
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class CredentialStores:
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
         """`timeout`: seconds one question may take."""
         self._timeout = timeout
-        self._flights: Flights[Credentials | None] = Flights()
+        self._flights: SingleFlight[Credentials | None] = SingleFlight()
 
     def find(self, name: str, *, domain: str) -> Credentials | None:
         """Ask the store `name` for the registry `domain`; None when it has nothing.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 
 import structlog
 
-from shim.errors import FailedPrecondition, reason_of
+from shim.domain.errors import FailedPrecondition, reason_of
 
 _FIRST_FD = 3
 

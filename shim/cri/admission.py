@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from shim.base.deadline import Scope
 from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
-from shim.deadline import Scope
-from shim.errors import Cancelled, ResourceExhausted, Unavailable
+from shim.domain.errors import Cancelled, ResourceExhausted, Unavailable
 
 _LAST = frozenset({Kind.READ, Kind.IMAGE, Kind.WATCH})
 """What goes on until the server stops."""

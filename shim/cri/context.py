@@ -6,7 +6,7 @@ import grpc
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
-from shim.deadline import Scope
+from shim.base.deadline import Scope
 
 _NO_DEADLINE = 1e9
 """Seconds; gRPC gives centuries instead of nothing for a call that has no deadline."""

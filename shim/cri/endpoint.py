@@ -2,7 +2,7 @@
 
 gRPC is always bound to a socket in a new private directory, and a door brings clients there:
 
-* `PathDoor` moves the bound socket to the configured path. So it appears there complete, with its mode, and gRPC
+* `PathEndpoint` moves the bound socket to the configured path. So it appears there complete, with its mode, and gRPC
   never deletes what stands at that path, as it does when it binds (and unbinds) a path itself.
 * `shim.cri.relay.Relay` carries connections from the socket of systemd, since gRPC's Python API cannot take over a
   socket that listens already.
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from shim.cri.activation import listening_socket
 from shim.cri.relay import Relay
-from shim.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 ACTIVATION = "fd://"
 
@@ -31,7 +31,7 @@ _LONGEST_PATH = 107
 _PROBE_SECONDS = 2.0
 
 
-class Door(Protocol):
+class Endpoint(Protocol):
     """The way of clients to the server."""
 
     def prepare(self) -> Path:
@@ -51,14 +51,14 @@ class Door(Protocol):
         ...
 
 
-def door_to(endpoint: str, *, environ: MutableMapping[str, str]) -> Door:
+def endpoint_for(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
     """Give the door for `unix:///path`, or for `fd://` with the socket that `environ` tells of (and forgets)."""
     if endpoint == ACTIVATION:
         return Relay(listening_socket(environ))
-    return PathDoor(Path(endpoint.removeprefix("unix://")))
+    return PathEndpoint(Path(endpoint.removeprefix("unix://")))
 
 
-class PathDoor:
+class PathEndpoint:
     """A socket at a path, which is there from `open` to `close`."""
 
     def __init__(self, path: Path) -> None:

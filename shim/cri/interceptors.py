@@ -16,13 +16,13 @@ import grpc
 import structlog
 from google.protobuf.message import Message
 
-from shim import deadline, meter
+from shim.base import deadline, meter
 from shim.cri.admission import Admission
 from shim.cri.context import new_request_id, scope_of, subjects_of
-from shim.cri.newer import NewerFields
 from shim.cri.rpcs import RPCS
 from shim.cri.status import code_of, details_of
-from shim.errors import ShimError, Unsupported
+from shim.cri.unknown_fields import UnknownFieldWarnings
+from shim.domain.errors import ShimError, Unsupported
 
 T = TypeVar("T")
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
@@ -44,7 +44,7 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._newer = NewerFields()
+        self._newer = UnknownFieldWarnings()
 
     def intercept_service(  # noqa: D102 - of the base class
         self,

@@ -12,7 +12,15 @@ import grpc
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported, reason_of
+from shim.domain.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    ShimError,
+    Unavailable,
+    Unsupported,
+    reason_of,
+)
 
 _SECONDS = 5.0
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})

@@ -23,7 +23,7 @@ from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
 from shim.cri import validate
 from shim.cri.chunks import chunks
-from shim.events.stream import container_events
+from shim.node.container_events import container_events
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config

@@ -10,11 +10,11 @@ import structlog
 
 from shim.api.v1 import api_pb2_grpc
 from shim.cri.admission import Admission
-from shim.cri.endpoint import door_to
+from shim.cri.endpoint import endpoint_for
 from shim.cri.interceptors import CallInterceptor
 from shim.cri.rpcs import LIMITS
 from shim.cri.workers import Workers
-from shim.errors import FailedPrecondition, reason_of
+from shim.domain.errors import FailedPrecondition, reason_of
 
 MAX_MESSAGE = 64 << 20
 """Bytes of one message, either way."""
@@ -51,7 +51,7 @@ class CriServer:
     ) -> None:
         """`admission` decides which RPCs may run; by default all, up to their limits."""
         self._endpoint = endpoint
-        self._door = door_to(endpoint, environ=environ)
+        self._door = endpoint_for(endpoint, environ=environ)
         self._admission = admission or Admission()
         self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(

@@ -5,7 +5,7 @@ import unicodedata
 
 import grpc
 
-from shim import errors
+from shim.domain import errors
 
 CODES: dict[type[errors.ShimError], grpc.StatusCode] = {
     errors.NotFound: grpc.StatusCode.NOT_FOUND,

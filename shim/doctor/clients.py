@@ -8,7 +8,7 @@ from shim.cri.endpoint import ACTIVATION
 from shim.cri.probe import version_at
 from shim.doctor.findings import Finding
 from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
-from shim.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
+from shim.domain.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
 
 OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
 """Sockets that kubeadm looks at beside ours. Docker brings containerd along, whose CRI it does not use."""

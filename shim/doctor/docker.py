@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterator
 
-from shim import deadline
+from shim.base import deadline
 from shim.config.model import Config
 from shim.doctor.findings import Finding
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
-from shim.sandbox.spec import OOM_SCORE_ADJ
+from shim.spec.sandbox import OOM_SCORE_ADJ
 
 _USERNS = "name=userns"
 """How a daemon tells that its containers have a user namespace, unless they say otherwise as pods do."""

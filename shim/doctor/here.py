@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shim.doctor.findings import Finding
-from shim.errors import reason_of
+from shim.domain.errors import reason_of
 
 _FORWARDING = "net/ipv4/ip_forward"
 

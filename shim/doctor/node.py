@@ -7,7 +7,7 @@ from shim.cni.watch import status_of
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.doctor.findings import Finding
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 
 def check_network(config: Config) -> Finding:

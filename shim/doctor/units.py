@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shim.errors import ShimError, reason_of
-from shim.spawn import Outcome, run_bounded
+from shim.base.spawn import Outcome, run_bounded
+from shim.domain.errors import ShimError, reason_of
 
 SERVICE = "pydockershim.service"
 SOCKET = "pydockershim.socket"

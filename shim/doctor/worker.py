@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import BinaryIO
 
-from shim import log
+from shim.base import log
 from shim.config.model import Config
 from shim.doctor.checks import CHECKS, Check
 from shim.doctor.findings import Finding

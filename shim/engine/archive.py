@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from shim.domain.errors import ShimError
 from shim.engine.answers import PathStat
 from shim.engine.bounds import INSPECT, Whole
 from shim.engine.failures import NOT_JSON, Refused, asking
 from shim.engine.session import Reply, Session, Stream
-from shim.errors import ShimError
 
 _STAT = "x-docker-container-path-stat"
 

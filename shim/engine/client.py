@@ -9,8 +9,9 @@ import msgspec
 import structlog
 from docker.errors import NullResource
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import InvalidArgument, NotFound, ShimError
 from shim.engine import archive, messages
 from shim.engine.answers import (
     ContainerInspect,
@@ -32,7 +33,6 @@ from shim.engine.hijack import HijackedStream, hijacked
 from shim.engine.interface import AttachOptions, JsonObject, RegistryAuth
 from shim.engine.pool import Pool
 from shim.engine.session import Params, Session
-from shim.errors import InvalidArgument, NotFound, ShimError
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from shim.deadline import Scope
+from shim.base.deadline import Scope
+from shim.domain.errors import reason_of
 from shim.engine import http1
 from shim.engine.bounds import Rows, Whole
-from shim.errors import reason_of
 
 ApiVersion = tuple[int, int]
 T = TypeVar("T")

@@ -1,11 +1,11 @@
-"""An Engine whose calls are reported to `shim.meter`, by operation and result."""
+"""An Engine whose calls are reported to `shim.base.meter`, by operation and result."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+from shim.base.meter import Kind, timed
 from shim.engine.interface import Engine
-from shim.meter import Kind, timed
 
 _QUIET = frozenset({"close", "daemon_pid"})
 """What asks the Engine nothing."""

@@ -4,7 +4,7 @@ import socket
 import struct
 from pathlib import Path
 
-from shim.deadline import Scope
+from shim.base.deadline import Scope
 from shim.engine.connection import ConnectionLost, TimedOut, connected_socket
 
 PROC = Path("/proc")

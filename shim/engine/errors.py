@@ -1,6 +1,6 @@
-"""Failures of the Engine that the domain tells apart, beyond the classes of `shim.errors`."""
+"""Failures of the Engine that the domain tells apart, beyond the classes of `shim.domain.errors`."""
 
-from shim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShimError
+from shim.domain.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShimError
 
 
 class NameConflict(AlreadyExists):
@@ -31,5 +31,5 @@ class RegistryDenied(ShimError):
     """The registry did not accept the credentials, or wants some."""
 
 
-class RegistryUnclear(ShimError):
+class RegistryErrorUnknown(ShimError):
     """The registry did not give the image, and the Engine does not tell why: it may want other credentials."""

@@ -9,13 +9,13 @@ from typing import Protocol
 
 import structlog
 
-from shim import deadline
-from shim.concurrency.background import Background
+from shim.base import deadline
+from shim.base.background import Background
 from shim.config.model import RestrictOomScoreAdj
+from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
 from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
-from shim.errors import FailedPrecondition, ShimError, Unavailable
 
 log = structlog.get_logger(__name__)
 

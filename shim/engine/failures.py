@@ -11,20 +11,9 @@ from contextlib import contextmanager
 import msgspec
 from docker.errors import NullResource
 
-from shim import deadline, references
-from shim.engine.bounds import TooLarge
-from shim.engine.connection import ConnectionLost, TimedOut
-from shim.engine.errors import (
-    NameConflict,
-    NoCommand,
-    RegistryDenied,
-    RegistryUnavailable,
-    RegistryUnclear,
-    RemovalInProgress,
-    TooManyRequests,
-)
-from shim.engine.runc import plain_start_error
-from shim.errors import (
+from shim.base import deadline
+from shim.domain import references
+from shim.domain.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -34,6 +23,18 @@ from shim.errors import (
     Unavailable,
     Unsupported,
 )
+from shim.engine.bounds import TooLarge
+from shim.engine.connection import ConnectionLost, TimedOut
+from shim.engine.errors import (
+    NameConflict,
+    NoCommand,
+    RegistryDenied,
+    RegistryErrorUnknown,
+    RegistryUnavailable,
+    RemovalInProgress,
+    TooManyRequests,
+)
+from shim.engine.runc import plain_start_error
 
 MAX_MESSAGE = 4096
 """Characters kept of the text of an error."""
@@ -208,7 +209,7 @@ _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] 
     (_UNREACHABLE, None, RegistryUnavailable),
     (_DENIED, None, RegistryDenied),
     (_MISSING, 404, NotFound),
-    (_WORDLESS, None, RegistryUnclear),
+    (_WORDLESS, None, RegistryErrorUnknown),
 )
 """Texts and statuses of the Engine's answer, and what they stand for; the first that fits counts."""
 
@@ -234,7 +235,9 @@ def error_from_pull_failure(message: str, *, reference: str, status: int = 0) ->
     text = f"pull image {reference}: {message}"
     searched = _without_names(message, references.parse(reference))
     if _FELL_BACK.search(searched):
-        return RegistryUnclear(f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})")
+        return RegistryErrorUnknown(
+            f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})"
+        )
     for pattern, code, kind in _PULL_FAILURES:
         if pattern.search(searched) or status == code:
             return kind(text)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shim import deadline
-from shim.errors import DeadlineExceeded
+from shim.base import deadline
+from shim.domain.errors import DeadlineExceeded
 
 ADVICE = (
     "docker hangs or is overloaded: see journalctl --unit docker, and systemctl restart docker if it does not recover"

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import ShimError, Unavailable
 from shim.engine.failures import asking
 from shim.engine.session import Params, Session, Stream
 from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
-from shim.errors import ShimError, Unavailable
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 

@@ -1,8 +1,9 @@
 """What the shim asks of a Docker Engine; `shim.engine.answers` has the shapes of what it answers.
 
-Every call is bound by the current `shim.deadline` scope and by the configured request timeout. Errors, all from
-`shim.errors`: NotFound for an unknown id, Unavailable when the Engine cannot be reached, DeadlineExceeded and Cancelled
-by the scope, InvalidArgument for what the Engine refuses as malformed, and the finer ones of `shim.engine.errors`.
+Every call is bound by the current `shim.base.deadline` scope and by the configured request timeout. Errors, all from
+`shim.domain.errors`: NotFound for an unknown id, Unavailable when the Engine cannot be reached, DeadlineExceeded and
+Cancelled by the scope, InvalidArgument for what the Engine refuses as malformed, and the finer ones of
+`shim.engine.errors`.
 """
 
 from collections.abc import Callable, Iterator

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from shim.base.times import SECOND
+from shim.domain.errors import ResourceExhausted, Unavailable
+from shim.domain.references import DEFAULT_TAG, split_tag
 from shim.engine.answers import Actor, Event, PullProgress
 from shim.engine.bounds import MESSAGE
 from shim.engine.failures import asking, error_from_pull_failure
 from shim.engine.interface import RegistryAuth
 from shim.engine.session import Session, Stream
-from shim.errors import ResourceExhausted, Unavailable
-from shim.references import DEFAULT_TAG, split_tag
-from shim.times import SECOND
 
 T = TypeVar("T", bound=msgspec.Struct)
 

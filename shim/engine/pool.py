@@ -10,11 +10,11 @@ from functools import partial
 import msgspec
 
 from shim import __version__
-from shim.deadline import Scope
+from shim.base.deadline import Scope
+from shim.domain.errors import FailedPrecondition
 from shim.engine.bounds import ANSWER, TooLarge, Whole
 from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect, text_from_version
 from shim.engine.failures import NOT_JSON, refusal_message
-from shim.errors import FailedPrecondition
 
 OLDEST: ApiVersion = (1, 41)
 """Engine 20.10."""

@@ -10,8 +10,8 @@ import docker
 import msgspec
 import requests
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
 from shim.engine.bounds import ANSWER, ERROR, Rows, Whole
 from shim.engine.connection import Connection, ConnectionLost, text_from_version
 from shim.engine.failures import Refused, is_about_version, refusal_message

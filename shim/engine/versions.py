@@ -1,7 +1,7 @@
 """What the Engine is too old for. The one place that words it."""
 
+from shim.domain.errors import Unsupported
 from shim.engine.connection import ApiVersion, text_from_version
-from shim.errors import Unsupported
 
 FIRST_ENGINE = {
     (1, 41): "20.10",

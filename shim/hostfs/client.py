@@ -21,10 +21,10 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from shim import deadline
-from shim.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, ShimError, Unavailable, reason_of
+from shim.base import deadline
+from shim.base.spawn import reap, start_module
+from shim.domain.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
-from shim.spawn import reap, start_module
 
 ANSWER_SECONDS = 10.0
 """After which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""

@@ -14,10 +14,10 @@ from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
 
 MODULES = (
     "shim.cni.environment",
-    "shim.container.host_devices",
-    "shim.container.host_paths",
-    "shim.container.profile_file",
-    "shim.container.relabel",
+    "shim.hostfs.host_devices",
+    "shim.hostfs.host_paths",
+    "shim.hostfs.profile_file",
+    "shim.hostfs.relabel",
 )
 """Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
 server that has started this process, also when another version is installed meanwhile. By name, since they are above

@@ -1,9 +1,9 @@
 """Who is known in an image: its users and groups, and who runs in it by default. Read once for each image."""
 
-from shim.errors import FailedPrecondition
-from shim.ids import ImageId
+from shim.domain.errors import FailedPrecondition
+from shim.domain.ids import ImageId
+from shim.domain.passwd import GROUP, MAX_LINES, PASSWD, Accounts, ImageAccounts, accounts_from_files, names_in
 from shim.image.rootfs import RootFs, look_into
-from shim.passwd import GROUP, MAX_LINES, PASSWD, Accounts, ImageAccounts, accounts_from_files, names_in
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20

@@ -1,7 +1,7 @@
 """Finding an image for a call that needs it."""
 
-from shim import deadline
-from shim.errors import ShimError, Unavailable
+from shim.base import deadline
+from shim.domain.errors import ShimError, Unavailable
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 

@@ -3,9 +3,9 @@
 import time
 
 from shim.api.v1 import api_pb2 as pb
+from shim.engine.image_store import store_root
 from shim.runtime import Runtime
-from shim.samples import StoreUsage
-from shim.storage.image_store import store_root
+from shim.stats_cache import StoreUsage
 
 
 def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
@@ -23,7 +23,7 @@ def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
 
 def _image_usage(rt: Runtime) -> pb.FilesystemUsage:
     rt.view.sandboxes()  # Unavailable without Docker
-    known = rt.samples.images
+    known = rt.stats_cache.images
     if known is not None and known.is_measured:
         return _usage(known, used_bytes=known.used_bytes, at=known.at)
     sizes = sum(record.size for record in rt.view.images.all())
@@ -53,7 +53,7 @@ def _not_looked_at(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
 
 def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
     """Add up what the running containers have written to their layers, as measured in the background."""
-    layers = list(rt.samples.layers.values())
+    layers = list(rt.stats_cache.layers.values())
     return pb.FilesystemUsage(
         timestamp=max((layer.at for layer in layers), default=time.time_ns()),
         fs_id=fs_id,

@@ -7,9 +7,9 @@ ContainerStatus.image_id. The kubelet compares these to know which images are in
 
 from collections.abc import Callable, Iterator
 
-from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.config.wildcard import expression_from_wildcard
+from shim.domain import references
 from shim.runtime import Runtime
 from shim.view.records import ImageRecord
 

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from shim import deadline, references
 from shim.api.v1 import api_pb2 as pb
-from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
+from shim.base import deadline
+from shim.domain import references
+from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
+from shim.engine.errors import RegistryDenied, RegistryErrorUnknown, RegistryUnavailable, TooManyRequests
+from shim.engine.image_store import is_containerd_store
 from shim.engine.interface import RegistryAuth
-from shim.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ImageId
-from shim.image.patience import Observer, Patience
 from shim.image.registry_auth import engine_auth, is_given, other_registry, registry_auth, without_secrets
+from shim.image.stall_timeout import Observer, StallTimeout
 from shim.runtime import Runtime
-from shim.storage.image_store import is_containerd_store
 from shim.view.records import ImageRecord
 
 log = structlog.get_logger(__name__)
@@ -175,7 +176,7 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
         if isinstance(failure, TooManyRequests):  # of this account, perhaps
             return explained
         raise explained from explained.__cause__
-    except (RegistryDenied, RegistryUnclear, NotFound) as failure:
+    except (RegistryDenied, RegistryErrorUnknown, NotFound) as failure:
         # Some registries deny that a repository exists to those who may not see it.
         return _explained(failure, reference, login=login)
     except ShimError as failure:
@@ -192,7 +193,7 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
     The pull is ended when it shows no progress for the configured time, from its first moment on.
     """
     # A scope of its own: silence ends the pull, not what its callers do next.
-    patience = Patience(
+    patience = StallTimeout(
         rt.config.image_pull_progress_deadline,
         motion=rt.pull_motion,
         has_queue=not is_containerd_store(rt.facts.info()),
@@ -216,8 +217,8 @@ def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimErro
         explained = RegistryDenied(f"{what}: unauthorized: {domain} {_verdict(login)}: {text}")
     elif isinstance(failure, RegistryUnavailable):
         explained = type(failure)(f"{_UNAVAILABLE}: {what}: {text}")
-    elif isinstance(failure, RegistryUnclear):
-        explained = RegistryUnclear(f"{what}: {text}")
+    elif isinstance(failure, RegistryErrorUnknown):
+        explained = RegistryErrorUnknown(f"{what}: {text}")
     else:
         explained = NotFound(f"{what}: {domain} has no such image: {text}")
     explained.__cause__ = cause

@@ -7,9 +7,9 @@ import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.credentials.model import Credentials, pair_from_base64
+from shim.domain.errors import InvalidArgument
+from shim.domain.references import DEFAULT_DOMAIN, HUB_ADDRESS, HUB_HOST
 from shim.engine.interface import RegistryAuth
-from shim.errors import InvalidArgument
-from shim.references import DEFAULT_DOMAIN, HUB_ADDRESS, HUB_HOST
 
 log = structlog.get_logger(__name__)
 

@@ -1,9 +1,9 @@
 """RemoveImage."""
 
-from shim import references
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import references
+from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.engine.answers import ContainerSummary
-from shim.errors import FailedPrecondition, NotFound, ShimError
 from shim.image.find import find_image, list_anew
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime

@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import structlog
 
-from shim import deadline, labels, names
-from shim.concurrency import lookout
+from shim.base import deadline, deferred_checks
+from shim.domain import labels, names
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.answers import PathKind, PathStat
 from shim.engine.errors import RemovalInProgress
 from shim.engine.interface import Engine, JsonObject
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
-from shim.ids import ImageId
 from shim.runtime import Runtime
 
 T = TypeVar("T")
@@ -184,9 +184,9 @@ def _remove(rt: Runtime, container_id: str) -> bool:
 
 
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
-    """Remove it as soon as that can be done; what is left after `lookout.LATE_SECONDS`, the next server removes."""
+    """Remove it as soon as possible; what is left after `deferred_checks.LATE_SECONDS`, the next server removes."""
     what = f"the removal of container {leftover.container}, which was made to look into an image"
-    rt.lookout.watch(leftover.is_gone, what=what, seconds=lookout.LATE_SECONDS)
+    rt.deferred_checks.watch(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
 
 
 class _Leftover:
@@ -201,7 +201,7 @@ class _Leftover:
     def is_gone(self) -> bool:
         """Remove it if it is there; whether it is gone for good. The Engine's failures to remove it."""
         try:
-            with deadline.bound(lookout.LOOK_SECONDS):
+            with deadline.bound(deferred_checks.LOOK_SECONDS):
                 self._engine.remove_container(self.container)
         except NotFound:
             return self._made

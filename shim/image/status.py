@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import NotFound
 from shim.engine.answers import ImageInspect
-from shim.errors import NotFound
 from shim.image.find import find_image
 from shim.image.identity import image_from_record, pins
 from shim.runtime import Runtime

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import structlog
 
+from shim.base.times import SECOND, ns_from_rfc3339
 from shim.logs.crilog import first_time, last_time
 from shim.logs.drivers import FORMATS
 from shim.logs.protocol import Follow
 from shim.logs.resume import find_position, written_tail
 from shim.logs.sink import Sink, rotated_logs
 from shim.logs.source import Source, close_all, generations
-from shim.times import SECOND, ns_from_rfc3339
 
 log = structlog.get_logger(__name__)
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from google.protobuf.message import DecodeError
 
 from shim.api.docker.log_entry_pb2 import LogEntry
+from shim.base.times import SECOND, ns_from_rfc3339
 from shim.logs.crilog import Written
 from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import end_of_whole, groups_backwards
-from shim.times import SECOND, ns_from_rfc3339
 
 _SIZE = struct.Struct(">I")
 _FRAME = 2 * _SIZE.size

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shim import deadline
-from shim.errors import Unavailable
+from shim.base import deadline
+from shim.domain.errors import Unavailable
 from shim.logs.protocol import Answer, Order
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from shim.base.spawn import reap, start_module
 from shim.logs.heartbeat import Heartbeat
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
-from shim.spawn import reap, start_module
 
 RESTART_LEAST = 0.05
 """Seconds from the death of the process to its successor; doubled each time it dies at once."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shim.base.times import ns_from_rfc3339
 from shim.logs.crilog import Written, first_time, read_head
 from shim.logs.format import CHUNK, Format
 from shim.logs.lines import last_lines_compressed, lines_backwards
 from shim.logs.sink import COMPRESSED, rotated_logs
-from shim.times import ns_from_rfc3339
 
 
 @dataclass(frozen=True, slots=True)

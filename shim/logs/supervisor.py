@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from shim.errors import FailedPrecondition, ShimError, Unavailable
+from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
 from shim.logs.interface import ContainerLog, LogStats
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.process import LogProcess

@@ -19,9 +19,9 @@ from typing import assert_never, get_args
 import msgspec
 import structlog
 
+from shim.base.log import LEVELS, configure
 from shim.config.model import LogFormat
-from shim.errors import reason_of
-from shim.log import LEVELS, configure
+from shim.domain.errors import reason_of
 from shim.logs.follow import Counts, Follower
 from shim.logs.protocol import (
     BLOCKED_SHOWN,

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from shim import deadline
-from shim.disk import failing_as
-from shim.errors import FailedPrecondition
+from shim.base import deadline
+from shim.base.atomic_files import failing_as
+from shim.domain.errors import FailedPrecondition
 from shim.netns.pin import is_pinned
 from shim.netns.syscalls import enter_network
 

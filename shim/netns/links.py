@@ -6,8 +6,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from shim.disk import failing_as
-from shim.errors import ShimError
+from shim.base.atomic_files import failing_as
+from shim.domain.errors import ShimError
 from shim.netns.enter import in_netns
 
 _LOOPBACK = "lo"

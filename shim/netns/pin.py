@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shim.disk import failing_as
-from shim.errors import FailedPrecondition
+from shim.base.atomic_files import failing_as
+from shim.domain.errors import FailedPrecondition
 from shim.netns.syscalls import bind_mount, share_mount, unmount
 
 _OWN = Path("/proc/self/ns/net")

@@ -1,7 +1,7 @@
 """RuntimeConfig."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
 
 _DRIVERS = {"systemd": pb.SYSTEMD, "cgroupfs": pb.CGROUPFS}

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 
 import shim
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.container.read_only import recursive_read_only_supported
-from shim.errors import ShimError
+from shim.base import deadline
+from shim.domain.errors import ShimError
 from shim.runtime import Runtime
+from shim.spec.read_only import recursive_read_only_supported
 
 RUNTIME_READY = "RuntimeReady"
 NETWORK_READY = "NetworkReady"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.container.relabel import label_file
-from shim.disk import failing_as, read_regular
+from shim.base.atomic_files import failing_as, read_regular
+from shim.hostfs.relabel import label_file
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 

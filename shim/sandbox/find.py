@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.errors import NotFound
-from shim.ids import SandboxId, only_id
-from shim.labels import sandbox_config_from_dict
-from shim.names import sandbox_name
+from shim.domain.errors import NotFound
+from shim.domain.ids import SandboxId, only_id
+from shim.domain.labels import sandbox_config_from_dict
+from shim.domain.names import sandbox_name
 from shim.runtime import Runtime
 from shim.view.records import Life, SandboxRecord
 

@@ -18,8 +18,8 @@ from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import ResultError, pod_ips, result_from_json
-from shim.errors import FailedPrecondition
-from shim.labels import sandbox_config_from_dict
+from shim.domain.errors import FailedPrecondition
+from shim.domain.labels import sandbox_config_from_dict
 from shim.netns.links import ensure_loopback_up
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime

@@ -4,9 +4,9 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import ShimError, reason_of
+from shim.base import deadline
+from shim.domain.errors import ShimError, reason_of
 from shim.netns.enter import in_netns, in_netns_of
 from shim.pod import host_network, ready_sandbox
 from shim.runtime import Runtime

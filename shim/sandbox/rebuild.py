@@ -8,10 +8,11 @@ none of that.
 import msgspec
 import structlog
 
-from shim import labels, pod
+from shim import pod
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.arguments import INTERFACE
 from shim.cni.cache import Attachment, cached_attachments
+from shim.domain import labels
 from shim.runtime import Runtime
 from shim.sandbox.network import addresses, netns_path
 from shim.view.records import SandboxRecord

@@ -1,7 +1,8 @@
 """RemovePodSandbox."""
 
-from shim import names, pod
+from shim import pod
 from shim.container.teardown import ensure_all_removed, ensure_removed
+from shim.domain import names
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import held_sandbox, sandboxes

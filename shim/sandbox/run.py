@@ -7,26 +7,27 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from shim import deadline, labels, names, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline, deferred_checks
+from shim.base.gather import gather
+from shim.base.rollback import Rollback
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.concurrency import lookout
-from shim.concurrency.gather import gather
-from shim.container.annotations import sandbox_annotations
-from shim.container.host_calls import seccomp_profile
-from shim.container.seccomp import seccomp_of_daemon
 from shim.container.teardown import create_under_name, ensure_all_removed
-from shim.container.users import DockerUser, asks_for_identity, docker_user, identity
-from shim.errors import ShimError
-from shim.ids import ImageId, SandboxId
+from shim.domain import labels, names
+from shim.domain.errors import ShimError
+from shim.domain.ids import ImageId, SandboxId
 from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
-from shim.rollback import Rollback
 from shim.runtime import Runtime
 from shim.sandbox import dns, network
 from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_record
-from shim.sandbox.spec import OOM_SCORE_ADJ, Surroundings, pause_body
+from shim.spec.annotations import sandbox_annotations
+from shim.spec.host_calls import seccomp_profile
+from shim.spec.sandbox import OOM_SCORE_ADJ, Surroundings, pause_body
+from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
 
 log = structlog.get_logger(__name__)
 
@@ -111,14 +112,14 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
         ensure_all_removed(rt, made)
     except ShimError:
         what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
-        rt.lookout.watch(partial(_is_cleared, rt, metadata), what=what, seconds=lookout.LATE_SECONDS)
+        rt.deferred_checks.watch(partial(_is_cleared, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS)
         raise
 
 
 def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     """Remove the resolv.conf of a sandbox that is gone. False while there is one: its Remove removes the file."""
     name = names.sandbox_name(metadata)
-    with deadline.bound(lookout.LOOK_SECONDS), rt.locks.hold(("sandbox", name)):
+    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.hold(("sandbox", name)):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
             return False
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))

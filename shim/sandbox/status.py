@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from shim import labels, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.status import status_message
+from shim.domain import labels
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import find_sandbox

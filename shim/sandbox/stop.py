@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.gather import gather
+from shim.base.gather import gather
 from shim.container.teardown import ensure_all_killed, ensure_killed
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime

@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.errors import NotFound
+from shim.domain import labels
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox.find import held_sandbox
 

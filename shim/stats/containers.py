@@ -29,7 +29,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
     InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
     ends meanwhile is left out, and so is one whose control group cannot be read.
     """
-    shelf = rt.samples.container_stats
+    shelf = rt.stats_cache.container_stats
     shelf.ask()
     fitting = fitting_containers(
         rt.view.containers(),
@@ -62,7 +62,7 @@ def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.Co
 
 def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage | None:
     """Give the last measurement of a container's layer; None before the first."""
-    layer = rt.samples.layers.get(record.id)
+    layer = rt.stats_cache.layers.get(record.id)
     return None if layer is None else messages.filesystem_usage(layer)
 
 
@@ -75,7 +75,7 @@ def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
 
 def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
     now = time.time_ns()
-    last = rt.samples.cpu.last(record.id)
+    last = rt.stats_cache.cpu.last(record.id)
     nothing = messages.value(0)
     return pb.ContainerStats(
         attributes=_attributes(rt, record),
@@ -87,10 +87,10 @@ def _stopped_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
 
 def _attributes(rt: Runtime, record: ContainerRecord) -> pb.ContainerAttributes:
     config = record.config
-    made_from, attributes = rt.samples.attributes.get(record.id, (None, None))
+    made_from, attributes = rt.stats_cache.attributes.get(record.id, (None, None))
     if attributes is None or made_from is not config:
         attributes = pb.ContainerAttributes(
             id=record.id, metadata=config.metadata, labels=config.labels, annotations=config.annotations
         )
-        rt.samples.attributes[record.id] = (config, attributes)
+        rt.stats_cache.attributes[record.id] = (config, attributes)
     return attributes

@@ -7,10 +7,10 @@ CRI has no others: seconds are cut off.
 from collections.abc import Callable, Iterator
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.times import SECOND
 from shim.cgroup.figures import Io, Psi
 from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
 from shim.stats.metric import ContainerMetric, Figures, PodMetric, Values
-from shim.times import SECOND
 
 BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
 """Labels of every metric; some have more behind them."""

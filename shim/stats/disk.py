@@ -17,13 +17,13 @@ from typing import Protocol
 
 import structlog
 
-from shim import deadline
-from shim.errors import ShimError
+from shim.base import deadline
+from shim.domain.errors import ShimError
+from shim.engine.image_store import layer_directory
+from shim.engine.overlay import upper_directory
 from shim.runtime import Runtime
-from shim.samples import FileSystem, LayerUsage
 from shim.stats.readings import running_containers
-from shim.storage.image_store import layer_directory
-from shim.storage.overlay import upper_directory
+from shim.stats_cache import FileSystem, LayerUsage
 from shim.view.records import ContainerRecord
 
 SHARE = 0.03
@@ -65,11 +65,11 @@ def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
 
     Found once: what a process of the container makes of its own root later is not followed.
     """
-    known = rt.samples.uppers.get(record.id)
+    known = rt.stats_cache.uppers.get(record.id)
     if known is None and record.life.pid:
         known = _whole(rt, upper_directory(_PROC / str(record.life.pid)))
         if known is not None:
-            rt.samples.uppers[record.id] = known
+            rt.stats_cache.uppers[record.id] = known
     return known
 
 
@@ -226,7 +226,7 @@ class LayerMeter:
         self._has_part = False
         """Whether one of the walks is of a part."""
         self._stopping = threading.Event()
-        self._wait = wait or rt.samples.started.wait
+        self._wait = wait or rt.stats_cache.started.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -238,7 +238,7 @@ class LayerMeter:
         """End the thread; a walk under way is given up, and a disk that does not answer is not waited for."""
         self._stopping.set()
         self._scope.cancel()
-        self._rt.samples.started.set()
+        self._rt.stats_cache.started.set()
         self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
@@ -248,8 +248,8 @@ class LayerMeter:
                 self._measure()
             except Exception:  # without this thread every layer would keep its last figure in silence
                 log.exception("measuring layers failed, and goes on")
-            if self._rt.samples.started.wait(max(0.0, until - time.monotonic())):
-                self._rt.samples.started.clear()
+            if self._rt.stats_cache.started.wait(max(0.0, until - time.monotonic())):
+                self._rt.stats_cache.started.clear()
 
     def _measure(self) -> None:
         """Look for layers that are due, and measure until it is time to look again."""
@@ -263,7 +263,7 @@ class LayerMeter:
         until = time.monotonic() + self._look
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
-            if self._rt.samples.started.is_set():  # looked at after the walk, so that each look advances one
+            if self._rt.stats_cache.started.is_set():  # looked at after the walk, so that each look advances one
                 return
 
     def _begin_due(self) -> None:
@@ -304,7 +304,7 @@ class LayerMeter:
                 self._wait(pause)
             if not more:
                 return
-            if self._rt.samples.started.is_set():
+            if self._rt.stats_cache.started.is_set():
                 break
         self._walks.append(turn)
 
@@ -331,7 +331,7 @@ class LayerMeter:
     def _finish_layer(self, upper: Path, turn: _Walk, total: Sum | None) -> None:
         if total is None:
             return
-        self._rt.samples.layers[turn.name] = LayerUsage(
+        self._rt.stats_cache.layers[turn.name] = LayerUsage(
             at=time.time_ns(),
             used_bytes=total.used_bytes,
             inodes=total.inodes,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import structlog
 
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
+from shim.engine.image_store import is_containerd_store, store_parts, store_root
+from shim.engine.overlay import upper_directories
 from shim.runtime import Runtime
-from shim.samples import StoreUsage
 from shim.stats.disk import Sum
-from shim.storage.image_store import is_containerd_store, store_parts, store_root
-from shim.storage.overlay import upper_directories
+from shim.stats_cache import StoreUsage
 
 PERIOD = 30.0
 """Seconds between two looks at which layers there are."""
@@ -62,9 +62,9 @@ class StoreMeter:
         rt, info = self._rt, self._rt.facts.info()
         root = store_root(info, pids=(each.life.pid for each in rt.view.sandboxes() if each.life.running))
         if root != self._root:
-            self._root, self._measured, rt.samples.images = root, {}, None
-        if rt.samples.images is None or not rt.samples.images.is_measured:
-            rt.samples.images = _of_file_system(root)
+            self._root, self._measured, rt.stats_cache.images = root, {}, None
+        if rt.stats_cache.images is None or not rt.stats_cache.images.is_measured:
+            rt.stats_cache.images = _of_file_system(root)
         in_use = upper_directories(_PROC / str(rt.engine.daemon_pid() or "self")) if is_containerd_store(info) else ()
         parts = store_parts(info, root, known=self._measured, in_use=in_use)
         self._measured = {name: total for name, total in self._measured.items() if name in parts}
@@ -74,7 +74,7 @@ class StoreMeter:
 
     def _tell(self) -> None:
         self._complaint = ""
-        self._rt.samples.images = StoreUsage(
+        self._rt.stats_cache.images = StoreUsage(
             at=time.time_ns(),
             root=self._root,
             used_bytes=sum(total.used_bytes for total in self._measured.values()),

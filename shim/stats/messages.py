@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory, Pressure, Psi
 from shim.cni.arguments import INTERFACE
-from shim.samples import LayerUsage
 from shim.stats.network import Interface
+from shim.stats_cache import LayerUsage
 
 LARGEST = (1 << 64) - 1
 """What a field can hold."""

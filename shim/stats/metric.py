@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
 from shim.engine.answers import HostSettings
-from shim.samples import FileSystem, LayerUsage
 from shim.stats.network import Interface
 from shim.stats.processes import Processes
+from shim.stats_cache import FileSystem, LayerUsage
 
 Values = Iterable[tuple[tuple[str, ...], int | None]]
 """Further label values, and the number; None is left out."""

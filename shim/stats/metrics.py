@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.ids import ContainerId, ImageId
-from shim.names import POD
+from shim.domain.ids import ContainerId, ImageId
+from shim.domain.names import POD
 from shim.runtime import Runtime
 from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
 from shim.stats.metric import Figures
@@ -29,7 +29,7 @@ def list_metric_descriptors() -> list[pb.MetricDescriptor]:
 
 def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
     """Give the metrics of all ready pods and their running containers."""
-    rt.samples.sandbox_metrics.ask()
+    rt.stats_cache.sandbox_metrics.ask()
     return [_read_ahead(rt, record) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
 
 
@@ -61,7 +61,7 @@ def pod_metrics(
 
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
-    metrics = rt.samples.sandbox_metrics.get(record.id)
+    metrics = rt.stats_cache.sandbox_metrics.get(record.id)
     if metrics is None:
         return None
     known = [each.container_id for each in metrics.container_metrics]
@@ -132,7 +132,7 @@ def _figures(
         huge_pages=group.huge_pages(),
         processes=processes(group.process_ids()),
         soft_limits=soft_limits(reading.place.pid),
-        layer=rt.samples.layers.get(record.id),
+        layer=rt.stats_cache.layers.get(record.id),
         host=record.host,
         started_at=record.life.started_at,
         at=reading.at,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from shim import pod
 from shim.cgroup.figures import Cpu, Memory, Psi
 from shim.cgroup.places import above, group_at, own_groups
-from shim.errors import NotFound
-from shim.ids import SandboxId
+from shim.domain.errors import NotFound
+from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
-from shim.samples import Place, Point
+from shim.stats_cache import Place, Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 _PROMPT = 1_000_000
@@ -42,18 +42,18 @@ class Reading:
 def place_of(rt: Runtime, record: Record) -> Place | None:
     """Say where the control groups of a running container are, looked up once; None when it does not run."""
     pid = record.life.pid
-    known = rt.samples.places.get(record.id)
+    known = rt.stats_cache.places.get(record.id)
     if known is not None and known.pid == pid:
         return known
     if not pid:
         return None
     try:
-        mounts = rt.samples.mounts
+        mounts = rt.stats_cache.mounts
         groups = own_groups(pid, name=record.id, mounts=mounts)
         place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
     except NotFound:
         return None
-    rt.samples.places[record.id] = place
+    rt.stats_cache.places[record.id] = place
     return place
 
 
@@ -154,7 +154,7 @@ def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Pro
     if seen is None:
         return None
     at, cpu = seen
-    return Processor(at, cpu, rt.samples.cpu.rate(record.id, Point(at, cpu.usage), born_at=record.life.started_at))
+    return Processor(at, cpu, rt.stats_cache.cpu.rate(record.id, Point(at, cpu.usage), born_at=record.life.started_at))
 
 
 def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | None) -> Processor | None:
@@ -163,7 +163,7 @@ def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | N
         return None
     at, cpu = seen
     now = Point(at, cpu.usage)
-    rate = rt.samples.cpu.rate_since_seen(record.id, now)
+    rate = rt.stats_cache.cpu.rate_since_seen(record.id, now)
     if rate is None:
         containers = (container_processor(rt, container) for container in running_containers(rt, of=record.id))
         rate = sum(processor.rate for processor in containers if processor is not None)

@@ -6,11 +6,10 @@ import time
 
 import structlog
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import ShimError
+from shim.base import deadline
+from shim.domain.errors import ShimError
 from shim.runtime import Runtime
-from shim.samples import INTERVAL, METRICS_INTERVAL, Point
 from shim.stats.containers import stats_of
 from shim.stats.metrics import pod_metrics
 from shim.stats.readings import (
@@ -23,6 +22,7 @@ from shim.stats.readings import (
     running_sandboxes,
 )
 from shim.stats.sandboxes import running_pod_stats
+from shim.stats_cache import INTERVAL, METRICS_INTERVAL, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _REST = 50
@@ -40,18 +40,18 @@ def sample(rt: Runtime, *, metrics: bool) -> None:
     """
     there: set[str] = {record.id for record in rt.view.containers()}
     there.update(record.id for record in rt.view.sandboxes())
-    rt.samples.keep_only(there)
+    rt.stats_cache.keep_only(there)
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
-        if metrics and rt.samples.sandbox_metrics.wanted:
-            rt.samples.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox, read=read))
+        if metrics and rt.stats_cache.sandbox_metrics.wanted:
+            rt.stats_cache.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox, read=read))
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
     """Note the CPU time of a container; gives what was read if that was all of it."""
-    shelf = rt.samples.container_stats
-    if not (shelf.wanted or rt.samples.sandbox_stats.wanted):
+    shelf = rt.stats_cache.container_stats
+    if not (shelf.wanted or rt.stats_cache.sandbox_stats.wanted):
         _note(rt, record.id, container_processor(rt, record))
         return None
     reading = container_reading(rt, record)
@@ -62,7 +62,7 @@ def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
 
 
 def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
-    shelf = rt.samples.sandbox_stats
+    shelf = rt.stats_cache.sandbox_stats
     if not shelf.wanted:
         _note(rt, record.id, pod_processor(rt, record))
     elif (stats := running_pod_stats(rt, record, ahead=True)) is not None:
@@ -72,15 +72,15 @@ def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
 
 def _note(rt: Runtime, key: str, reading: Processor | None) -> None:
     if reading is not None:
-        rt.samples.cpu.note(key, Point(reading.at, reading.cpu.usage))
+        rt.stats_cache.cpu.note(key, Point(reading.at, reading.cpu.usage))
 
 
 def _note_usage(rt: Runtime, key: str, usage: pb.CpuUsage) -> None:
-    rt.samples.cpu.note(key, Point(usage.timestamp, usage.usage_core_nano_seconds.value))
+    rt.stats_cache.cpu.note(key, Point(usage.timestamp, usage.usage_core_nano_seconds.value))
 
 
 class Sampler:
-    """Samples in a thread of its own, from `start` to `stop`."""
+    """StatsCache in a thread of its own, from `start` to `stop`."""
 
     def __init__(self, rt: Runtime, *, interval: float = INTERVAL) -> None:
         self._rt = rt

@@ -40,7 +40,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
     meanwhile is left out.
     """
-    rt.samples.sandbox_stats.ask()
+    rt.stats_cache.sandbox_stats.ask()
     fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
     ready = (record for record in fitting if pod.is_ready(rt, record))
     found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in ready)
@@ -75,7 +75,7 @@ def _known_stats(
 
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
-    stats = rt.samples.sandbox_stats.get(record.id)
+    stats = rt.stats_cache.sandbox_stats.get(record.id)
     if stats is None:
         return None
     known = [each.attributes.id for each in stats.linux.containers]
@@ -83,7 +83,7 @@ def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None
 
 
 def _container(rt: Runtime, record: ContainerRecord, *, ahead: bool) -> pb.ContainerStats | None:
-    return (rt.samples.container_stats.get(record.id) if ahead else None) or running_stats(rt, record)
+    return (rt.stats_cache.container_stats.get(record.id) if ahead else None) or running_stats(rt, record)
 
 
 def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
@@ -101,7 +101,7 @@ def _io(rt: Runtime, record: SandboxRecord, *, at: int) -> pb.IoUsage | None:
 
 def _stopped_stats(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats:
     now = time.time_ns()
-    last = rt.samples.cpu.last(record.id)
+    last = rt.stats_cache.cpu.last(record.id)
     nothing = messages.value(0)
     return pb.PodSandboxStats(
         attributes=_attributes(record),

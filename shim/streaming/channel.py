@@ -5,7 +5,7 @@ from contextlib import suppress
 from threading import Condition, Lock
 from typing import Protocol, cast
 
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from shim.streaming.spdy import Buffer, Headers, NotAllowed, Queued
 
 _COPY_BELOW = 1024

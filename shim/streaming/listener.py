@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
 _BACKLOG = 512
 

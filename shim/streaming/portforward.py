@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from shim.errors import Cancelled, ShimError
+from shim.domain.errors import Cancelled, ShimError
 from shim.streaming.channel import Channel
 from shim.streaming.relay import Link, Relay, end
 from shim.streaming.spdy import Headers

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import structlog
 
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from shim.streaming.channel import Channel
 from shim.streaming.spdy import Buffer, NotAllowed, Queued
 from shim.streaming.transport import Session

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shim.errors import DeadlineExceeded, InvalidArgument
+from shim.domain.errors import DeadlineExceeded, InvalidArgument
 from shim.streaming.channel import Channel
 from shim.streaming.sessions import RemoteTask
 from shim.streaming.spdy import Buffer, Headers

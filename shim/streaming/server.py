@@ -10,8 +10,8 @@ from http import HTTPStatus
 
 import structlog
 
-from shim import deadline
-from shim.errors import Cancelled, ShimError
+from shim.base import deadline
+from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, remotecommand, spdy
 from shim.streaming.admission import Admission
 from shim.streaming.http import Refused, Request, RequestReader, Upgrade, check_origin, refusal_bytes, upgrade_of

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shim.errors import ResourceExhausted
-from shim.ids import ContainerId, SandboxId
+from shim.domain.errors import ResourceExhausted
+from shim.domain.ids import ContainerId, SandboxId
 
 MAX_OUTSTANDING = 1000
 """Tokens that wait for their client at a time."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import structlog
 
-from shim import meter
+from shim.base import meter
 
 LOG_SECONDS = 5.0
 """Between two lines about refusals, however many there are."""

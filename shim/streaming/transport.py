@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import structlog
 
-from shim.deadline import Scope
-from shim.errors import Cancelled, reason_of
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, reason_of
 from shim.streaming.channel import Channel
 from shim.streaming.pace import MOST, Pace
 from shim.streaming.pipe import Pipe

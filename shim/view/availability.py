@@ -3,8 +3,8 @@
 import threading
 import time
 
-from shim import deadline
-from shim.errors import Unavailable
+from shim.base import deadline
+from shim.domain.errors import Unavailable
 
 NOT_BUILT = "the view of docker's containers has not been built yet"
 CONNECT_SECONDS = 2.0

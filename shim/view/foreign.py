@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shim import labels, names
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels, names
 from shim.engine.answers import ContainerSettings, HostSettings, MountPoint
 
 _SUFFIX = re.compile(r"[0-9a-f]{8}")

@@ -7,13 +7,14 @@ from functools import partial
 
 import structlog
 
-from shim import deadline, references
-from shim.concurrency.gather import gather
+from shim.base import deadline
+from shim.base.gather import gather
+from shim.domain import references
+from shim.domain.errors import InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId, only_id
 from shim.engine.answers import ImageInspect, ImageSummary
 from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
-from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ImageId, only_id
 from shim.view.records import ImageRecord
 
 INSPECT_SECONDS = 10.0

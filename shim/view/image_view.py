@@ -7,14 +7,14 @@ must not take the pods away.
 import threading
 from functools import partial, reduce
 
-from shim.concurrency.flights import Departures
+from shim.base.single_flight import CoalescedRefresh
+from shim.domain.errors import NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.interface import Engine
-from shim.errors import NotFound, ShimError, Unavailable
-from shim.ids import ImageId
 from shim.view import translate
 from shim.view.availability import Availability
 from shim.view.image_index import ImageDetails, ImageIndex
-from shim.view.looks import Looks
+from shim.view.in_flight_reads import InFlightReads
 from shim.view.records import ImageRecord
 
 IMAGES = "images"
@@ -44,7 +44,7 @@ class ImageView:
         *,
         changed: threading.Condition,
         availability: Availability,
-        looks: Looks,
+        looks: InFlightReads,
         patience: float,
     ) -> None:
         """`changed` is the lock of the node view, which guards its `availability` and its `looks`.
@@ -58,7 +58,7 @@ class ImageView:
         self._looks = looks
         self._index = ImageIndex(())
         self._details = ImageDetails()
-        self._departures: Departures[None] = Departures(self.refresh, what="list images")
+        self._departures: CoalescedRefresh[None] = CoalescedRefresh(self.refresh, what="list images")
 
     # Questions
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shim.ids import SandboxId, only_id
+from shim.domain.ids import SandboxId, only_id
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 

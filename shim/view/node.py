@@ -11,20 +11,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shim import deadline
-from shim.concurrency.broadcast import Subscription
+from shim.base import deadline
+from shim.base.broadcast import Subscription
+from shim.domain.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import SandboxId, only_id
 from shim.engine.answers import ContainerInspect, ContainerSummary
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import SandboxId, only_id
 from shim.logs.interface import Drains
 from shim.view import changes, translate
-from shim.view.announce import Announcer
 from shim.view.availability import Availability
-from shim.view.ends import Unlogged, as_shown, with_log_path
+from shim.view.event_publisher import EventPublisher
 from shim.view.image_view import ImageView
+from shim.view.in_flight_reads import InFlightReads, Look, Moment, this_moment
 from shim.view.lists import Lists, lists_from_records
-from shim.view.looks import Look, Looks, Moment, this_moment
+from shim.view.pending_exits import Unlogged, as_shown, with_log_path
 from shim.view.records import Change, ContainerRecord, Record, SandboxRecord
 
 PATIENCE = 10.0
@@ -90,7 +90,7 @@ class NodeView:
         self._changed = threading.Condition()
         self._availability = Availability(self._changed, patience=patience)
         self._clock = clock
-        self._looks = Looks(clock=clock)
+        self._looks = InFlightReads(clock=clock)
         self._seen: dict[str, Moment] = {}
         self._records: dict[str, Record] = {}
         self._held_back: dict[str, Record] = {}
@@ -99,7 +99,7 @@ class NodeView:
             engine, changed=self._changed, availability=self._availability, looks=self._looks, patience=patience
         )
         """The images of the node."""
-        self._announcer = Announcer(capacity=subscriber_capacity)
+        self._announcer = EventPublisher(capacity=subscriber_capacity)
         self._subscriber_patience = subscriber_patience
         self._last_event_at = 0
         self._compared: float | None = None
@@ -210,7 +210,7 @@ class NodeView:
 
     @contextmanager
     def making(self, name: str) -> Iterator[None]:
-        """Keep the steps of the sandbox of this name (`shim.names.sandbox_name`) from subscribers inside the block.
+        """Defer the events of the sandbox of this name (`shim.domain.names.sandbox_name`) until the block is left.
 
         Its pause container runs before its network is there. Who was told then would see a started sandbox that is not
         ready, which to a kubelet is one that has died. Lists and statuses tell of it all along.

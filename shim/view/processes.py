@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from shim.times import SECOND
+from shim.base.times import SECOND
 from shim.view.records import Record
 
 SLACK_NS = 10_000_000_000

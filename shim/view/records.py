@@ -8,8 +8,8 @@ building messages for all containers each time would cost more than all the rest
 from dataclasses import dataclass, field
 
 from shim.api.v1 import api_pb2 as pb
+from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.engine.answers import HostSettings
-from shim.ids import ContainerId, ImageId, SandboxId
 
 _NO_IMAGE = ImageId("")
 

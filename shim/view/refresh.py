@@ -6,13 +6,13 @@ from functools import partial
 
 import structlog
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import Cancelled, ShimError, Unavailable
 from shim.engine.hanging import answered_within
-from shim.errors import Cancelled, ShimError, Unavailable
-from shim.view.dirty import Dirty
 from shim.view.image_view import IMAGES
 from shim.view.node import Fallback, NodeView
 from shim.view.translate import unanswered
+from shim.view.work_queue import WorkQueue
 
 WORKERS = 6
 SLOW_WORKERS = 3
@@ -39,7 +39,7 @@ class Refresher:
         """`inspect_seconds` bounds one inspect, `retry_seconds` is the wait after the first that failed."""
         self._view = view
         self._inspect_seconds = inspect_seconds
-        self._dirty = Dirty(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
+        self._dirty = WorkQueue(slow_workers=SLOW_WORKERS, retry_seconds=retry_seconds)
         self._lock = threading.Lock()
         self._stamps: dict[str, int] = {}
         self._scope = deadline.Scope()

@@ -9,8 +9,11 @@ from dataclasses import replace
 
 from google.protobuf.json_format import ParseError
 
-from shim import labels, names, references
 from shim.api.v1 import api_pb2 as pb
+from shim.base.times import NEVER, SECOND, ns_from_rfc3339
+from shim.domain import labels, names, references
+from shim.domain.errors import InvalidArgument
+from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.engine.answers import (
     ContainerInspect,
     ContainerSettings,
@@ -21,9 +24,6 @@ from shim.engine.answers import (
     MountPoint,
 )
 from shim.engine.runc import plain_start_error
-from shim.errors import InvalidArgument
-from shim.ids import ContainerId, ImageId, SandboxId
-from shim.times import NEVER, SECOND, ns_from_rfc3339
 from shim.view.foreign import container_config, foreign_name, sandbox_config
 from shim.view.records import ContainerRecord, ImageRecord, Life, Record, SandboxRecord
 

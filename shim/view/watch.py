@@ -17,12 +17,13 @@ from functools import partial
 
 import structlog
 
-from shim import deadline, names
-from shim.concurrency.gather import gather
+from shim.base import deadline
+from shim.base.gather import gather
+from shim.domain import names
+from shim.domain.errors import DeadlineExceeded, ShimError
 from shim.engine.answers import ContainerSummary, Event
 from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
-from shim.errors import DeadlineExceeded, ShimError
 from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record

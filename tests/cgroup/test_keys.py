@@ -2,7 +2,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.keys import bytes_from_limit, check_unified, huge_page_limits
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 GOOD = {
     "memory.oom.group": "1",

@@ -14,7 +14,7 @@ from shim.cgroup.places import (
 )
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
-from shim.errors import NotFound
+from shim.domain.errors import NotFound
 from tests.cgroup.trees import MOUNTINFO_V1, MOUNTINFO_V2, POD_V1, POD_V2
 
 ID = "c" * 64

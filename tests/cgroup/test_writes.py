@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import envelope
 from shim.checkpoint.limits import FILE_LIMIT, LimitStore, encode
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
 
 ID, OTHER = "c" * 64, "d" * 64
 LIMITS = pb.LinuxContainerResources(
@@ -81,7 +81,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     def full(*_args: object, **_kwargs: object) -> None:
         raise ShimError("no space left on device")
 
-    monkeypatch.setattr("shim.disk.write_atomically", full)
+    monkeypatch.setattr("shim.base.atomic_files.write_atomically", full)
     with pytest.raises(ShimError, match="no space"):
         store.put(ID, pb.LinuxContainerResources())
     assert store.get(ID) == LIMITS

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.checkpoint.pod_cidr import PodCidr
-from shim.errors import InvalidArgument, ShimError
+from shim.domain.errors import InvalidArgument, ShimError
 from tests.mounts import small_tmpfs
 
 

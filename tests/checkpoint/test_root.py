@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shim.checkpoint.root import ensure_root_directory
-from shim.errors import FailedPrecondition, ShimError
+from shim.domain.errors import FailedPrecondition, ShimError
 from tests.facts import mode_of
 
 

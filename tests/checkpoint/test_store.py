@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from shim.base.gather import gather
 from shim.checkpoint.envelope import Untrusted
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import FILE_LIMIT, CheckpointStore, decode, encode
-from shim.concurrency.gather import gather
-from shim.errors import InvalidArgument, ResourceExhausted, ShimError
+from shim.domain.errors import InvalidArgument, ResourceExhausted, ShimError
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, HOST_NETWORK, ID, RELEASED, numbered
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs

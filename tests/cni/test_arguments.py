@@ -14,7 +14,7 @@ from shim.cni.arguments import (
     ip_ranges,
     port_mappings,
 )
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 
 def test_cni_args_name_the_pod_and_begin_with_ignore_unknown() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from shim.cni.cache import FILE_LIMIT, Attachment, cached_attachments, cached_result, remove_cached, write_cached
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 CONFLIST = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "vendor": 1}]}
 RESULT = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
 from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError
-from shim.errors import Cancelled, FailedPrecondition
+from shim.domain.errors import Cancelled, FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 
 NETNS = "/proc/self/ns/net"

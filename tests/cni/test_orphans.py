@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import structlog
 
-from shim import deadline
+from shim.base import deadline
 from shim.cni import orphans
 from shim.cni.orphans import end_orphans
-from shim.errors import Cancelled, ResourceExhausted
+from shim.domain.errors import Cancelled, ResourceExhausted
 from shim.hostfs import client
 from shim.hostfs.client import HostFs
 

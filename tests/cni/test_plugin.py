@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from shim.base.meter import Done, Kind, subscribed
 from shim.cni.plugin import Call, PluginError, Verb, find_plugin, run_add, run_plugin
-from shim.errors import DeadlineExceeded, FailedPrecondition
-from shim.meter import Done, Kind, heard_by
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 
 ADDRESS = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
@@ -173,7 +173,7 @@ def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> N
 
 def test_each_run_is_reported_with_its_result(fakes: FakePlugins) -> None:
     heard: list[Done] = []
-    with heard_by(heard.append):
+    with subscribed(heard.append):
         add(fakes.write_answering("bridge", ADDRESS))
         failure(fakes.write("portmap", "exit 3"))
 

@@ -15,7 +15,7 @@ from structlog.typing import EventDict, WrappedLogger
 from shim.cni import watch
 from shim.cni.conf import Listing
 from shim.cni.watch import NOT_READY, ConfDirectory, NetworkStatus
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 from tests.facts import open_descriptors
 

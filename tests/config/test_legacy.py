@@ -2,7 +2,7 @@ import pytest
 
 from shim.config.fields import fields
 from shim.config.legacy import ALIASES, LEGACY, warnings
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 
 def test_aliases_lead_to_fields() -> None:

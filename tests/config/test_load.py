@@ -6,7 +6,7 @@ import pytest
 from shim.config import load as module
 from shim.config.load import DEFAULT, Loaded, load
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from tests.users import nobodys_files
 
 

@@ -5,7 +5,7 @@ import pytest
 from shim.config.load import load
 from shim.config.model import Config
 from shim.config.together import LEAST_LOG_COPY, bytes_from_size, check_together
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 
 def test_sizes_are_dockers() -> None:

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from shim.cgroup.places import Group, Mounts
 from shim.cgroup.v2 import GroupV2
+from shim.domain.errors import NotFound, ShimError, Unavailable
+from shim.domain.ids import ContainerId
 from shim.engine.interface import JsonObject
-from shim.errors import NotFound, ShimError, Unavailable
-from shim.ids import ContainerId
 from shim.runtime import Runtime
-from shim.samples import Place
+from shim.stats_cache import Place
 from tests.cgroup.trees import new_group_v1, new_group_v2
 from tests.fakes.engine import FakeEngine
 
@@ -83,7 +83,7 @@ class Groups:
         group: Group = compose(self.root, container_id, **changed)
         self.made[container_id] = self.engine.groups[container_id] = group
         record = self.rt.view.container(container_id)
-        self.rt.samples.places[container_id] = Place(record.life.pid, group, group)
+        self.rt.stats_cache.places[container_id] = Place(record.life.pid, group, group)
         return group
 
     def find(self, pid: int, *, name: str, mounts: Mounts) -> Group:

@@ -8,7 +8,7 @@ from shim.cgroup.places import Group
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
 from shim.container.cgroup import check_unified_possible, group_to_write, writes_beyond_docker
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.runtime import Runtime
 from tests.pods import created, ready_pod, running
 

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
 from shim.container import create
 from shim.container.create import create_container
+from shim.domain import labels
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox

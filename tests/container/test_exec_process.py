@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from shim import deadline
-from shim.concurrency.lookout import Lookout
+from shim.base import deadline
+from shim.base.deferred_checks import DeferredChecks
 from shim.container import exec_process
 from shim.container.exec_process import end_process, ran_last, wait_ended
+from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
+from shim.domain.ids import ContainerId
 from shim.engine.answers import ExecInspect
-from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
-from shim.ids import ContainerId
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript
@@ -138,7 +138,7 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
         short.setattr(os, "pidfd_open", full)
         with pytest.raises(ResourceExhausted, match="too many open files"):
             end_process(rt, exec_id, container_id=container)
-        assert rt.lookout._watched
+        assert rt.deferred_checks._watched
 
     assert leader.wait(SECONDS) == -9
 
@@ -173,29 +173,29 @@ def test_no_descriptor_to_wait_with(
 def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     exec_id = prepared(engine, container)
 
     assert end_process(rt, exec_id, container_id=container) is None
 
     looks = engine.calls.count(("inspect_exec", exec_id))
     wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > looks + 1)
-    assert rt.lookout._watched
+    assert rt.deferred_checks._watched
     engine.exit_container(container)
-    wait_until(lambda: not rt.lookout._watched)
+    wait_until(lambda: not rt.deferred_checks._watched)
 
 
 def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
     rt: Runtime, engine: FakeEngine, container: ContainerId
 ) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     exec_id = prepared(engine, container)
     assert end_process(rt, exec_id, container_id=container) is None
 
     with engine.start_exec(exec_id):
         engine.exit_exec(exec_id, exit_code=0)
 
-    wait_until(lambda: not rt.lookout._watched)
+    wait_until(lambda: not rt.deferred_checks._watched)
 
 
 def inspects(engine: FakeEngine) -> int:
@@ -301,7 +301,7 @@ def test_one_question_is_enough_to_leave_what_has_not_begun_to_deferred_checks(
     exec_id = begun(engine, container, pid=0)
     assert end_process(rt, exec_id, container_id=container) is None
     assert inspects(engine) == 1
-    assert rt.lookout.watches(f"exec {exec_id} in container {container}")
+    assert rt.deferred_checks.watches(f"exec {exec_id} in container {container}")
 
 
 def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_checks(
@@ -320,7 +320,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
         assert time.monotonic() - began < 5
         assert leader.poll() is None
     assert leader.wait(SECONDS) == -9
-    wait_until(lambda: not rt.lookout.watches(f"exec {exec_id} in container {container}"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"exec {exec_id} in container {container}"))
 
 
 def test_deferred_checks_outlast_a_docker_that_does_not_answer(
@@ -331,7 +331,7 @@ def test_deferred_checks_outlast_a_docker_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exec_process, "LATE_SECONDS", 0.2)
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     exec_id = begun(engine, container, pid=leader.pid)
     engine.fail_next("inspect_exec", *[DeadlineExceeded("inspect exec: not within 2 s")] * 50)
 

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
 from shim.container import exec_sync as exec_sync_module
 from shim.container.exec_sync import OUTPUT_LIMIT, exec_sync
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine, FakeProcessStream
 from tests.fakes.engine_state import ExecScript

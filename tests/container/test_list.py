@@ -5,7 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.container.status import container_status
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 from shim.image.list import list_images
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX

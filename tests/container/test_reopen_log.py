@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from shim.container.reopen_log import reopen_container_log
-from shim.errors import FailedPrecondition, NotFound
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.deferred_checks import DeferredChecks
 from shim.cgroup.places import Group
-from shim.concurrency.lookout import Lookout
 from shim.container.start import start_container
 from shim.container.update import update_container_resources
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
-from shim.ids import ContainerId
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
@@ -204,17 +204,17 @@ def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
 
 
 def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engine: FakeEngine) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
     engine.start_container(container)
-    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
     assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
 
 
 def test_one_that_cannot_be_ended_now_is_ended_later(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = created(rt, ready_pod(rt))
 
     def refused(*_: object) -> None:
@@ -225,15 +225,15 @@ def test_one_that_cannot_be_ended_now_is_ended_later(
     with pytest.raises(FailedPrecondition, match="no limits"):
         start_container(rt, container_id=container)
     wait_until(lambda: rt.view.container(container).life.state == pb.CONTAINER_EXITED)
-    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
 
 
 def test_one_that_is_started_again_after_a_failure_is_not_ended(rt: Runtime, engine: FakeEngine) -> None:
-    rt = replace(rt, lookout=Lookout(pause_seconds=0.01))
+    rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
-    assert rt.lookout.watches(f"container {container}, whose start has failed")
+    assert rt.deferred_checks.watches(f"container {container}, whose start has failed")
     start_container(rt, container_id=container)
-    wait_until(lambda: not rt.lookout.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
     assert engine.inspect_container(container).state.running
 
 

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.container.status import container_status
-from shim.errors import NotFound
+from shim.domain import labels
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine

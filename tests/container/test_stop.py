@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.stop import stop_container
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs

@@ -13,8 +13,8 @@ from shim.container.remove import remove_container
 from shim.container.start import start_container
 from shim.container.status import container_status
 from shim.container.update import update_container_resources
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ContainerId
+from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.container.limited import Groups, RuncEngine, composed_groups

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 import yaml
 
-from shim import references
 from shim.config.model import Config
 from shim.credentials.keyring import KEPT_SECONDS, Keyring, keyring_of_node
 from shim.credentials.model import Credentials
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings
-from shim.errors import InvalidArgument
+from shim.domain import references
+from shim.domain.errors import InvalidArgument
 from tests.credentials.programs import Programs, response
 
 APP = "r.example/team/app:1"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from shim.base.spawn import Outcome
 from shim.credentials.program import ask, failure_of
-from shim.errors import DeadlineExceeded, ShimError
-from shim.spawn import Outcome
+from shim.domain.errors import DeadlineExceeded, ShimError
 from tests.credentials.programs import Programs
 
 

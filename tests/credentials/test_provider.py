@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
+from shim.base.deadline import Scope
 from shim.credentials.model import Credentials
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings
-from shim.deadline import Scope
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from tests.clock import Clock
 from tests.credentials.programs import Programs, response
 

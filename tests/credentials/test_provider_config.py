@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from shim.credentials.provider_config import FILE_LIMIT, ProviderSettings, read_providers
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from tests.credentials.programs import Programs
 
 GOOD: dict[str, Any] = {

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
+from shim.base.deadline import Scope
 from shim.credentials.model import Credentials
 from shim.credentials.store import CredentialStores
-from shim.deadline import Scope
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from tests.credentials.programs import Programs
 
 NAME = "docker-credential-one"

@@ -10,8 +10,8 @@ import grpc
 import pytest
 import structlog
 
-from shim import log
 from shim.api.v1 import api_pb2_grpc as api
+from shim.base import log
 from shim.cri.admission import Admission
 from shim.cri.server import CriServer
 

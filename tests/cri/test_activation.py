@@ -7,7 +7,7 @@ import pytest
 
 from shim.cri import activation
 from shim.cri.activation import listening_socket, notify
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 
 
 def passed(monkeypatch: pytest.MonkeyPatch, passed: socket.socket) -> dict[str, str]:

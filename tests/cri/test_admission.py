@@ -1,9 +1,9 @@
 import pytest
 
+from shim.base.deadline import Scope
 from shim.cri.admission import Admission
 from shim.cri.rpcs import LIMITS, Kind
-from shim.deadline import Scope
-from shim.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
+from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 
 
 def test_an_rpc_is_counted_while_it_runs() -> None:

@@ -10,10 +10,11 @@ import grpc
 import pytest
 import structlog
 
-from shim import deadline, errors
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
-from shim.meter import Done, heard_by
+from shim.base import deadline
+from shim.base.meter import Done, subscribed
+from shim.domain import errors
 from tests.cri.conftest import SECONDS, Serve, client
 
 
@@ -268,7 +269,7 @@ def test_each_rpc_is_reported_with_its_code(serve: Serve) -> None:
     failures: list[BaseException] = [errors.NotFound("no such pod"), errors.Unavailable("no docker")]
     at = serve(Runtime(lambda: raising(failures.pop())() if failures else None))
 
-    with heard_by(heard.put):
+    with subscribed(heard.put):
         for _ in range(2):
             with pytest.raises(grpc.RpcError):
                 at.runtime.Version(pb.VersionRequest())

@@ -10,7 +10,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cri.chunks import CHUNK
 from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine

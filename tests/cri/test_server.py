@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.base import deadline
 from shim.cri import server as module
 from shim.cri.admission import Admission
 from shim.cri.rpcs import LIMITS, Kind
 from shim.cri.server import CriServer
 from shim.cri.workers import READY
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from tests.cri.conftest import SECONDS, Serve, Served
 from tests.threads import no_thread_for
 

@@ -4,8 +4,8 @@ from urllib.parse import quote
 import grpc
 import pytest
 
-from shim import errors
 from shim.cri.status import CODES, MAX_DETAILS, bounded, code_of, details_of
+from shim.domain import errors
 from shim.engine.errors import NameConflict, RegistryUnavailable, RemovalInProgress
 
 PRINTABLE = string.printable.replace("%", "")

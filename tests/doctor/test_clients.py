@@ -17,7 +17,7 @@ from shim.doctor import clients
 from shim.doctor.clients import check_clients
 from shim.doctor.findings import Finding
 from shim.doctor.units import Unit, Units
-from shim.errors import Unavailable
+from shim.domain.errors import Unavailable
 from tests.users import nobodys_files
 
 

@@ -8,8 +8,8 @@ from shim.config.model import Config
 from shim.doctor import docker
 from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.client import DockerEngine
-from shim.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.fakes.engine import FakeEngine
 from tests.users import nobodys_files
 

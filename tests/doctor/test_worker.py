@@ -37,7 +37,7 @@ def test_it_ends_with_the_command(config: Config, monkeypatch: pytest.MonkeyPatc
         buffer = io.BytesIO(encode_order(config))
 
     monkeypatch.setattr(worker, "CHECKS", ())
-    monkeypatch.setattr("shim.log.configure", lambda **_: None)  # it is for the whole process
+    monkeypatch.setattr("shim.base.log.configure", lambda **_: None)  # it is for the whole process
     monkeypatch.setattr("os._exit", end)
     monkeypatch.setattr("sys.stdin", Stdin)
     with pytest.raises(Ended):

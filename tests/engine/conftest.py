@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shim.deadline import LONGEST
+from shim.base.deadline import LONGEST
+from shim.domain.errors import DeadlineExceeded
 from shim.engine.client import DockerEngine
 from shim.engine.pool import Pool
 from shim.engine.session import Session
-from shim.errors import DeadlineExceeded
 from tests.fakes.http_unix import ScriptedServer, serving
 from tests.waits import wait_until
 

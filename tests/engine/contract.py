@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shim.deadline import Scope
+from shim.base.deadline import Scope
 from shim.engine.interface import Engine, JsonObject
 
 UNKNOWN = "f" * 64

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from shim.engine.errors import NameConflict
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, UNKNOWN, Subject, WatchedScope
 from tests.fakes.engine_state import NEVER
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, NotFound
 from shim.engine.answers import PathKind, PathStat
-from shim.errors import Cancelled, NotFound
 from tests.engine.contract import UNKNOWN, Subject
 
 PASSWD = "/etc/passwd"

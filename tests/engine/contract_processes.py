@@ -2,8 +2,8 @@
 
 import pytest
 
+from shim.domain.errors import FailedPrecondition
 from shim.engine.interface import AttachOptions, JsonObject
-from shim.errors import FailedPrecondition
 from tests.engine.contract import SECONDS, Subject
 
 

@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from shim.engine.answers import Event, PullProgress
 from shim.engine.interface import JsonObject
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from tests.engine.contract import SECONDS, Subject
 
 # Execs

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import PathKind, PathStat
 from shim.engine.client import DockerEngine
-from shim.errors import NotFound, ShimError, Unavailable
 from tests.fakes.http_unix import CLOSE, ScriptedServer, chunk, chunked, response
 
 ID = "a" * 64

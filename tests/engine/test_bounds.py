@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shim.domain.errors import ResourceExhausted, ShimError
 from shim.engine import bounds
 from shim.engine.answers import ContainerInspect
 from shim.engine.bounds import Rows, RowTrimmer, TooLarge, Whole
 from shim.engine.client import DockerEngine
-from shim.errors import ResourceExhausted, ShimError
 from tests.fakes.http_unix import HANG, ScriptedServer, chunk, chunked, response
 
 MIB = 1 << 20

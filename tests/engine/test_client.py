@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, InvalidArgument, ShimError, Unavailable, Unsupported
 from shim.engine.answers import DiscoveredDevice, EngineInfo, Runtime
 from shim.engine.client import DockerEngine
 from shim.engine.interface import Engine
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, ShimError, Unavailable, Unsupported
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.deadline import Scope
+from shim.base.deadline import Scope
 from shim.engine.bounds import Whole
 from shim.engine.connection import Connection, ConnectionLost, TimedOut, connect
 from shim.engine.pool import Pool

@@ -2,17 +2,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from shim.base.meter import Done, subscribed
+from shim.domain.errors import NotFound, Unavailable
 from shim.engine.counted import counted
 from shim.engine.interface import Engine
-from shim.errors import NotFound, Unavailable
-from shim.meter import Done, heard_by
 from tests.fakes.engine import FakeEngine
 
 
 @pytest.fixture
 def heard() -> Iterator[list[Done]]:
     found: list[Done] = []
-    with heard_by(found.append):
+    with subscribed(found.append):
         yield found
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import Runtime
 from shim.engine.facts import INFO_AGE, INFO_TRUSTED, EngineFacts
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.facts import own_score
 from tests.fakes.engine import FakeEngine
 from tests.waits import wait_until
@@ -178,7 +178,7 @@ def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> No
 
 @pytest.mark.usefixtures("impatient")
 def test_callers_of_an_engine_that_hangs_leave_no_thread(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shim.concurrency.crew.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("shim.base.thread_pool.IDLE_SECONDS", 0.01)
     known = facts(engine)
     before = threading.active_count()
     with engine.held("ping"), engine.held("info"):

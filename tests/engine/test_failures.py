@@ -1,14 +1,26 @@
 import pytest
 
-from shim import deadline, references
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain import references
+from shim.domain.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ShimError,
+    Unavailable,
+    Unsupported,
+)
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
     NameConflict,
     NoCommand,
     RegistryDenied,
+    RegistryErrorUnknown,
     RegistryUnavailable,
-    RegistryUnclear,
     RemovalInProgress,
     TooManyRequests,
 )
@@ -21,17 +33,6 @@ from shim.engine.failures import (
     error_from_refusal,
     error_from_start_refusal,
     refusal_message,
-)
-from shim.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    ResourceExhausted,
-    ShimError,
-    Unavailable,
-    Unsupported,
 )
 
 ID = "0123456789ab" * 5 + "cdef"
@@ -178,7 +179,7 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (500, 'error parsing HTTP 403 response body: unexpected end of JSON input: ""', RegistryDenied),
         (500, "unexpected status from HEAD request to http://x/v2/a: 403 Blocked", RegistryDenied),
         (500, 'error parsing HTTP 404 response body: no error details found in HTTP response body: "{}"', NotFound),
-        (500, "unknown: ", RegistryUnclear),
+        (500, "unknown: ", RegistryErrorUnknown),
         (404, f"manifest for {REGISTRY} not found: manifest unknown: manifest unknown", NotFound),
         (404, f'failed to resolve reference "{REGISTRY}": {REGISTRY}: not found', NotFound),
         (404, "no such thing", NotFound),
@@ -200,7 +201,7 @@ def test_the_failure_that_hides_another_is_told_as_such() -> None:
     message = "error parsing HTTP 400 response body: Client sent an HTTP request to an HTTPS server."
     error = error_from_pull_failure(message, reference=REGISTRY, status=500)
 
-    assert type(error) is RegistryUnclear
+    assert type(error) is RegistryErrorUnknown
     assert str(error).startswith(f"pull image {REGISTRY}: {message} (HTTPS was tried first, ")
     assert "credentials may be missing" in str(error)
 

@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import DeadlineExceeded, ShimError, Unavailable
 from shim.engine.answers import ImageSettings, PathKind
 from shim.engine.errors import RemovalInProgress
-from shim.errors import DeadlineExceeded, ShimError, Unavailable
 from tests.engine.contract import IMAGE_LABEL, LABEL, SECONDS, Subject
 from tests.engine.contract_containers import *  # noqa: F403 - the contract's tests are collected here
 from tests.engine.contract_files import *  # noqa: F403 - collected here

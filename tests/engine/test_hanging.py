@@ -2,9 +2,9 @@
 
 import pytest
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import Cancelled, DeadlineExceeded
 from shim.engine.hanging import answered_within
-from shim.errors import Cancelled, DeadlineExceeded
 from tests.fakes.engine import FakeEngine
 
 

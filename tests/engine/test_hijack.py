@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.hijack import GATHER_BYTES, GATHER_SECONDS, LEAST_BYTES, MOST_BYTES, Gathering, hijacked
 from shim.engine.session import Session
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 

@@ -9,14 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from shim.engine.answers import Event, PullProgress
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied
 from shim.engine.interface import RegistryAuth
 from shim.engine.messages import split_reference
-from shim.errors import Cancelled, DeadlineExceeded, NotFound, ShimError, Unavailable
 from tests.fakes.http_unix import CLOSE, HANG, SECONDS, ScriptedServer, Step, chunk, chunked, response
 
 PULL = "POST /v1.51/images/create"

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shim import deadline
-from shim.deadline import Scope
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, FailedPrecondition, Unavailable
 from shim.engine import pool as module
 from shim.engine.client import DockerEngine
 from shim.engine.pool import MAX_IDLE, choose_version
-from shim.errors import Cancelled, FailedPrecondition, Unavailable
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, chunk, chunked, response
 from tests.waits import wait_until
 

@@ -1,7 +1,7 @@
 import pytest
 
+from shim.domain.errors import Unsupported
 from shim.engine.versions import require_api
-from shim.errors import Unsupported
 
 
 def test_an_engine_that_is_new_enough_is_not_complained_of() -> None:

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.answers import ContainerInspect, ContainerSummary, EngineInfo, Event, ExecInspect, PathStat, Runtime
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import AttachOptions, JsonObject, ProcessStream
-from shim.errors import FailedPrecondition, NotFound
 from tests.fakes import engine_files
 from tests.fakes.engine_images import FakeImages
 from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id

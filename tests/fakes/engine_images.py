@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.answers import Actor, Event, ImageInspect, ImageSettings, ImageSummary, PullProgress
 from shim.engine.interface import RegistryAuth
-from shim.errors import FailedPrecondition, NotFound
 from tests.fakes.engine_files import FakeFile
 from tests.fakes.engine_orders import Orders
 from tests.fakes.engine_state import FakeContainer, FakeImage, familiar, hex_id

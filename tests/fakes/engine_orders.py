@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from shim import deadline
-from shim.errors import Unavailable
+from shim.base import deadline
+from shim.domain.errors import Unavailable
 from tests.fakes.engine_state import ExecScript
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shim.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition
 from shim.logs.interface import ContainerLog, LogStats
 from shim.logs.protocol import Figures
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 from hypothesis import strategies as st
 
+from shim.base.spawn import Outcome
 from shim.cni.cache import Attachment, cached_attachments, cached_result, write_cached
 from shim.cni.conf import ConfError, parse_network
 from shim.cni.plugin import Call, PluginError, failure_of, result_of
 from shim.cni.result import ResultError, pod_ips, result_from_json
-from shim.errors import ShimError
-from shim.spawn import Outcome
+from shim.domain.errors import ShimError
 from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
 
 RESULTS = (

@@ -9,14 +9,14 @@ from pathlib import Path
 import yaml
 from hypothesis import strategies as st
 
+from shim.base.spawn import Outcome
 from shim.credentials.config_json import read_first
 from shim.credentials.matching import fitting
 from shim.credentials.program import failure_of
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings, read_providers
 from shim.credentials.store import answer_of
-from shim.errors import ShimError
-from shim.spawn import Outcome
+from shim.domain.errors import ShimError
 from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
 
 CONFIG = {

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import ShimError
 from shim.engine import bounds
 from shim.engine.bounds import RowTrimmer
 from shim.engine.client import DockerEngine
 from shim.engine.http1 import MalformedResponse, body_of, take_head
 from shim.engine.stdcopy import Decoder, MalformedStream
-from shim.errors import ShimError
 from tests.fakes.http_unix import chunk, chunked, response
 from tests.fuzz.target import NESTED, Run, Target, json_values, pure, shape
 

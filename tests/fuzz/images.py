@@ -4,14 +4,14 @@ import io
 import tarfile
 from collections.abc import Iterator
 
-from shim import references
 from shim.api.v1 import api_pb2 as pb
-from shim.container.users import identity
+from shim.domain import references
+from shim.domain.errors import InvalidArgument, ShimError
+from shim.domain.passwd import MAX_ID, ImageAccounts
 from shim.engine.answers import PathStat
-from shim.errors import InvalidArgument, ShimError
 from shim.image.accounts import read_accounts
 from shim.image.rootfs import RootFs, file_from_tar
-from shim.passwd import MAX_ID, ImageAccounts
+from shim.spec.users import identity
 from tests.fuzz.target import Target, pure
 
 PASSWD = b"root:x:0:0:root:/root:/bin/sh\nwww:x:1000:1000::/:\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.atomic_files import read_regular
 from shim.checkpoint import limits, store
 from shim.checkpoint.envelope import Untrusted, sealed
 from shim.checkpoint.pod_cidr import PodCidr
-from shim.container.seccomp import MAX_PROFILE, seccomp_options
-from shim.disk import read_regular
-from shim.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
+from shim.spec.seccomp import MAX_PROFILE, seccomp_options
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, ID
 from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
 

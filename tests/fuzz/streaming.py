@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from hypothesis import strategies as st
 
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from shim.streaming import spdy
 from shim.streaming.http import MAX_HEAD, Refused, RequestReader, check_origin, refusal_bytes, upgrade_of
 from shim.streaming.spdy.headers import DICTIONARY

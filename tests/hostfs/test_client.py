@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shim import deadline
+from shim.base import deadline
 from shim.cni import orphans
-from shim.container import host_calls
-from shim.errors import (
+from shim.domain.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
@@ -28,6 +27,7 @@ from shim.hostfs import client as module
 from shim.hostfs.client import HostFs
 from shim.hostfs.packets import MAX_PACKET
 from shim.hostfs.worker import MODULES
+from shim.spec import host_calls
 from tests.facts import open_descriptors
 from tests.waits import wait_until
 

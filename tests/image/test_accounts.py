@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import Cancelled, FailedPrecondition, NotFound, ShimError
+from shim.domain.ids import ImageId
+from shim.domain.passwd import MAX_LINES, Accounts, User
 from shim.engine.answers import ImageSettings, PathKind
-from shim.errors import Cancelled, FailedPrecondition, NotFound, ShimError
-from shim.ids import ImageId
 from shim.image.accounts import FILE_LIMIT, accounts_of
-from shim.passwd import MAX_LINES, Accounts, User
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile

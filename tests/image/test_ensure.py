@@ -3,8 +3,8 @@
 import pytest
 
 from shim.config.model import Config
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.engine.errors import RegistryDenied, RegistryUnavailable
-from shim.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.image.ensure import ensure_image
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine

@@ -6,8 +6,8 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.status import container_status
+from shim.domain.errors import InvalidArgument, NotFound, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
-from shim.errors import InvalidArgument, NotFound, ShimError, Unavailable
 from shim.image.find import find_image
 from shim.image.fs_info import image_fs_info
 from shim.image.list import list_images

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import Unavailable
+from shim.domain.errors import Unavailable
 from shim.image.fs_info import image_fs_info
 from shim.runtime import Runtime
-from shim.samples import LayerUsage, StoreUsage
+from shim.stats_cache import LayerUsage, StoreUsage
 from tests.fakes.engine import FakeEngine
 
 ROOT = Path("/var/lib/docker")
@@ -38,7 +38,7 @@ def test_what_containers_have_written_is_told_apart(rt: Runtime) -> None:
     (empty,) = image_fs_info(rt).container_filesystems
     for number, written in enumerate((4096, 8192)):
         layer = LayerUsage(at=7 + number, used_bytes=written, inodes=3, store="/var/lib/docker")
-        rt.samples.layers[str(number)] = layer
+        rt.stats_cache.layers[str(number)] = layer
 
     (found,) = image_fs_info(rt).container_filesystems
 
@@ -47,7 +47,7 @@ def test_what_containers_have_written_is_told_apart(rt: Runtime) -> None:
 
 
 def test_what_was_measured_is_told_as_it_is(rt: Runtime, engine: FakeEngine) -> None:
-    rt.samples.images = MEASURED
+    rt.stats_cache.images = MEASURED
     engine.calls.clear()
 
     told = usage(rt)
@@ -59,7 +59,7 @@ def test_what_was_measured_is_told_as_it_is(rt: Runtime, engine: FakeEngine) -> 
 
 @pytest.mark.parametrize(("in_use", "expected"), [(1 << 40, 1200), (1100, 1100)], ids=["room for all", "shared layers"])
 def test_before_all_is_measured(rt: Runtime, engine: FakeEngine, in_use: int, expected: int) -> None:
-    rt.samples.images = StoreUsage(at=7, root=ROOT, used_bytes=in_use, inodes=30, is_measured=False)
+    rt.stats_cache.images = StoreUsage(at=7, root=ROOT, used_bytes=in_use, inodes=30, is_measured=False)
     engine.calls.clear()
 
     told = usage(rt)
@@ -76,7 +76,7 @@ def test_a_store_that_has_not_been_found(rt: Runtime, tmp_path: Path) -> None:
 
 
 def test_docker_is_out_of_reach(rt: Runtime) -> None:
-    rt.samples.images = MEASURED
+    rt.stats_cache.images = MEASURED
     rt.view.lose("docker has gone")
     with pytest.raises(Unavailable):
         usage(rt)

@@ -5,7 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.container.list import list_containers
 from shim.container.status import container_status
-from shim.ids import ImageId
+from shim.domain.ids import ImageId
 from shim.image.identity import image_from_record, image_ref_of
 from shim.image.list import list_images
 from shim.image.pull import pull_image

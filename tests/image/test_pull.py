@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.deadline import ProgressClock, Scope
+from shim.base.lru_cache import LruCache
 from shim.credentials.keyring import Keyring
-from shim.deadline import Motion, Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.answers import ImageSettings, ImageSummary, PullProgress
-from shim.engine.errors import RegistryDenied, RegistryUnavailable, RegistryUnclear, TooManyRequests
+from shim.engine.errors import RegistryDenied, RegistryErrorUnknown, RegistryUnavailable, TooManyRequests
 from shim.engine.interface import RegistryAuth
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ImageId
-from shim.image import patience
+from shim.image import stall_timeout
 from shim.image.pull import pull_image
-from shim.recent import Recent
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 
@@ -143,7 +143,7 @@ def test_what_an_earlier_pull_brought_is_not_looked_at(rt: Runtime, engine: Fake
 def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
     pull(rt)
     with engine.held("list_images"):  # the watcher's, for the event of the pull
-        assert pull(replace(rt, manifests=Recent(capacity=1))) == engine.registry[APP].id
+        assert pull(replace(rt, manifests=LruCache(capacity=1))) == engine.registry[APP].id
 
 
 def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
@@ -412,7 +412,7 @@ def test_silence_is_borne(
     assert future.result(SECONDS) == engine.registry[APP].id
 
 
-class Moving(Motion):
+class Moving(ProgressClock):
     """Pulls of which one moves on all the time."""
 
     @property
@@ -433,18 +433,18 @@ ASKED_AGAIN = PullProgress(id="a", status="Retrying in 0 seconds")
 @pytest.mark.parametrize(
     ("motion", "says"),
     [
-        (Motion(), [FS_LAYER, WAITING]),
-        (Motion(), [FS_LAYER, WAITING, PullProgress(id="b", status="Extracting")]),
+        (ProgressClock(), [FS_LAYER, WAITING]),
+        (ProgressClock(), [FS_LAYER, WAITING, PullProgress(id="b", status="Extracting")]),
         (Moving(), [FS_LAYER]),
         (Moving(), [FS_LAYER, WAITING]),
     ],
     ids=["pulls we do not see", "beside extraction", "joined one that was given up", "pulls that move on"],
 )
 def test_a_pull_that_waits_for_others_is_borne(
-    rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: Motion, says: list[PullProgress]
+    rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
-    monkeypatch.setattr(patience, "_UNSEEN", 1000)
-    monkeypatch.setattr(patience, "_SEEN", 1000)
+    monkeypatch.setattr(stall_timeout, "_UNSEEN", 1000)
+    monkeypatch.setattr(stall_timeout, "_SEEN", 1000)
     engine.says = [BEGUN, *says]
     with engine.held("pull_image") as gate:
         future = Callers(replace(patient(rt, 0.05), pull_motion=motion)).pull()
@@ -462,12 +462,12 @@ def test_a_pull_that_waits_for_others_is_borne(
         (Moving(), [FS_LAYER, WAITING, DOWNLOADING]),
         (Moving(), [FS_LAYER, WAITING, ASKED_AGAIN]),
         (Moving(), [PullProgress(id="a", status="Pull complete")]),
-        (Motion(), [FS_LAYER]),
+        (ProgressClock(), [FS_LAYER]),
     ],
     ids=["manifest", "layer", "layer and one that waits", "asked again", "end", "nobody moves"],
 )
 def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
-    rt: Runtime, engine: TalkingEngine, motion: Motion, says: list[PullProgress]
+    rt: Runtime, engine: TalkingEngine, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
     engine.says = [BEGUN, *says]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=r"no progress for 0\.05 s$"):
@@ -482,14 +482,16 @@ def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, s
         pull(replace(patient(rt, 0.05), pull_motion=Moving()))
 
 
-@pytest.mark.parametrize("motion", [Motion(), Moving()], ids=["pulls we do not see", "pulls that move on"])
-def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: Motion) -> None:
+@pytest.mark.parametrize("motion", [ProgressClock(), Moving()], ids=["pulls we do not see", "pulls that move on"])
+def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: ProgressClock) -> None:
     engine.says = [BEGUN, FS_LAYER, WAITING]
     words = r"no progress for \d+ s, while docker let it wait for other pulls \(max-concurrent-downloads\)$"
     began = time.monotonic()
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
         pull(replace(patient(rt, 0.01), pull_motion=motion))
-    assert time.monotonic() - began >= 0.01 * (patience._UNSEEN if type(motion) is Motion else patience._SEEN)
+    assert time.monotonic() - began >= 0.01 * (
+        stall_timeout._UNSEEN if type(motion) is ProgressClock else stall_timeout._SEEN
+    )
 
 
 def test_the_progress_of_one_pull_is_told_to_all(rt: Runtime, engine: TalkingEngine) -> None:
@@ -510,7 +512,7 @@ def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngin
 
 
 def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(stall_timeout, "_REPORT_SECONDS", 0.0)
     engine.says = [
         PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
         PullProgress(id="a", status="Downloading", progress_detail={"current": 5, "total": 9}),
@@ -580,7 +582,7 @@ class TestNode:
 
     @pytest.mark.parametrize(
         "kind",
-        [RegistryDenied, NotFound, RegistryUnclear, TooManyRequests],
+        [RegistryDenied, NotFound, RegistryErrorUnknown, TooManyRequests],
         ids=["denied", "hidden", "unclear", "too many requests"],
     )
     def test_several_are_tried_in_turn(
@@ -615,9 +617,9 @@ class TestNode:
     def test_all_in_vain_for_a_reason_docker_does_not_tell(
         self, node: Callable[..., Runtime], engine: AskingEngine
     ) -> None:
-        unclear = RegistryUnclear(f"pull image {APP}: sent an HTTP request, wr0ng")
+        unclear = RegistryErrorUnknown(f"pull image {APP}: sent an HTTP request, wr0ng")
         engine.refusals = {"wr0ng": unclear}
-        with pytest.raises(RegistryUnclear, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):
+        with pytest.raises(RegistryErrorUnknown, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):
             pull(node(team="wr0ng"))
 
     def test_a_registry_that_is_down_ends_the_search(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import InvalidArgument
 from shim.engine.interface import RegistryAuth
-from shim.errors import InvalidArgument
 from shim.image.registry_auth import other_registry, registry_auth, without_secrets
 
 HOST = "registry.example:5000"

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from shim.image.remove import remove_image
 from shim.image.status import image_status
 from shim.runtime import Runtime

@@ -1,4 +1,4 @@
-"""Looks into images: what they find, and that nothing is left of them."""
+"""InFlightReads into images: what they find, and that nothing is left of them."""
 
 import io
 import itertools
@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from shim import deadline, labels, names
-from shim.concurrency.lookout import Lookout
+from shim.base import deadline
+from shim.base.deferred_checks import DeferredChecks
+from shim.domain import labels, names
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.answers import PathKind
 from shim.engine.errors import RemovalInProgress
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
-from shim.ids import ImageId
 from shim.image.rootfs import RootFs, file_from_tar, look_into, remove_leftovers
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
@@ -181,7 +182,7 @@ def test_an_image_that_is_gone_is_not_found(rt: Runtime) -> None:
 def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
     rt: Runtime, engine: FakeEngine, image: ImageId
 ) -> None:
-    rt.lookout.stop()  # this server ends before it can be removed
+    rt.deferred_checks.stop()  # this server ends before it can be removed
     engine.fail_next("remove_container", ShimError("device or resource busy"))
     assert read(rt, image, "/etc/passwd") is not None
     [left] = engine.containers.values()
@@ -194,10 +195,10 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
 
 @pytest.fixture
 def watching(rt: Runtime) -> Iterator[Runtime]:
-    """The same node with a lookout that looks often."""
-    lookout = Lookout(pause_seconds=0.01)
-    yield replace(rt, lookout=lookout)
-    lookout.stop()
+    """The same node with a deferred_checks that looks often."""
+    deferred_checks = DeferredChecks(pause_seconds=0.01)
+    yield replace(rt, deferred_checks=deferred_checks)
+    deferred_checks.stop()
 
 
 LOST = [Unavailable("docker cannot be reached: the connection was closed"), DeadlineExceeded("no answer in time")]
@@ -212,7 +213,7 @@ def test_a_container_whose_id_docker_could_not_tell_is_removed(
     with pytest.raises(type(lost), match=str(lost)):
         read(watching, image, "/etc/passwd")
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert engine.containers == {}
 
 
@@ -225,11 +226,11 @@ def test_a_container_that_docker_makes_when_nobody_waits_for_it_is_removed(
         read(watching, image, "/etc/passwd")
     [name] = engine.calls_of("create_container")
     wait_until(lambda: len(engine.calls_of("remove_container")) > 2)
-    assert watching.lookout._watched
+    assert watching.deferred_checks._watched
 
     engine.create_container(name=name, body={"Image": image})
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert engine.containers == {}
 
 
@@ -240,7 +241,7 @@ def test_a_create_that_is_refused_leaves_nothing_to_watch(
     with pytest.raises(ShimError, match="driver failed"):
         read(watching, image, "/etc/passwd")
 
-    assert not watching.lookout._watched
+    assert not watching.deferred_checks._watched
 
 
 def test_a_container_that_cannot_be_removed_now_is_removed_later(
@@ -251,7 +252,7 @@ def test_a_container_that_cannot_be_removed_now_is_removed_later(
 
     assert read(watching, image, "/etc/passwd") is not None
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert engine.containers == {}
 
 
@@ -262,7 +263,7 @@ def test_a_container_that_another_removes_is_watched_no_longer(
     engine.fail_next("remove_container", busy, busy, NotFound("no such container"))
     assert read(watching, image, "/etc/passwd") is not None
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert len(engine.calls_of("remove_container")) == 3
 
 
@@ -275,7 +276,7 @@ def test_a_removal_under_way_tells_that_docker_has_made_the_container(
     with pytest.raises(Unavailable):
         read(watching, image, "/etc/passwd")
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert len(engine.calls_of("remove_container")) == 3
 
 
@@ -288,7 +289,7 @@ def test_what_an_earlier_server_left_is_removed_when_it_can_be(
 
     remove_leftovers(watching)
 
-    wait_until(lambda: not watching.lookout._watched)
+    wait_until(lambda: not watching.deferred_checks._watched)
     assert engine.containers == {}
 
 

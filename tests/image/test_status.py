@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import InvalidArgument, NotFound, Unavailable
 from shim.engine.answers import ImageSettings
-from shim.errors import InvalidArgument, NotFound, Unavailable
 from shim.image.list import list_images
 from shim.image.status import image_status
 from shim.runtime import Runtime

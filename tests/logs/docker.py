@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shim.base.times import ns_from_rfc3339
 from shim.config.model import DockerLogDriver
 from shim.logs.drivers import FORMATS
 from shim.logs.format import Format
-from shim.times import ns_from_rfc3339
 
 
 @dataclass(frozen=True)

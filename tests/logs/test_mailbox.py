@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from shim import deadline
-from shim.errors import Cancelled, Unavailable
+from shim.base import deadline
+from shim.domain.errors import Cancelled, Unavailable
 from shim.logs.mailbox import Mailbox
 from shim.logs.protocol import Answer, Drain, Follow, Order, Reopen, Report
 

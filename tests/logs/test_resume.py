@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shim.base.times import ns_from_rfc3339
 from shim.config.model import DockerLogDriver
 from shim.logs.resume import Position, find_position, overlap, written_tail
 from shim.logs.sink import open_log
 from shim.logs.source import generations
-from shim.times import ns_from_rfc3339
 from tests.logs.docker import DockerLog, at, cri
 
 PIECE = "x" * 100

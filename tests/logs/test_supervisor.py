@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from shim import deadline
-from shim.errors import Cancelled, FailedPrecondition, ShimError
+from shim.base import deadline
+from shim.domain.errors import Cancelled, FailedPrecondition, ShimError
 from shim.logs import heartbeat, supervisor
 from shim.logs import process as module
 from shim.logs.interface import ContainerLog

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shim import deadline
-from shim.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError
+from shim.base import deadline
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError
 from shim.netns.enter import in_netns, in_netns_of
 from tests.facts import open_descriptors
 from tests.netns.conftest import Pod

@@ -83,5 +83,5 @@ def test_netlink_forks_nothing_and_is_loaded_only_when_needed(pinned: Path) -> N
 def test_a_refusal_of_the_kernel_names_interface_and_namespace(pinned: Path) -> None:
     ended = bring_up(pinned, under=("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"))
     assert ended.returncode == 1
-    assert f"shim.errors.ShimError: bring up interface lo in {pinned}: " in ended.stderr
+    assert f"shim.domain.errors.ShimError: bring up interface lo in {pinned}: " in ended.stderr
     assert "Operation not permitted" in ended.stderr

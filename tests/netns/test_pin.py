@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shim.concurrency.gather import gather
-from shim.errors import FailedPrecondition, ShimError
+from shim.base.gather import gather
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.netns.pin import ProcessEnded, ensure_pinned, is_pinned, unpin
 from tests.mounts import mounts_on, small_tmpfs
 from tests.netns.conftest import Pod

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
 from shim.checkpoint.engine import EngineStore
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.answers import Runtime as OciRuntime
 from shim.engine.facts import EngineFacts
-from shim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config

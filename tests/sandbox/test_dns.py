@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 from shim.sandbox.dns import RESOLV_CONF_LIMIT, remove_resolv_conf, resolv_conf, write_resolv_conf
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
 from tests.fakes.engine import FakeEngine

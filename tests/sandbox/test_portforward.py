@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from shim.errors import FailedPrecondition, ShimError
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.runtime import Runtime
 from shim.sandbox.portforward import dial
 from shim.sandbox.stop import stop_pod_sandbox

@@ -8,15 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from shim import labels, names, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import envelope
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.cache import Attachment, write_cached
 from shim.container.start import start_container
-from shim.errors import ShimError
-from shim.ids import SandboxId
+from shim.domain import labels, names
+from shim.domain.errors import ShimError
+from shim.domain.ids import SandboxId
 from shim.recover import recover_checkpoints
 from shim.runtime import Runtime
 from shim.sandbox import dns

@@ -1,6 +1,6 @@
 import pytest
 
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_pod_sandbox

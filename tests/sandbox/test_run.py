@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from shim import deadline, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.lookout import Lookout
-from shim.container.relabel import label_file
-from shim.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
-from shim.labels import TYPE, TYPE_SANDBOX
+from shim.base import deadline
+from shim.base.deferred_checks import DeferredChecks
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, ShimError, Unavailable
+from shim.domain.labels import TYPE, TYPE_SANDBOX
+from shim.hostfs.relabel import label_file
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.run import run_pod_sandbox
@@ -73,8 +74,8 @@ def test_what_cannot_be_undone_stays_listed_until_it_can(rt: Runtime, engine: Fa
 
 
 def test_the_resolv_conf_goes_with_a_sandbox_that_vanishes(rt: Runtime, engine: FakeEngine) -> None:
-    deferred = Lookout(pause_seconds=0.01)
-    rt = replace(rt, lookout=deferred)
+    deferred = DeferredChecks(pause_seconds=0.01)
+    rt = replace(rt, deferred_checks=deferred)
     files = rt.config.root_directory / "resolv-conf"
     engine.fail_next("start_container", ShimError("no space"))
     engine.fail_next("remove_container", Unavailable("docker cannot be reached"))

@@ -4,10 +4,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.store import CheckpointStore
-from shim.errors import InvalidArgument, NotFound
+from shim.domain import labels
+from shim.domain.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
 from shim.sandbox.list import list_pod_sandbox
 from shim.sandbox.status import pod_sandbox_status

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.store import CheckpointStore
 from shim.container.start import start_container
-from shim.errors import FailedPrecondition, ShimError
+from shim.domain import labels
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.list import list_pod_sandbox, sandbox_state

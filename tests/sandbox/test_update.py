@@ -1,8 +1,8 @@
 import pytest
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import NotFound
+from shim.domain import labels
+from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from shim.sandbox.update import update_pod_sandbox_resources
 from tests.pods import ready_pod

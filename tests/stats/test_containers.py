@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.times import SECOND
 from shim.cgroup.places import Group
 from shim.cgroup.v2 import GroupV2
-from shim.errors import InvalidArgument, NotFound
+from shim.domain.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
-from shim.samples import LayerUsage, Point
 from shim.stats.containers import container_stats, list_container_stats
 from shim.stats.sandboxes import pod_sandbox_stats
-from shim.times import SECOND
+from shim.stats_cache import LayerUsage, Point
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
@@ -77,7 +77,7 @@ def test_a_container_has_a_rate_at_its_first_sample(rt: Runtime) -> None:
 
 def test_the_rate_is_over_the_last_seconds(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.samples.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
+    rt.stats_cache.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
 
     rate = container_stats(rt, container_id=pod.container).cpu.usage_nano_cores.value
 
@@ -86,7 +86,7 @@ def test_the_rate_is_over_the_last_seconds(rt: Runtime) -> None:
 
 def test_the_layer_is_the_last_measurement(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/var/lib/docker")
+    rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/var/lib/docker")
 
     layer = container_stats(rt, container_id=pod.container).writable_layer
 
@@ -133,8 +133,8 @@ def test_only_what_runs_is_listed(rt: Runtime, engine: FakeEngine) -> None:
 
 def test_one_that_has_ended_keeps_its_cpu_time_and_uses_no_memory(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.cpu.note(pod.container, Point(time.time_ns(), 77))
-    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
+    rt.stats_cache.cpu.note(pod.container, Point(time.time_ns(), 77))
+    rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
     engine.exit_container(pod.container)
     rt.view.refresh_container(pod.container)
 
@@ -176,7 +176,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
 def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     pod = pod_with_container(rt, group_v1(root=tmp_path / "v1"))
-    rt.samples.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
+    rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
     shutil.rmtree(tmp_path / "v1/memory")
 
     without_memory = container_stats(rt, container_id=pod.container)
@@ -200,10 +200,10 @@ def test_a_process_nobody_has_is_left_out(rt: Runtime) -> None:
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     ahead = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container), cpu=pb.CpuUsage(timestamp=1))
-    rt.samples.container_stats.put(pod.container, ahead)
+    rt.stats_cache.container_stats.put(pod.container, ahead)
 
     assert listed(rt) == [ahead]
-    assert rt.samples.container_stats.wanted
+    assert rt.stats_cache.container_stats.wanted
     assert container_stats(rt, container_id=pod.container).cpu.timestamp > 1
 
 

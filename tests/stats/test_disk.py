@@ -9,14 +9,14 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.start import start_container
-from shim.ids import ContainerId
+from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
-from shim.samples import LayerUsage
 from shim.stats import disk as module
 from shim.stats.containers import list_container_stats
 from shim.stats.disk import Budget, LayerMeter, Sum, file_system_of, upper_of, walk
 from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import sample
+from shim.stats_cache import LayerUsage
 from tests.cgroup.trees import group_v2
 from tests.pods import created, ready_pod, running
 from tests.stats.placed import pod_with_container, without_docker
@@ -152,14 +152,14 @@ def test_the_budget_is_a_share_of_what_passes() -> None:
 def container_with_layer(rt: Runtime, upper: Path, name: str = "app") -> ContainerId:
     """The directory is given before the container is seen: the fake Engine mounts nothing."""
     container = created(rt, ready_pod(rt, name), name)
-    rt.samples.uppers[container] = upper
+    rt.stats_cache.uppers[container] = upper
     start_container(rt, container_id=container)
     return container
 
 
 def wait_measured(rt: Runtime, container: str) -> LayerUsage:
-    wait_until(lambda: container in rt.samples.layers)
-    return rt.samples.layers[container]
+    wait_until(lambda: container in rt.stats_cache.layers)
+    return rt.stats_cache.layers[container]
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, m
     meter.start()
     try:
         wait_measured(rt, small)
-        assert large not in rt.samples.layers
+        assert large not in rt.stats_cache.layers
         endless.set()
         wait_measured(rt, large)
     finally:
@@ -258,7 +258,7 @@ def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, mon
     meter = LayerMeter(rt, look=0.05)
     meter.start()
     try:
-        wait_until(lambda: rt.samples.layers.keys() == containers)
+        wait_until(lambda: rt.stats_cache.layers.keys() == containers)
     finally:
         meter.stop()
 
@@ -299,7 +299,7 @@ def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> No
     meter.start()
     try:
         container = container_with_layer(rt, tree)
-        rt.samples.started.set()
+        rt.stats_cache.started.set()
         wait_measured(rt, container)
     finally:
         meter.stop()
@@ -336,11 +336,11 @@ def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measu
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
-    monkeypatch.setattr(rt.samples.started, "clear", lambda: None)  # there is always one more
+    monkeypatch.setattr(rt.stats_cache.started, "clear", lambda: None)  # there is always one more
     meter = LayerMeter(rt)
     meter.start()
     try:
-        wait_until(lambda: rt.samples.layers.keys() == containers)
+        wait_until(lambda: rt.stats_cache.layers.keys() == containers)
     finally:
         meter.stop()
 
@@ -399,7 +399,7 @@ def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.samples.uppers[pod.container] = tree
+    rt.stats_cache.uppers[pod.container] = tree
     hangs, answers = threading.Event(), threading.Event()
 
     def hang(_path: object) -> os.statvfs_result:
@@ -453,7 +453,7 @@ def test_parts_are_measured_beside_the_layers(rt: Runtime, tree: Path) -> None:
         str(tree / "missing"): Sum(0, 0),
         str(tree): total(tree),
     }
-    assert rt.samples.layers.keys() == {container}
+    assert rt.stats_cache.layers.keys() == {container}
 
 
 @pytest.mark.usefixtures("no_mounts")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shim.errors import Unavailable
+from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
 from shim.stats.images import PERIOD, StoreMeter
 from tests.clock import Clock
@@ -58,7 +58,7 @@ def measure(meter: StoreMeter) -> list[str]:
 
 
 def figures(rt: Runtime) -> tuple[int, int, bool]:
-    usage = rt.samples.images
+    usage = rt.stats_cache.images
     assert usage is not None
     return usage.used_bytes, usage.inodes, usage.is_measured
 
@@ -70,7 +70,7 @@ def test_layers_are_added_up(rt: Runtime, root: Path, meter: StoreMeter) -> None
     assert sorted(measure(meter)) == ["a", "b"]
 
     assert figures(rt) == (sum(each.used_bytes for each in sums), 6, True)
-    usage = rt.samples.images
+    usage = rt.stats_cache.images
     assert usage is not None
     assert usage.root == root
     assert abs(usage.at - time.time_ns()) < 60 * 10**9
@@ -122,7 +122,7 @@ def test_a_store_of_containerd(rt: Runtime, engine: FakeEngine, meter: StoreMete
     assert len(measure(meter)) == 2
 
     assert figures(rt)[1:] == (4, True)
-    usage = rt.samples.images
+    usage = rt.stats_cache.images
     assert usage is not None
     assert usage.root == root
 
@@ -145,7 +145,7 @@ def test_a_store_that_is_not_here_is_complained_of_once(
             clock.now += PERIOD
     [complaint] = [line for line in logs if line["event"] == "the image store cannot be measured"]
     assert "/nowhere/docker" in str(complaint["error"])
-    assert rt.samples.images is None
+    assert rt.stats_cache.images is None
 
 
 def test_docker_is_out_of_reach(rt: Runtime, root: Path, engine: FakeEngine, meter: StoreMeter, clock: Clock) -> None:

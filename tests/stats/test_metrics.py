@@ -6,15 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shim import references
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
+from shim.domain import references
 from shim.runtime import Runtime
-from shim.samples import FileSystem, LayerUsage
 from shim.stats import metrics as module
 from shim.stats.descriptors import BASE_LABELS
 from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
 from shim.stats.network import interfaces_from_net_dev
+from shim.stats_cache import FileSystem, LayerUsage
 from tests.cgroup.trees import group_v1, group_v2
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
@@ -107,8 +107,8 @@ def upper(tmp_path: Path) -> Path:
 
 def pod_with_layer(rt: Runtime, group: Group, upper: Path) -> Pod:
     pod = pod_with_container(rt, group)
-    rt.samples.uppers[pod.container] = upper
-    rt.samples.layers[pod.container] = LayerUsage(
+    rt.stats_cache.uppers[pod.container] = upper
+    rt.stats_cache.layers[pod.container] = LayerUsage(
         at=1, used_bytes=4096, inodes=3, store="/s", file_system=FileSystem(1 << 30, 1000, 900)
     )
     return pod
@@ -286,15 +286,15 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     container = pb.ContainerMetrics(container_id=pod.container)
     ahead = pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox, container_metrics=[container])
-    rt.samples.sandbox_metrics.put(pod.sandbox, ahead)
+    rt.stats_cache.sandbox_metrics.put(pod.sandbox, ahead)
 
     assert list_pod_sandbox_metrics(rt) == [ahead]
-    assert rt.samples.sandbox_metrics.wanted
+    assert rt.stats_cache.sandbox_metrics.wanted
 
 
 def test_a_container_that_was_started_since_is_told(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
+    rt.stats_cache.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
 
     [metrics] = list_pod_sandbox_metrics(rt)
 

@@ -2,14 +2,14 @@ import time
 
 import pytest
 
+from shim.base.times import SECOND
 from shim.cgroup.figures import Cpu, Memory
 from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
 from shim.runtime import Runtime
-from shim.samples import Point, Samples
 from shim.stats.readings import container_reading, place_of, pod_processor
-from shim.times import SECOND
+from shim.stats_cache import Point, StatsCache
 from shim.view.records import ContainerRecord
 from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, group_v2
 from tests.pods import ready_pod, running
@@ -19,7 +19,7 @@ from tests.stats.placed import pod_with_container
 @pytest.fixture
 def container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> ContainerRecord:
     """One that runs, on a machine with version 1."""
-    monkeypatch.setattr(Samples, "mounts", mounts_from_mountinfo(MOUNTINFO_V1))
+    monkeypatch.setattr(StatsCache, "mounts", mounts_from_mountinfo(MOUNTINFO_V1))
     return rt.view.container(running(rt, ready_pod(rt)))
 
 
@@ -71,12 +71,12 @@ def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
 
     assert place_of(rt, container) is None
     assert container_reading(rt, container) is None
-    assert container.id not in rt.samples.places
+    assert container.id not in rt.stats_cache.places
 
 
 def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.samples.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
+    rt.stats_cache.cpu.note(pod.container, Point(time.time_ns() - 5 * SECOND, 9_214_533_000 - SECOND))
 
     processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
 
@@ -110,7 +110,7 @@ def test_where_every_look_is_held_up_the_quickest_is_told(rt: Runtime, monkeypat
 
 def test_later_rates_of_a_pod_are_those_of_its_group(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.samples.cpu.note(pod.sandbox, Point(time.time_ns() - 5 * SECOND, 9_251_200_000 - 2 * SECOND))
+    rt.stats_cache.cpu.note(pod.sandbox, Point(time.time_ns() - 5 * SECOND, 9_251_200_000 - 2 * SECOND))
 
     processor = pod_processor(rt, rt.view.sandbox(pod.sandbox))
 

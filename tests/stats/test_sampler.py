@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from shim import deadline
-from shim.errors import Unavailable
+from shim.base import deadline
+from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
-from shim.samples import Point
 from shim.stats import sampler as module
 from shim.stats.sampler import Sampler, sample
+from shim.stats_cache import Point
 from shim.view.node import NodeView
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
@@ -22,7 +22,7 @@ SECONDS = 20
 
 
 def last_usage(rt: Runtime, key: str) -> int | None:
-    point = rt.samples.cpu.last(key)
+    point = rt.stats_cache.cpu.last(key)
     return None if point is None else point.usage
 
 
@@ -34,38 +34,38 @@ def test_cpu_time_of_containers_and_pods_is_noted(rt: Runtime) -> None:
     assert last_usage(rt, pod.container) == 9_214_533_000
     assert last_usage(rt, pod.sandbox) == 9_251_200_000
     # Nobody has asked for a list.
-    assert rt.samples.container_stats.get(pod.container) is None
-    assert rt.samples.sandbox_metrics.get(pod.sandbox) is None
+    assert rt.stats_cache.container_stats.get(pod.container) is None
+    assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
 
 
 def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    for shelf in (rt.samples.container_stats, rt.samples.sandbox_stats, rt.samples.sandbox_metrics):
+    for shelf in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
         shelf.ask()
 
     sample(without_docker(rt), metrics=True)
 
-    stats = rt.samples.container_stats.get(pod.container)
-    pod_stats = rt.samples.sandbox_stats.get(pod.sandbox)
+    stats = rt.stats_cache.container_stats.get(pod.container)
+    pod_stats = rt.stats_cache.sandbox_stats.get(pod.sandbox)
     assert stats is not None
     assert pod_stats is not None
     assert stats.cpu.usage_core_nano_seconds.value == last_usage(rt, pod.container) == 9_214_533_000
     assert list(pod_stats.linux.containers) == [stats]
     assert last_usage(rt, pod.sandbox) == 9_251_200_000
-    assert rt.samples.sandbox_metrics.get(pod.sandbox) is not None
+    assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is not None
 
 
 def test_metrics_are_read_less_often(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.samples.sandbox_metrics.ask()
+    rt.stats_cache.sandbox_metrics.ask()
 
     sample(rt, metrics=False)
 
-    assert rt.samples.sandbox_metrics.get(pod.sandbox) is None
+    assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
 
 
 def test_what_is_gone_is_forgotten(rt: Runtime) -> None:
-    rt.samples.cpu.note("gone", Point(1, 1))
+    rt.stats_cache.cpu.note("gone", Point(1, 1))
 
     sample(rt, metrics=False)
 

@@ -6,13 +6,13 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.places import Group
-from shim.errors import InvalidArgument, NotFound
+from shim.domain.errors import InvalidArgument, NotFound
 from shim.runtime import Runtime
-from shim.samples import Point
 from shim.sandbox.stop import stop_pod_sandbox
 from shim.stats import sandboxes
 from shim.stats.network import interfaces_from_net_dev
 from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
+from shim.stats_cache import Point
 from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod
@@ -114,7 +114,7 @@ def test_an_ambiguous_beginning_of_an_id_is_an_error(rt: Runtime) -> None:
 
 def test_a_pod_that_is_not_ready(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.cpu.note(pod.sandbox, Point(1, 99))
+    rt.stats_cache.cpu.note(pod.sandbox, Point(1, 99))
     stop_pod_sandbox(rt, sandbox_id=pod.sandbox)
 
     assert listed(rt) == []
@@ -149,15 +149,15 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     ahead = pb.PodSandboxStats(
         attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=pb.LinuxPodSandboxStats(containers=[container])
     )
-    rt.samples.sandbox_stats.put(pod.sandbox, ahead)
+    rt.stats_cache.sandbox_stats.put(pod.sandbox, ahead)
 
     assert listed(rt) == [ahead]
-    assert rt.samples.sandbox_stats.wanted
+    assert rt.stats_cache.sandbox_stats.wanted
 
 
 def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
+    rt.stats_cache.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
     engine.exit_container(pod.container)
     rt.view.refresh_container(pod.container)
 
@@ -168,7 +168,7 @@ def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngin
 
 def test_one_pod_is_read_anew_with_its_containers(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    rt.samples.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
+    rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
 
     [in_list] = listed(rt)[0].linux.containers
     [alone] = pod_sandbox_stats(rt, sandbox_id=pod.sandbox).linux.containers

@@ -1,4 +1,4 @@
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.streaming.admission import Admission
 from shim.streaming.sessions import PortForwardTask
 from tests.streaming.client import task

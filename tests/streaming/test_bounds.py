@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.errors import Cancelled, ShimError
+from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from shim.streaming.channel import Channel
 from shim.streaming.remotecommand import wait_streams

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shim.config.model import Config
-from shim.errors import FailedPrecondition, InvalidArgument
+from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.streaming.listener import listen
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from shim.errors import Cancelled, ShimError
+from shim.domain.errors import Cancelled, ShimError
 from shim.streaming import portforward, spdy
 from shim.streaming.pipe import Pipe
 from shim.streaming.transport import Session

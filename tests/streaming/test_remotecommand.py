@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from shim.deadline import LONGEST
-from shim.errors import Cancelled, DeadlineExceeded, InvalidArgument
+from shim.base.deadline import LONGEST
+from shim.domain.errors import Cancelled, DeadlineExceeded, InvalidArgument
 from shim.streaming import remotecommand as rc
 from shim.streaming import spdy
 from tests.streaming.client import SpdyClient, session_of, task

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection
 
-from shim import meter
+from shim.base import meter
 from shim.config.model import Config
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.streaming import server as server_module
 from shim.streaming import slots
 from shim.streaming.listener import listen
@@ -257,7 +257,7 @@ def refused_by_reason() -> Iterator[Counter[tuple[str, ...]]]:
         if done.kind is meter.Kind.REFUSED:
             counted[done.labels] += 1
 
-    with meter.heard_by(count):
+    with meter.subscribed(count):
         yield counted
 
 

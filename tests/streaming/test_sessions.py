@@ -1,7 +1,7 @@
 import pytest
 
-from shim.errors import ResourceExhausted
-from shim.ids import SandboxId
+from shim.domain.errors import ResourceExhausted
+from shim.domain.ids import SandboxId
 from shim.streaming.sessions import LIFETIME, MAX_OUTSTANDING, MAX_OUTSTANDING_EACH, PortForwardTask, Sessions
 from tests.clock import Clock
 from tests.streaming.client import task

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from shim.errors import Cancelled
+from shim.domain.errors import Cancelled
 from shim.streaming import spdy, transport
 from shim.streaming.channel import Channel
 from shim.streaming.pipe import Pipe

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
+from shim.domain.ids import ContainerId, ImageId, SandboxId
+from shim.domain.names import container_name, sandbox_name
 from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
-from shim.ids import ContainerId, ImageId, SandboxId
-from shim.names import container_name, sandbox_name
-from shim.view.looks import Moment
+from shim.view.in_flight_reads import Moment
 from shim.view.records import ContainerRecord, Life, SandboxRecord
 from tests.fakes.engine import FakeEngine
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from shim import deadline
-from shim.errors import DeadlineExceeded, Unavailable
+from shim.base import deadline
+from shim.domain.errors import DeadlineExceeded, Unavailable
 from shim.view.availability import Availability
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from shim import deadline
+from shim.base import deadline
+from shim.domain.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
+from shim.domain.ids import ImageId
 from shim.engine.answers import ImageInspect, ImageSettings
-from shim.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
-from shim.ids import ImageId
 from shim.view import image_index
 from shim.view.image_index import ImageDetails, ImageIndex, name_for_people
 from shim.view.records import ImageRecord

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from shim.ids import ImageId
+from shim.domain.ids import ImageId
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.view.late import LateEngine

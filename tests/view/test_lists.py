@@ -1,6 +1,6 @@
 """Records are sorted out by kind and by sandbox."""
 
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.view.lists import lists_from_records
 from tests.view.samples import container, sandbox
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from shim import deadline
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.broadcast import Subscription
-from shim.errors import (
+from shim.base import deadline
+from shim.base.broadcast import Subscription
+from shim.domain.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
@@ -19,7 +19,7 @@ from shim.errors import (
     ShimError,
     Unavailable,
 )
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.view import translate
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
@@ -117,7 +117,7 @@ def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view
     assert (view.stats().outage, view.stats().sandboxes) == ("the socket is gone", 1)
 
 
-# Looks that overlap
+# InFlightReads that overlap
 
 
 def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:

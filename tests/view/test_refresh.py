@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import ShimError, Unavailable
 from shim.engine.answers import ContainerInspect
-from shim.errors import ShimError, Unavailable
 from shim.view.node import NodeView
 from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
 from shim.engine.answers import ContainerInspect, ContainerSummary, ImageSummary
 from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from shim import deadline, labels
 from shim.api.v1 import api_pb2 as pb
-from shim.concurrency.gather import WIDTH
+from shim.base import deadline
+from shim.base.gather import WIDTH
+from shim.domain import labels
+from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerSummary, Event, ImageInspect
-from shim.errors import NotFound, ShimError, Unavailable
 from shim.view import image_index, refresh, translate
 from shim.view.availability import NOT_BUILT
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED

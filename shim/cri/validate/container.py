@@ -1,13 +1,13 @@
 """What a container may be configured with."""
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.atomic_files import check_path_length
 from shim.cri.validate import rules
 from shim.cri.validate.limits import resources
 from shim.cri.validate.mounts import cdi_devices, container_mounts, host_devices
 from shim.cri.validate.selinux import selinux
-from shim.disk import check_path_length
-from shim.errors import InvalidArgument
-from shim.names import POD, check_name_part
+from shim.domain.errors import InvalidArgument
+from shim.domain.names import POD, check_name_part
 
 
 def container_config(config: pb.ContainerConfig, *, field: str) -> None:

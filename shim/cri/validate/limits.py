@@ -11,7 +11,7 @@ from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import MAX_VALUE, check_unified, huge_page_limits
 from shim.cgroup.shares import LEAST_SHARES, MOST_SHARES
 from shim.cri.validate import rules
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 PERIOD = (1_000, 1_000_000)
 """Microseconds; what the kernel takes."""

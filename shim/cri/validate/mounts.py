@@ -4,10 +4,10 @@ import posixpath
 import re
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container import devices, mounts
-from shim.container.image_volumes import is_image_volume
 from shim.cri.validate import rules
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
+from shim.spec import devices, mounts
+from shim.spec.image_volumes import is_image_volume
 
 MAX_MOUNTS = 1000
 """Of one container. Every mount is made by the OCI runtime at start, and told in every status and Docker list."""

@@ -3,11 +3,11 @@
 import re
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.atomic_files import check_path_length
 from shim.cni.arguments import host_address
 from shim.cri.validate import rules
 from shim.cri.validate.selinux import selinux
-from shim.disk import check_path_length
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
 """What the kernel takes (`HOST_NAME_MAX`)."""

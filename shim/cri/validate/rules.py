@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from shim import labels
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import FailedPrecondition, InvalidArgument
-from shim.names import check_name_part
-from shim.passwd import MAX_ID
+from shim.domain import labels
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.names import check_name_part
+from shim.domain.passwd import MAX_ID
 
 MAX_LABEL_BYTES = 512 << 10
 """Labels and annotations of one object together. Kubernetes allows 256 KiB of annotations and little else."""

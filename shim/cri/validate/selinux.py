@@ -3,7 +3,7 @@
 import re
 
 from shim.api.v1 import api_pb2 as pb
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _CATEGORIES = r"c\d+(?:[.,]c\d+)*"

@@ -6,7 +6,7 @@ the local side can meet, because a peer may reset a stream at the moment somethi
 
 from enum import IntEnum
 
-from shim.errors import ShimError
+from shim.domain.errors import ShimError
 
 
 class ResetStatus(IntEnum):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import create_container
-from shim.passwd import MAX_ID
+from shim.domain.passwd import MAX_ID
 
 Change = Callable[[pb.CreateContainerRequest], object]
 

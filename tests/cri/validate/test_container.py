@@ -2,8 +2,8 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.rules import MAX_LABEL_BYTES
-from shim.errors import FailedPrecondition, InvalidArgument
-from shim.passwd import MAX_ID
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.passwd import MAX_ID
 from tests.cri.validate.containers import Change, check
 
 

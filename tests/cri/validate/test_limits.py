@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.limits import resources
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 GOOD: dict[str, dict[str, Any]] = {
     "nothing": {},

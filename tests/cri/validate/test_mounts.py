@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.mounts import MAX_DEVICES, MAX_MOUNTS
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 from tests.cri.validate.containers import Change, check
 
 GOOD: dict[str, Change] = {

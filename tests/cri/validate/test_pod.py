@@ -5,8 +5,8 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import run_pod_sandbox
 from shim.cri.validate.rules import MAX_LABEL_BYTES
-from shim.errors import FailedPrecondition, InvalidArgument
-from shim.passwd import MAX_ID
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.domain.passwd import MAX_ID
 
 Change = Callable[[pb.PodSandboxConfig], object]
 

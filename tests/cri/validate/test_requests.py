@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri import validate
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 GOOD: dict[str, tuple[Callable[[Any], None], Message]] = {
     "stop": (validate.stop_container, pb.StopContainerRequest(container_id="c")),

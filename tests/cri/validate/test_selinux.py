@@ -2,7 +2,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate.selinux import selinux
-from shim.errors import InvalidArgument
+from shim.domain.errors import InvalidArgument
 
 
 @pytest.mark.parametrize(

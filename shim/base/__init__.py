@@ -1,0 +1,1 @@
+"""Machinery that knows no pod: deadlines, locks, threads, files, logging."""

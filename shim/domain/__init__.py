@@ -1,0 +1,1 @@
+"""Words of the domain that need no collaborator: errors, ids, names, labels, references."""

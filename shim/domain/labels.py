@@ -1,0 +1,123 @@
+"""What the shim writes on Docker containers to know them again, and how it reads that back.
+
+Three kinds of labels are written:
+
+* `io.pydockershim.*`: the truth. The CRI configuration as JSON, since Docker cannot give back mounts, requested users,
+  annotations or nanosecond times.
+* `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath` and `annotation.<key>`:
+  what Docker-backed nodes have always carried, so that cri-dockerd, log agents and people find their way.
+* the CRI labels themselves, so that `docker ps --filter label=...` works.
+
+Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
+the truth alone, and neither they nor the prefix of a name, which other Docker shims give too, tell whose one is.
+What no image can set, and what those shims never send, is `HostConfig.Init`: ours have it as false.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from google.protobuf import json_format
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.names import POD, PREFIX
+
+CONFIG = "io.pydockershim.config"
+"""JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
+RUNTIME_HANDLER = "io.pydockershim.runtime-handler"
+
+LOOK = "io.pydockershim.look"
+"""On the containers of `shim.image.rootfs`."""
+
+TYPE = "io.kubernetes.docker.type"
+TYPE_SANDBOX = "podsandbox"
+TYPE_CONTAINER = "container"
+SANDBOX_ID = "io.kubernetes.sandbox.id"
+LOG_PATH = "io.kubernetes.container.logpath"
+CONTAINER_NAME = "io.kubernetes.container.name"
+ANNOTATION_PREFIX = "annotation."
+
+OWN_PREFIX = "io.pydockershim."
+RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
+
+
+def is_reserved(key: str) -> bool:
+    """Whether a CRI label must not have this key."""
+    return key in RESERVED or key.startswith(OWN_PREFIX)
+
+
+def is_ours(name: str, labels: dict[str, str], *, init: bool | None) -> bool:
+    """Whether the container of this Docker name (with or without its slash) was made by us.
+
+    `init` is that of its inspect: we send false for all of ours, cri-dockerd leaves it to the daemon.
+    """
+    return init is False and may_be_ours(name, labels)
+
+
+def may_be_ours(name: str, labels: dict[str, str]) -> bool:
+    """Whether what a list tells leaves it possible that a container was made by us: its image may have the label."""
+    return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
+
+
+def is_sandbox(labels: dict[str, str]) -> bool:
+    """Whether a container that is ours is the pause container of a pod.
+
+    By the label, which is set on all of ours and hence never an image's; the name of a container called POD_x begins
+    like that of a sandbox.
+    """
+    return labels.get(TYPE) == TYPE_SANDBOX
+
+
+def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict[str, str]:
+    """Labels of a pause container."""
+    return {
+        **_visible(config.labels, config.annotations),
+        CONFIG: _json(config),
+        RUNTIME_HANDLER: runtime_handler,
+        TYPE: TYPE_SANDBOX,
+        CONTAINER_NAME: POD,
+    }
+
+
+def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: str) -> dict[str, str]:
+    """Labels of an application container; `log_path` is absolute or empty."""
+    kept = pb.ContainerConfig()
+    kept.CopyFrom(config)
+    # Docker gives these back itself, and environments hold secrets that need no second copy.
+    for field in ("command", "args", "envs"):
+        kept.ClearField(field)
+    return {
+        **_visible(config.labels, config.annotations),
+        CONFIG: _json(kept),
+        TYPE: TYPE_CONTAINER,
+        SANDBOX_ID: sandbox_id,
+        LOG_PATH: log_path,
+    }
+
+
+def config_as_dict(config: pb.PodSandboxConfig | pb.ContainerConfig) -> dict[str, Any]:
+    """A configuration as plain JSON values, keys spelled as in the CRI."""
+    return json_format.MessageToDict(config, preserving_proto_field_name=True)
+
+
+def sandbox_config_from_dict(config: dict[str, Any]) -> pb.PodSandboxConfig:
+    """The reverse of `config_as_dict`; keys of a newer shim are skipped."""
+    return json_format.ParseDict(config, pb.PodSandboxConfig(), ignore_unknown_fields=True)
+
+
+def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
+    """Read the configuration of a pause container that is ours."""
+    return json_format.Parse(labels[CONFIG], pb.PodSandboxConfig(), ignore_unknown_fields=True)
+
+
+def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
+    """Read the configuration of a container that is ours, without command, args and envs."""
+    return json_format.Parse(labels[CONFIG], pb.ContainerConfig(), ignore_unknown_fields=True)
+
+
+def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, str]:
+    return {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
+
+
+def _json(message: pb.PodSandboxConfig | pb.ContainerConfig) -> str:
+    return msgspec.json.encode(config_as_dict(message)).decode()

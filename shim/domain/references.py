@@ -1,0 +1,151 @@
+"""Image references: what people write, and the one spelling the shim compares.
+
+The grammar is the one of the distribution project (`reference/regexp.go` and `normalize.go` there), which
+Docker, the kubelet and every registry share::
+
+    reference = [ domain "/" ] path [ ":" tag ] [ "@" digest ]
+
+`busybox` is the familiar form of `docker.io/library/busybox:latest`, its canonical form.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from shim.domain.errors import InvalidArgument
+from shim.domain.ids import ImageId
+
+DEFAULT_DOMAIN = "docker.io"
+HUB_HOST = "index.docker.io"
+"""Docker Hub's older name; images call it `docker.io`, files of credentials still this."""
+HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
+"""What Docker calls it where credentials are kept."""
+DEFAULT_TAG = "latest"
+MAX_NAME = 255
+"""Longest `domain/path` the grammar allows."""
+MAX_TEXT = 1024
+"""Longest reference that is looked at: name, tag and digest have at most 530 characters."""
+
+_OFFICIAL = "library/"
+
+_LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_DOMAIN = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?")
+_COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
+_TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+_ID = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+_ID_PREFIX = re.compile(r"(?:sha256:)?([0-9a-f]{1,64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A named image: `domain/path`, and perhaps a tag, a digest or both."""
+
+    domain: str
+    path: str
+    tag: str = ""
+    digest: str = ""
+    """`sha256:<hex>`, or another algorithm the grammar knows."""
+
+    @property
+    def name(self) -> str:
+        """Domain and path: the repository, fully spelled."""
+        return f"{self.domain}/{self.path}"
+
+    @property
+    def familiar_name(self) -> str:
+        """The repository as Docker shows it."""
+        short = self.path.removeprefix(_OFFICIAL)
+        for spelling in (short, self.path):
+            # `docker.io/foo.bar/app` must keep its domain: `foo.bar` alone would be taken for one.
+            if _split_domain(spelling) == (self.domain, self.path):
+                return spelling
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name + self._suffix()
+
+    def familiar(self) -> str:
+        """Spell the reference as Docker shows it: `busybox:1.36` for `docker.io/library/busybox:1.36`."""
+        return self.familiar_name + self._suffix()
+
+    def _suffix(self) -> str:
+        return (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+def parse(text: str) -> Reference:
+    """Read a reference in any form people write; no tag is added. InvalidArgument names what is wrong."""
+    if not text:
+        raise InvalidArgument("image reference is empty")
+    if len(text) > MAX_TEXT:
+        raise InvalidArgument(f"image reference {text[:80]!r}... has {len(text)} characters, at most {MAX_TEXT}")
+    if _ID.fullmatch(text) and ":" not in text:
+        raise InvalidArgument(f"image reference {text!r} is an image id, not a name")
+    rest, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise InvalidArgument(f"image reference {text!r} has a malformed digest {digest!r}")
+    name, tag = split_tag(rest)
+    if tag is not None and not _TAG.fullmatch(tag):
+        raise InvalidArgument(f"image reference {text!r} has a malformed tag {tag!r}")
+    domain, path = _split_domain(name)
+    _check_name(domain, path, text=text)
+    return Reference(domain=domain, path=path, tag=tag or "", digest=digest)
+
+
+def canonical(text: str) -> str:
+    """Spell a reference in the one form that is compared: `docker.io/library/busybox:latest`.
+
+    A digest says all, so a tag beside it is dropped: it may have moved on, and Docker ignores it as well.
+    """
+    reference = parse(text)
+    if reference.digest:
+        return str(replace(reference, tag=""))
+    return str(replace(reference, tag=reference.tag or DEFAULT_TAG))
+
+
+def familiar(text: str) -> str:
+    """Spell a reference as Docker shows it: `busybox:latest`. Without tag and digest it stays so."""
+    return parse(text).familiar()
+
+
+def image_id(text: str) -> ImageId | None:
+    """Give the id that `sha256:<64 hex>` or 64 bare hexadecimal digits stand for; None for anything else."""
+    match = _ID.fullmatch(text)
+    return ImageId(f"sha256:{match[1]}") if match else None
+
+
+def image_id_prefix(text: str) -> str | None:
+    """Give `sha256:` and the digits of what can be the beginning of an image id; None for anything else."""
+    match = _ID_PREFIX.fullmatch(text)
+    return f"sha256:{match[1]}" if match else None
+
+
+def split_tag(rest: str) -> tuple[str, str | None]:
+    """Cut the tag off: what follows the last colon, unless a slash follows it (then it is a port)."""
+    name, colon, tag = rest.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (rest, None)
+
+
+def _split_domain(name: str) -> tuple[str, str]:
+    """Tell `registry:5000/app` from `user/app`: a dot, a port, `localhost` or a capital makes a domain."""
+    first, slash, path = name.partition("/")
+    is_domain = slash and (first == "localhost" or first != first.lower() or any(sign in first for sign in ".:["))
+    domain = first if is_domain else DEFAULT_DOMAIN
+    if not is_domain:
+        path = name
+    if domain == HUB_HOST:
+        domain = DEFAULT_DOMAIN
+    if domain == DEFAULT_DOMAIN and "/" not in path:
+        path = _OFFICIAL + path
+    return domain, path
+
+
+def _check_name(domain: str, path: str, *, text: str) -> None:
+    if not _DOMAIN.fullmatch(domain):
+        raise InvalidArgument(f"image reference {text!r} has a malformed registry {domain!r}")
+    if not _PATH.fullmatch(path):
+        if _PATH.fullmatch(path.lower()):
+            raise InvalidArgument(f"image reference {text!r} has capitals in its repository {path!r}")
+        raise InvalidArgument(f"image reference {text!r} has a malformed repository {path!r}")
+    if len(domain) + 1 + len(path) > MAX_NAME:
+        raise InvalidArgument(f"image reference {text!r} has a repository of more than {MAX_NAME} characters")

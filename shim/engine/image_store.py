@@ -1,0 +1,122 @@
+"""Where on disk the Engine keeps its images and the writable layers of containers."""
+
+import math
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from shim.engine.answers import EngineInfo
+from shim.engine.overlay import upper_directory
+
+_KIND = "driver-type"
+"""Key in DriverStatus; a graph driver has no such row."""
+_SNAPSHOTTER = "io.containerd.snapshotter.v1"
+_CONTENT = "io.containerd.content.v1.content"
+_PROC = Path("/proc")
+_SYSTEM_CONTAINERD = Path("/var/lib/containerd")
+
+_LAYERS = {"overlay2": "overlay2", "fuse-overlayfs": "fuse-overlayfs", "vfs": "vfs/dir"}
+"""By graph driver, where below the data root it has the directories of layers. Those whose layers are file systems of
+their own (btrfs, zfs) share blocks between them, which no walk would see."""
+_YOUNG_SECONDS = 30.0
+"""Age up to which a snapshot is of the first class; see `_age_class`."""
+_OLDEST = 6
+
+
+def is_containerd_store(info: EngineInfo) -> bool:
+    """Whether the Engine keeps its images in containerd."""
+    return [_KIND, _SNAPSHOTTER] in (info.driver_status or [])
+
+
+def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> Path:
+    """Give the directory of the image store, for a file system the kubelet can map to a device.
+
+    With a graph driver that is Docker's data root. With the containerd image store it is the snapshotter's directory,
+    which the Engine does not tell: it is read from the root mount of a running container (`pids`: their first
+    processes), else looked for below Docker's own containerd and the machine's.
+    """
+    if not is_containerd_store(info):
+        return Path(info.docker_root_dir)
+    plugin = f"{_SNAPSHOTTER}.{info.driver}"
+    for pid in pids:
+        directory = _part_until(upper_directory(proc / str(pid)), plugin)
+        if directory is not None:
+            return directory
+    containerds = (Path(info.docker_root_dir, "containerd/daemon"), _SYSTEM_CONTAINERD)
+    found = [root / plugin for root in containerds if (root / plugin).is_dir()]
+    return found[0] if found else Path(info.docker_root_dir)
+
+
+def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
+    """Give the whole path of a writable layer whose mount names it with a relative one; None for no driver's.
+
+    The options of an image of many layers are longer than a page, the most that mount(2) takes. Then the driver
+    `overlay2` mounts from its own directory, with paths relative to it, and the kernel repeats them as they were given.
+    """
+    if info.driver not in _LAYERS or ".." in relative.parts:
+        return None
+    return Path(info.docker_root_dir, _LAYERS[info.driver], relative)
+
+
+def store_parts(
+    info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
+) -> dict[str, Path | None]:
+    """Give the directories below `root` in which images are, by names of which each stands for what never changes.
+
+    So what has been measured once need not be again; the directory of a name that is `known` may be left out (None).
+    `in_use` are the writable layers of running containers, which are no part of it. OSError when the store cannot be
+    read; empty for one whose layers cannot be told from each other.
+    """
+    if is_containerd_store(info):
+        return {**dict(_snapshots(root / "snapshots", in_use=in_use)), **dict(_blobs(root.with_name(_CONTENT)))}
+    return dict(_layers(root, info.driver, known=known)) if info.driver in _LAYERS else {}
+
+
+def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tuple[str, Path | None]]:
+    """Yield the layers of images by chain id, which their content determines; Docker registers complete ones only."""
+    for chain in (root / "image" / driver / "layerdb/sha256").iterdir():
+        if chain.name in known:
+            yield chain.name, None
+            continue
+        try:
+            name = os.fsdecode((chain / "cache-id").read_bytes())
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        # A power loss may have left the file empty or full of NULs.
+        if name not in ("", ".", "..") and not {"/", "\0"} & set(name):
+            yield chain.name, root / _LAYERS[driver] / name
+
+
+def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield all snapshots but those of running containers.
+
+    Which of them are images' is in containerd's database alone. What stopped containers have written counts as well.
+    """
+    running = {upper.parent for upper in in_use}
+    for snapshot in directory.iterdir():
+        if snapshot in running:
+            continue
+        try:
+            changed = snapshot.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        yield f"{snapshot.name} {_age_class(time.time() - changed)}", snapshot
+
+
+def _age_class(seconds: float) -> int:
+    """Tell how often the age of a snapshot has doubled, up to a quarter of an hour.
+
+    Nothing on disk tells when a layer has been unpacked to its end, so it is measured again from time to time.
+    """
+    return min(_OLDEST, max(0, math.ceil(math.log2(max(seconds, 1.0) / _YOUNG_SECONDS))))
+
+
+def _blobs(content: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the directories in which containerd keeps what it has pulled, as it was packed."""
+    for algorithm in (content / "blobs").iterdir():
+        yield f"{algorithm.name} {algorithm.stat().st_mtime_ns}", algorithm
+
+
+def _part_until(path: Path, name: str) -> Path | None:
+    return next((parent for parent in path.parents if parent.name == name), None)

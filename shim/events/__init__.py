@@ -1,1 +1,0 @@
-"""GetContainerEvents: what happens to pods and containers, as it happens."""

@@ -1,0 +1,48 @@
+"""GetContainerEvents."""
+
+from collections.abc import Iterator
+
+from shim.api.v1 import api_pb2 as pb
+from shim.container.status import status_message
+from shim.domain.errors import NotFound
+from shim.domain.ids import SandboxId
+from shim.runtime import Runtime
+from shim.sandbox.find import find_sandbox
+from shim.sandbox.status import sandbox_status_message
+from shim.view.records import Change, SandboxRecord
+
+
+def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
+    """Yield each step of each pod sandbox and container from now on, once and in order, until the client goes.
+
+    Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask. The
+    stream ends with Unavailable when Docker is lost, and with ResourceExhausted for a client that does not keep up:
+    either way the client has to list again, which a stream that went on in silence would hide from it.
+    """
+    with rt.view.subscribe() as changes:
+        while True:
+            yield _response(rt, changes.wait_next())
+
+
+def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
+    record = change.record
+    if isinstance(record, SandboxRecord):
+        sandbox: SandboxRecord | None = record
+        if change.kind != pb.CONTAINER_DELETED_EVENT:
+            sandbox = _now(rt, record.id) or record
+    else:
+        sandbox = _now(rt, record.sandbox_id)
+    return pb.ContainerEventResponse(
+        container_id=record.id,
+        container_event_type=change.kind,
+        created_at=change.at,
+        pod_sandbox_status=sandbox_status_message(rt, sandbox) if sandbox else None,
+        containers_statuses=[status_message(rt, c) for c in rt.view.containers_of(sandbox.id)] if sandbox else [],
+    )
+
+
+def _now(rt: Runtime, sandbox_id: SandboxId) -> SandboxRecord | None:
+    try:
+        return find_sandbox(rt, sandbox_id)
+    except NotFound:
+        return None

@@ -1,0 +1,1 @@
+"""Docker create bodies, built from CRI fields."""

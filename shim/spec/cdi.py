@@ -1,0 +1,44 @@
+"""Devices that a container names, and a specification on the node describes (Container Device Interface)."""
+
+from collections.abc import Iterable
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition
+from shim.engine.interface import JsonObject
+from shim.engine.versions import require_api
+from shim.runtime import Runtime
+
+CDI_API = (1, 44)
+"""First Engine API that takes CDI device names."""
+
+DISCOVERED_API = (1, 50)
+"""First Engine API that tells which devices there are; before, Docker fails at start for one that is not."""
+
+_DRIVER = "cdi"
+
+
+def docker_device_requests(devices: Iterable[pb.CDIDevice]) -> list[JsonObject]:
+    """Ask Docker for CDI devices by their qualified names, each once, as two plugins may name the same."""
+    names = list(dict.fromkeys(device.name for device in devices))
+    return [{"Driver": _DRIVER, "DeviceIDs": names}] if names else []
+
+
+def check_cdi_devices(rt: Runtime, devices: Iterable[pb.CDIDevice]) -> None:
+    """Unsupported where Docker knows no CDI, FailedPrecondition where it is off and for devices that are not there."""
+    named = {device.name: index for index, device in reversed(list(enumerate(devices)))}
+    if not named:
+        return
+    require_api(rt.engine.api_version, needs=CDI_API, what="config.CDI_devices")
+    info = rt.facts.info(max_age=0)  # specifications come and go with plugins
+    if not info.cdi_spec_dirs:
+        raise FailedPrecondition(
+            "config.CDI_devices: CDI is switched off in Docker; `features.cdi` in daemon.json switches it on"
+        )
+    if rt.engine.api_version < DISCOVERED_API:
+        return
+    known = {device.id for device in info.discovered_devices or () if device.source == _DRIVER}
+    for name, index in named.items():
+        if name not in known:
+            raise FailedPrecondition(
+                f"config.CDI_devices[{index}].name: no specification in {', '.join(info.cdi_spec_dirs)} has {name!r}"
+            )

@@ -1,0 +1,102 @@
+"""What CreateContainer and RunPodSandbox do with paths on the host, in the helper process (`shim.hostfs`).
+
+Each of these paths may hang.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.domain.errors import FailedPrecondition, reason_of
+from shim.engine.interface import JsonObject
+from shim.hostfs.host_devices import inspect_device
+from shim.hostfs.host_paths import HostSource, ensure_directory, inspect_host_path
+from shim.hostfs.profile_file import PART, Part, read_part
+from shim.hostfs.relabel import relabel
+from shim.runtime import Runtime
+from shim.spec.image_volumes import is_image_volume
+from shim.spec.seccomp import FIELD, MAX_PROFILE, localhost_path
+
+
+def host_sources(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, HostSource]:
+    """Inspect the host paths among a container's mounts; by their places in the list."""
+    return {index: _host_source(rt, mount, index) for index, mount in enumerate(mounts) if not is_image_volume(mount)}
+
+
+def _host_source(rt: Runtime, mount: pb.Mount, index: int) -> HostSource:
+    field = f"config.mounts[{index}]"
+    with_mount = mount.propagation != pb.PROPAGATION_PRIVATE
+    inspect = partial(inspect_host_path, mount.host_path, field=field, with_mount=with_mount)
+    return rt.host_fs.call(inspect, path=mount.host_path, what=f"inspect {field}.host_path")
+
+
+def device_sources(rt: Runtime, devices: Sequence[pb.Device]) -> list[str]:
+    """Inspect the host paths of a container's devices, in order."""
+    return [_device_source(rt, device.host_path, index) for index, device in enumerate(devices)]
+
+
+def _device_source(rt: Runtime, host_path: str, index: int) -> str:
+    field = f"config.devices[{index}]"
+    inspect = partial(inspect_device, host_path, field=field)
+    return rt.host_fs.call(inspect, path=host_path, what=f"inspect {field}.host_path")
+
+
+def seccomp_profile(rt: Runtime, context: pb.LinuxContainerSecurityContext | pb.LinuxSandboxSecurityContext) -> bytes:
+    """Read the seccomp profile of the node that a container or pod asks for; empty for the other kinds.
+
+    FailedPrecondition names the field of a file that cannot be read or is too large.
+    """
+    profile = context.seccomp if context.HasField("seccomp") else None
+    path = localhost_path(profile, deprecated=context.seccomp_profile_path, field=FIELD)
+    return _profile_content(rt, path) if path is not None else b""
+
+
+def _profile_content(rt: Runtime, path: Path) -> bytes:
+    first = part = _profile_part(rt, path, offset=0)
+    content = bytearray(part.content)
+    while len(part.content) == PART and len(content) <= MAX_PROFILE:
+        part = _profile_part(rt, path, offset=len(content))
+        if part.version != first.version:
+            raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: changed while it was read; try again")
+        content += part.content
+    if len(content) > MAX_PROFILE:
+        raise FailedPrecondition(f"{FIELD}: seccomp profile {path}: more than {MAX_PROFILE} bytes")
+    return bytes(content)
+
+
+def _profile_part(rt: Runtime, path: Path, *, offset: int) -> Part:
+    read = partial(read_part, path, offset=offset, field=FIELD)
+    return rt.host_fs.call(read, path=str(path), what=f"read {FIELD}")
+
+
+def ensure_host_paths(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:
+    """Make the host paths that are missing, once nothing speaks against the container any more.
+
+    `docker` are the same mounts in Docker's form, perhaps with more behind them.
+    """
+    for index, (mount, body) in enumerate(zip(mounts, docker, strict=False)):
+        if body["Type"] == "bind":
+            _ensure_host_path(rt, mount.host_path, source=body["Source"], field=f"config.mounts[{index}].host_path")
+
+
+def _ensure_host_path(rt: Runtime, host_path: str, *, source: str, field: str) -> None:
+    try:
+        rt.host_fs.call(ensure_directory, Path(source), path=host_path, what=f"make {field}")
+    except OSError as error:
+        raise FailedPrecondition(f"{field} {host_path}: {reason_of(error)}") from error
+
+
+def relabel_mounts(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, label: str) -> None:
+    """Give the host paths whose mounts ask for it the SELinux label that Docker gave their container.
+
+    `docker` are the same mounts in Docker's form, perhaps with more behind them. A large volume takes as long as the
+    client waits. Where that is too short the walk goes on, and the next call finds what it has labelled.
+    """
+    for index, (mount, made) in enumerate(zip(mounts, docker, strict=False)):
+        if mount.selinux_relabel and made["Type"] == "bind":
+            field, source = f"config.mounts[{index}]", made["Source"]
+            label_all = partial(relabel, Path(source), label=label, field=field)
+            what = f"{field}.selinux_relabel"
+            rt.host_fs.call(label_all, path=f"labels of {source}", what=what, seconds=deadline.LONGEST)

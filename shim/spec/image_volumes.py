@@ -1,0 +1,145 @@
+"""Images that are mounted as volumes. Docker mounts them itself, read-only and on either image store (API 1.48).
+
+Docker looks for a sub-path only when the container is started, mounts a file as willingly as a directory, and follows
+links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is looked into.
+"""
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
+from shim.domain.ids import ImageId
+from shim.engine.answers import PathKind
+from shim.engine.interface import JsonObject
+from shim.engine.versions import require_api
+from shim.image.find import find_image
+from shim.image.rootfs import RootFs, look_into
+from shim.runtime import Runtime
+
+IMAGE_MOUNT_API = (1, 48)
+"""First Engine API with mounts of the type `image`."""
+
+MAX_OF_ONE_IMAGE = 32
+"""In one container, see `docker_image_mounts`: an id stays unique with so many characters less."""
+
+FAILED = "ImageVolumeMountFailed"
+"""The kubelet looks for this at the beginning of a message."""
+
+
+def is_image_volume(mount: pb.Mount) -> bool:
+    """Whether an image is mounted, not a host path."""
+    return bool(mount.image.image)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVolume:
+    """What is mounted of an image that is on this node."""
+
+    image_id: ImageId
+    sub_path: str
+    """A directory, relative to the image's root and without a link on the way; empty for all of the image."""
+
+
+def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVolume]:
+    """Find the images among a container's mounts, by their places in the list.
+
+    NotFound for an image that is not here, FailedPrecondition for a sub-path that is no directory of it, Unsupported
+    where Docker cannot mount images; all begin as the kubelet wants it.
+    """
+    wanted = {index: mount for index, mount in enumerate(mounts) if is_image_volume(mount)}
+    for index in wanted:
+        _check_supported(rt, field=f"config.mounts[{index}].image")
+    ids = {
+        index: _image_id(rt, mount.image, field=f"config.mounts[{index}].image.image")
+        for index, mount in wanted.items()
+    }
+    _check_counts(ids.values())
+    directories = _directories(rt, wanted, ids)
+    return {index: ImageVolume(image_id, directories.get(index, "")) for index, image_id in ids.items()}
+
+
+def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolume]) -> pb.ContainerConfig:
+    """Give the configuration as the status tells it: with the id of every mounted image in its `image_ref`."""
+    told = pb.ContainerConfig()
+    told.CopyFrom(config)
+    for index, volume in volumes.items():
+        told.mounts[index].image.image_ref = volume.image_id
+    return told
+
+
+def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObject]:
+    """Docker's form of image volumes, but for the places in the container.
+
+    Docker 28 names what it mounts by container and `Source`, and fails at the second of a name. But it also takes an id
+    without its last characters, as people type them; so an image can be mounted several times.
+    """
+    seen: Counter[ImageId] = Counter()
+    docker = {}
+    for index, volume in volumes.items():
+        source = volume.image_id[: len(volume.image_id) - seen[volume.image_id]]
+        seen[volume.image_id] += 1
+        docker[index] = {"Type": "image", "Source": source, "ReadOnly": True}
+        if volume.sub_path:
+            docker[index]["ImageOptions"] = {"Subpath": volume.sub_path}
+    return docker
+
+
+def _check_supported(rt: Runtime, *, field: str) -> None:
+    require_api(rt.engine.api_version, needs=IMAGE_MOUNT_API, what=f"{FAILED}: {field}")
+
+
+def _image_id(rt: Runtime, image: pb.ImageSpec, *, field: str) -> ImageId:
+    try:
+        record = find_image(rt, image.image)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{FAILED}: {field}: {error}") from error
+    if record is None:
+        raise NotFound(f"{FAILED}: {field}: {image.image!r} is not on this node; pull it first")
+    return record.id
+
+
+def _check_counts(image_ids: Iterable[ImageId]) -> None:
+    for image_id, count in Counter(image_ids).items():
+        if count > MAX_OF_ONE_IMAGE:
+            raise InvalidArgument(
+                f"{FAILED}: config.mounts has {count} mounts of image {image_id}, at most {MAX_OF_ONE_IMAGE}"
+                " are allowed"
+            )
+
+
+def _directories(rt: Runtime, mounts: Mapping[int, pb.Mount], ids: Mapping[int, ImageId]) -> dict[int, str]:
+    """Find the sub-paths that are given, with one look into each image."""
+    found = {}
+    for image_id in dict.fromkeys(ids.values()):
+        given = {
+            index: _sub_path(mount) for index, mount in mounts.items() if ids[index] == image_id and _sub_path(mount)
+        }
+        if given:
+            seen = look_into(rt, image_id=image_id, look=partial(_resolved, given.values()))
+            for (index, sub_path), resolved in zip(given.items(), seen, strict=True):
+                field = f"config.mounts[{index}].image_sub_path: image {mounts[index].image.image!r}"
+                found[index] = _directory(sub_path, resolved, field=field)
+    return found
+
+
+def _resolved(sub_paths: Iterable[str], files: RootFs) -> list[tuple[str, PathKind] | None]:
+    return [files.resolved(sub_path) for sub_path in sub_paths]
+
+
+def _directory(sub_path: str, resolved: tuple[str, PathKind] | None, *, field: str) -> str:
+    if resolved is None:
+        raise FailedPrecondition(f"{FAILED}: {field}: {sub_path!r} is not in it")
+    path, kind = resolved
+    if kind is not PathKind.DIRECTORY:
+        raise FailedPrecondition(f"{FAILED}: {field}: {sub_path!r} is {kind.value} of it, not a directory")
+    return path.strip("/")
+
+
+def _sub_path(mount: pb.Mount) -> str:
+    """The sub-path in its shortest form, empty for all of the image."""
+    clean = posixpath.normpath(mount.image_sub_path)
+    return "" if clean == "." else clean

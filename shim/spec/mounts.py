@@ -1,0 +1,68 @@
+"""Mounts of a container as Docker's `Mounts`."""
+
+import posixpath
+from collections.abc import Sequence
+from typing import Any
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import Unsupported
+from shim.engine.interface import JsonObject
+from shim.hostfs.host_paths import HostSource
+from shim.spec.propagation import check_propagation
+from shim.spec.read_only import read_only_options
+
+_PROPAGATION = {
+    # Docker refuses an explicit rprivate for sources above its own data root (a hostPath of / or /var/lib), and
+    # chooses a fitting one when none is named.
+    pb.PROPAGATION_PRIVATE: "",
+    pb.PROPAGATION_HOST_TO_CONTAINER: "rslave",
+    pb.PROPAGATION_BIDIRECTIONAL: "rshared",
+}
+
+
+def bind(source: str, target: str) -> JsonObject:
+    """A plain read-write bind mount of the shim's own."""
+    return {"Type": "bind", "Source": source, "Target": target}
+
+
+def docker_mount(
+    mount: pb.Mount, source: HostSource, *, field: str, api_version: tuple[int, int], recursive_read_only: bool
+) -> JsonObject:
+    """Turn the mount of a host path, inspected as `source`, into Docker's form.
+
+    `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive.
+    """
+    _refuse_what_docker_cannot(mount, field=field)
+    options: dict[str, Any] = {}
+    if _PROPAGATION[mount.propagation]:
+        options["Propagation"] = _PROPAGATION[mount.propagation]
+    options |= read_only_options(mount, field=field, api_version=api_version, recursive_read_only=recursive_read_only)
+    check_propagation(source, propagation=mount.propagation, field=field)
+    docker: JsonObject = {**bind(source.path, container_path(mount)), "ReadOnly": mount.readonly}
+    return {**docker, "BindOptions": options} if options else docker
+
+
+def docker_image_mount(mount: pb.Mount, found: JsonObject, *, field: str) -> JsonObject:
+    """Complete the mount of an image that was found on the node with its place in the container."""
+    _refuse_what_docker_cannot(mount, field=field)
+    return {**found, "Target": container_path(mount)}
+
+
+def container_path(mount: pb.Mount) -> str:
+    """Where a mount is seen, without `..` and the like; a relative path begins at the root."""
+    return posixpath.normpath("/" + mount.container_path.lstrip("/"))
+
+
+def uncovered(docker: Sequence[JsonObject]) -> list[JsonObject]:
+    """Leave out the mounts that a later one in the same place covers, which Docker would refuse.
+
+    Kubelets send such, when a device plugin and a volume go to one place, and the other runtimes make all of them.
+    """
+    last = {mount["Target"]: mount for mount in docker}
+    return [mount for mount in docker if last[mount["Target"]] is mount]
+
+
+def _refuse_what_docker_cannot(mount: pb.Mount, *, field: str) -> None:
+    for name in ("uidMappings", "gidMappings"):
+        if getattr(mount, name):
+            raise Unsupported(f"{field}.{name}: id-mapped mounts cannot be made through Docker")

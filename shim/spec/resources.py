@@ -1,0 +1,197 @@
+"""CPU, memory and the other limits: to Docker's fields, and what they become by an update. Pure."""
+
+from collections.abc import Iterable
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.figures import NO_LIMIT
+from shim.cgroup.keys import page_size_name
+from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.engine.answers import HostSettings
+from shim.engine.interface import JsonObject
+
+SMALLEST_MEMORY = 6 << 20
+"""Docker refuses a memory limit below 6 MiB."""
+
+UNLIMITED_MEMORY = (1 << 63) - (1 << 12)
+"""What Docker is told for no limit: it has no word for lifting one. The kernel takes it for the most there is."""
+
+PIDS, SWAP = "pids.max", "memory.swap.max"
+"""Files of cgroup v2 that Docker has a field for."""
+
+_SCALARS = {
+    "cpu_period": "CpuPeriod",
+    "cpu_quota": "CpuQuota",
+    "cpu_shares": "CpuShares",
+    "cpuset_cpus": "CpusetCpus",
+    "cpuset_mems": "CpusetMems",
+}
+_MEMORY = {"memory_limit_in_bytes": "Memory", "memory_swap_limit_in_bytes": "MemorySwap"}
+_SAME_FILE = {
+    "cpu_period": ("cpu.max",),
+    "cpu_quota": ("cpu.max",),
+    "cpu_shares": ("cpu.weight", "cpu.weight.nice", "cpu.idle"),
+    "cpuset_cpus": ("cpuset.cpus",),
+    "cpuset_mems": ("cpuset.mems",),
+    "memory_limit_in_bytes": ("memory.max",),
+    "memory_swap_limit_in_bytes": (SWAP,),
+}
+"""Files of cgroup v2 that a field stands for too."""
+
+
+def create_fields(resources: pb.LinuxContainerResources) -> JsonObject:
+    """`HostConfig` fields for a new container."""
+    return {**_cpu_fields(resources), **_memory_fields(resources), **_pids_fields(resources)}
+
+
+def update_fields(update: pb.LinuxContainerResources, *, wanted: pb.LinuxContainerResources) -> JsonObject:
+    """Body of a container update; `wanted` is all that the container is to have after it.
+
+    A field of 0 or "" is left out: the CRI and Docker both read it as unchanged. Memory and swap go together, since
+    Docker checks the one against the other.
+    """
+    fields = _cpu_fields(update) | _pids_fields(update)
+    if update.memory_limit_in_bytes or update.memory_swap_limit_in_bytes or SWAP in update.unified:
+        fields |= _memory_fields(wanted)
+        if wanted.memory_limit_in_bytes == NO_LIMIT:
+            fields |= {"Memory": UNLIMITED_MEMORY, "MemorySwap": UNLIMITED_MEMORY}
+    return fields
+
+
+def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpuset_mems: str) -> JsonObject:
+    """Body of the update that undoes that of `body`, for a container that had `host` before.
+
+    Docker cannot forget a limit: where it had none, it gets what the kernel begins with. The sets are those of the
+    container's group then.
+    """
+    memory = host.memory or UNLIMITED_MEMORY
+    fields = {
+        "CpuPeriod": host.cpu_period or DEFAULT_PERIOD,
+        "CpuQuota": host.cpu_quota or NO_LIMIT,
+        "CpuShares": host.cpu_shares or DEFAULT_SHARES,
+        "CpusetCpus": host.cpuset_cpus or cpuset_cpus,
+        "CpusetMems": host.cpuset_mems or cpuset_mems,
+        "Memory": memory,
+        "MemorySwap": host.memory_swap or memory,
+        "PidsLimit": host.pids_limit or NO_LIMIT,
+    }
+    return {name: fields[name] for name in body if fields[name]}
+
+
+def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
+    """What a container is to have: what Docker applies, and of `kept` what Docker cannot say."""
+    known = pb.LinuxContainerResources(
+        cpu_period=host.cpu_period,
+        cpu_quota=host.cpu_quota,
+        cpu_shares=host.cpu_shares,
+        cpuset_cpus=host.cpuset_cpus,
+        cpuset_mems=host.cpuset_mems,
+        memory_limit_in_bytes=NO_LIMIT if host.memory >= UNLIMITED_MEMORY else host.memory,
+        memory_swap_limit_in_bytes=NO_LIMIT if host.memory_swap >= UNLIMITED_MEMORY else host.memory_swap,
+        oom_score_adj=host.oom_score_adj,
+        unified=kept.unified,
+        hugepage_limits=_by_size(kept.hugepage_limits),
+    )
+    # Somebody may have changed Docker's limit since.
+    if is_small(kept.memory_limit_in_bytes) and host.memory == SMALLEST_MEMORY:
+        known.memory_limit_in_bytes = kept.memory_limit_in_bytes
+        known.memory_swap_limit_in_bytes = kept.memory_swap_limit_in_bytes or kept.memory_limit_in_bytes
+    return known
+
+
+def beyond_docker(resources: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
+    """Give the part of a container's resources that Docker cannot give back."""
+    beyond = pb.LinuxContainerResources(unified=resources.unified, hugepage_limits=_by_size(resources.hugepage_limits))
+    if is_small(resources.memory_limit_in_bytes):
+        beyond.memory_limit_in_bytes = resources.memory_limit_in_bytes
+        beyond.memory_swap_limit_in_bytes = resources.memory_swap_limit_in_bytes or resources.memory_limit_in_bytes
+    return beyond
+
+
+def merged(known: pb.LinuxContainerResources, update: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
+    """What a container is to have after an update.
+
+    A memory limit without one of swap allows no swap beyond it, as with the other runtimes. A field takes the place of
+    the file of cgroup v2 that was set for the same.
+    """
+    after = pb.LinuxContainerResources()
+    after.CopyFrom(known)
+    if update.memory_limit_in_bytes:
+        after.memory_swap_limit_in_bytes = min(update.memory_limit_in_bytes, 0)
+    for field, files in _SAME_FILE.items():
+        if value := getattr(update, field):
+            setattr(after, field, value)
+            for name in files:
+                after.unified.pop(name, None)
+    after.unified.update(update.unified)
+    del after.hugepage_limits[:]
+    after.hugepage_limits.extend(_by_size([*known.hugepage_limits, *update.hugepage_limits]))
+    return after
+
+
+def check_memory(wanted: pb.LinuxContainerResources, *, field: str) -> None:
+    """Check that the limits of memory and of memory and swap go together. InvalidArgument names the second."""
+    memory, both = wanted.memory_limit_in_bytes, wanted.memory_swap_limit_in_bytes
+    if both > 0 and memory <= 0:
+        raise InvalidArgument(f"{field}.memory_swap_limit_in_bytes {both} needs a memory_limit_in_bytes")
+    if 0 < both < memory:
+        raise InvalidArgument(
+            f"{field}.memory_swap_limit_in_bytes {both} is less than memory_limit_in_bytes {memory}: it counts both"
+        )
+
+
+def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: JsonObject, field: str) -> None:
+    """Check that Docker has kept the limits that were asked for and sent in `body`, `HostConfig` or an update.
+
+    What the kernel or its control groups cannot limit Docker discards with a warning, in words that differ by version;
+    what it has kept does not. FailedPrecondition names the field. A limit of swap that only follows from that of memory
+    may be lost on kernels that do not count swap, as with the other runtimes.
+    """
+    now = {
+        "CpuPeriod": kept.cpu_period,
+        "CpuQuota": kept.cpu_quota,
+        "CpuShares": kept.cpu_shares,
+        "CpusetCpus": kept.cpuset_cpus,
+        "CpusetMems": kept.cpuset_mems,
+        "Memory": kept.memory,
+        "MemorySwap": kept.memory_swap,
+    }
+    for name, docker in {**_SCALARS, **_MEMORY}.items():
+        value = getattr(asked, name)
+        if value not in {0, NO_LIMIT, ""} and now[docker] != body[docker]:
+            raise FailedPrecondition(
+                f"{field}.{name} {value}: docker has discarded it, as the kernel or its control groups cannot limit it"
+            )
+
+
+def is_small(memory: int) -> bool:
+    """Whether Docker refuses this limit for being too low."""
+    return 0 < memory < SMALLEST_MEMORY
+
+
+def _by_size(limits: Iterable[pb.HugepageLimit]) -> list[pb.HugepageLimit]:
+    """One limit for each size, the last that was named, under the kernel's name. What is no size is left out."""
+    sizes = {page_size_name(one.page_size): one.limit for one in limits}
+    return [pb.HugepageLimit(page_size=size, limit=limit) for size, limit in sizes.items() if size]
+
+
+def _cpu_fields(resources: pb.LinuxContainerResources) -> JsonObject:
+    return {docker: value for field, docker in _SCALARS.items() if (value := getattr(resources, field))}
+
+
+def _memory_fields(resources: pb.LinuxContainerResources) -> JsonObject:
+    memory, both = resources.memory_limit_in_bytes, resources.memory_swap_limit_in_bytes
+    if memory <= 0:
+        return {}
+    swap = resources.unified.get(SWAP, "")
+    if not both and swap:
+        both = memory + int(swap) if swap.isdecimal() else NO_LIMIT if swap == "max" else 0
+    docker = max(memory, SMALLEST_MEMORY)
+    return {"Memory": docker, "MemorySwap": NO_LIMIT if both == NO_LIMIT else max(both, docker)}
+
+
+def _pids_fields(resources: pb.LinuxContainerResources) -> JsonObject:
+    if PIDS not in resources.unified:
+        return {}
+    text = resources.unified[PIDS]
+    return {"PidsLimit": NO_LIMIT if text == "max" else int(text)}

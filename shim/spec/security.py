@@ -1,0 +1,55 @@
+"""AppArmor, SELinux and privileges of pods and containers as Docker's `SecurityOpt`.
+
+What cannot be honoured is refused by name: a container weaker than asked for is never made.
+"""
+
+from pathlib import Path
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, Unsupported
+from shim.spec.seccomp import LOCALHOST, profile_of
+
+APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
+
+
+def apparmor_options(
+    profile: pb.SecurityProfile | None, *, deprecated: str, field: str, privileged: bool = False
+) -> list[str]:
+    """`apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string.
+
+    Docker runs every privileged container unconfined, whatever it is told: Unsupported for a profile of the node.
+    """
+    if profile is None and not deprecated:
+        return []
+    kind, reference = profile_of(profile, deprecated=deprecated, field=field)
+    name = reference.removeprefix(LOCALHOST)
+    if privileged and kind == pb.SecurityProfile.Localhost:
+        raise Unsupported(f"{field}: Docker cannot confine a privileged container by AppArmor profile {name!r}")
+    if privileged or kind == pb.SecurityProfile.RuntimeDefault:
+        return []
+    if kind == pb.SecurityProfile.Unconfined:
+        return ["apparmor=unconfined"]
+    _require_loaded(name, field=field)
+    return [f"apparmor={name}"]
+
+
+def selinux_options(options: pb.SELinuxOption) -> list[str]:
+    """`label=user:...` and so on, for each part that is set. Docker ignores them where SELinux is off."""
+    parts = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
+    return [f"label={name}:{value}" for name, value in parts.items() if value]
+
+
+def no_new_privileges_option(*, no_new_privs: bool) -> str:
+    """Say it both ways, since the daemon may have a default of its own."""
+    return f"no-new-privileges={'true' if no_new_privs else 'false'}"
+
+
+def _require_loaded(name: str, *, field: str) -> None:
+    """Docker fails only at start, and where AppArmor is off not at all."""
+    try:
+        lines = APPARMOR_PROFILES.read_text().splitlines()
+    except OSError as error:
+        reason = "AppArmor is off on this node"
+        raise FailedPrecondition(f"{field}: AppArmor profile {name!r} is not loaded: {reason}") from error
+    if name not in {line.rpartition(" (")[0] for line in lines}:
+        raise FailedPrecondition(f"{field}: AppArmor profile {name!r} is not loaded on this node")

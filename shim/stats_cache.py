@@ -1,0 +1,232 @@
+"""What was measured of containers and pods before: memory for figures that need two looks, or a slow one.
+
+Filled by the threads of `shim.stats`, read by its answers. Nothing here measures.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base.times import SECOND
+from shim.cgroup.places import Group, Mounts, this_machines_mounts
+
+M = TypeVar("M")
+V = TypeVar("V")
+
+INTERVAL = 9.0
+"""Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
+ten seconds after which the kubelet asks again."""
+METRICS_INTERVAL = 18.0
+"""Seconds between two background looks at all that metrics tell; cAdvisor's are nearly as far apart."""
+WANTED = 60.0
+"""Seconds for which lists are made ahead after one has been asked for."""
+
+_LEAST_WINDOW = 1 * SECOND
+_MOST_WINDOW = 10 * SECOND
+_KEPT = 4
+"""Points for each container: at one every nine seconds, more than the longest window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """CPU time at one moment, both in nanoseconds; the moment by the wall clock, as the CRI tells it."""
+
+    at: int
+    usage: int
+
+
+class CpuHistory:
+    """CPU time of containers and pods over the last seconds, by id. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._points: dict[str, deque[Point]] = {}
+
+    def note(self, key: str, point: Point) -> None:
+        """Remember a point; later ones must not be earlier."""
+        with self._lock:
+            self._points.setdefault(key, deque(maxlen=_KEPT)).append(point)
+
+    def rate(self, key: str, now: Point, *, born_at: int) -> int:
+        """Give nanoseconds of CPU time per second up to `now`, over a window of one to ten seconds.
+
+        For what has not been seen before, the window begins at `born_at`, when it had used nothing: it has a
+        complete sample at once. Before a second has passed, the figure is what was used over that second.
+        """
+        base = self._base(key, now)
+        if base is None or _is_another_run(base, now, born_at=born_at):
+            base = Point(born_at, 0)
+        return _rate(base, now)
+
+    def rate_since_seen(self, key: str, now: Point) -> int | None:
+        """Give the same for what may have been used before its birth; None while it has not been seen for a second."""
+        then = self._base(key, now)
+        return None if then is None else _rate(then, now)
+
+    def last(self, key: str) -> Point | None:
+        """Give the last point."""
+        with self._lock:
+            points = self._points.get(key)
+            return points[-1] if points else None
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget all others."""
+        with self._lock:
+            self._points = {key: points for key, points in self._points.items() if key in keys}
+
+    def _base(self, key: str, now: Point) -> Point | None:
+        with self._lock:
+            points = tuple(self._points.get(key, ()))
+        old_enough = [point for point in points if now.at - point.at >= _LEAST_WINDOW]
+        recent = [point for point in old_enough if now.at - point.at <= _MOST_WINDOW]
+        # The longest window that is allowed is the steadiest figure; after a pause in sampling, the last point.
+        return recent[0] if recent else old_enough[-1] if old_enough else None
+
+
+def _is_another_run(then: Point, now: Point, *, born_at: int) -> bool:
+    """Whether a container was started again between two looks: it then has a new group, which had used nothing."""
+    return then.at < born_at <= now.at and now.usage < then.usage
+
+
+def _rate(then: Point, now: Point) -> int:
+    # A clock that was set, or a group that was made anew under the same id.
+    if now.at <= then.at or now.usage < then.usage:
+        return 0
+    # Two processors that were busy for the first milliseconds of a life would else be told as dozens.
+    return (now.usage - then.usage) * SECOND // max(_LEAST_WINDOW, now.at - then.at)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """A whole file system; sizes in bytes."""
+
+    size: int
+    inodes: int
+    inodes_free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerUsage:
+    """What a container has written to its own layer."""
+
+    at: int
+    """When it was measured, ns since the epoch."""
+    used_bytes: int
+    """On disk, as `du` counts: whole blocks, hard links once."""
+    inodes: int
+    store: str
+    """Directory of the image store, for a file system the kubelet can map to a device."""
+    file_system: FileSystem | None = None
+    """The one the layer lies on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUsage:
+    """What the image store takes of the disk."""
+
+    at: int
+    """When it was measured, ns since the epoch."""
+    root: Path
+    """Its directory."""
+    used_bytes: int
+    """On disk, as `du` counts, layers that images share once; without the layers of containers."""
+    inodes: int
+    is_measured: bool
+    """False before all of the store has been walked for the first time: then the figures are its file system's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the control groups of a running container are; true for one process only."""
+
+    pid: int
+    group: Group
+    pod: Group
+    """The group around it."""
+
+
+class PrefetchCache(Generic[M]):
+    """Answers that were made ahead, by id, for as long as somebody asks for them. Thread-safe.
+
+    With hundreds of containers a list that reads every file when it is asked takes longer than all other lists
+    together. One that is asked every few seconds is read in the background instead, a few seconds before.
+    """
+
+    def __init__(self, *, freshness: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`freshness` is how many seconds after it was made an answer may still be given."""
+        self._freshness = freshness
+        self._clock = clock
+        self._made: dict[str, tuple[M, float]] = {}
+        self._asked = -WANTED
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody has asked for a list within the last minute."""
+        return self._clock() - self._asked < WANTED
+
+    def ask(self) -> None:
+        """Say that a list is asked for."""
+        self._asked = self._clock()
+
+    def put(self, key: str, answer: M) -> None:
+        """Keep an answer that was made just now; nobody may change it from then on."""
+        self._made[key] = (answer, self._clock())
+
+    def get(self, key: str) -> M | None:
+        """Give an answer that is fresh enough."""
+        answer, at = self._made.get(key, (None, 0.0))
+        return answer if self._clock() - at <= self._freshness else None
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget all others."""
+        _keep_only(self._made, keys)
+
+
+class StatsCache:
+    """Everything that is remembered. Thread-safe: plain dictionaries whose entries are replaced as a whole."""
+
+    def __init__(self) -> None:
+        self.cpu = CpuHistory()
+        self.layers: dict[str, LayerUsage] = {}
+        """By container id; nothing for one that has not been measured yet."""
+        self.images: StoreUsage | None = None
+        """None before the store has been found."""
+        self.places: dict[str, Place] = {}
+        """By container or sandbox id."""
+        self.container_stats = PrefetchCache[pb.ContainerStats](freshness=2 * INTERVAL)
+        self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](freshness=2 * INTERVAL)
+        self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
+        self.uppers: dict[str, Path] = {}
+        """Directory of the writable layer by container id, of those that have one that can be seen."""
+        self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
+        """By container id, with the configuration they were made from; nobody may change them."""
+        self.started = threading.Event()
+        """Set when a container has been started: its layer wants measuring."""
+        self._mounts: Mounts | None = None
+
+    @property
+    def mounts(self) -> Mounts:
+        """Where control groups are mounted, looked up once."""
+        if self._mounts is None:
+            self._mounts = this_machines_mounts()
+        return self._mounts
+
+    def keep_only(self, ids: Collection[str]) -> None:
+        """Forget what is known of all other containers and sandboxes."""
+        for store in (self.cpu, self.container_stats, self.sandbox_stats, self.sandbox_metrics):
+            store.keep_only(ids)
+        _keep_only(self.layers, ids)
+        _keep_only(self.places, ids)
+        _keep_only(self.uppers, ids)
+        _keep_only(self.attributes, ids)
+
+
+def _keep_only(known: dict[str, V], keys: Collection[str]) -> None:
+    # A copy of the keys: answers that are under way add to these dictionaries meanwhile.
+    for gone in set(known).difference(keys):
+        known.pop(gone, None)

@@ -1,1 +1,0 @@
-"""Where on disk images and the writable layers of containers are."""

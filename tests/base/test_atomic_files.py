@@ -1,0 +1,168 @@
+"""Files are replaced whole, durably and with the right mode, and failures name the file."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shim.base import atomic_files
+from shim.domain.errors import ResourceExhausted, ShimError
+from tests.facts import mode_of
+from tests.mounts import small_tmpfs
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        pytest.param(errno.ENOSPC, ResourceExhausted, id="disk full"),
+        pytest.param(errno.EDQUOT, ResourceExhausted, id="quota"),
+        pytest.param(errno.EMFILE, ResourceExhausted, id="descriptors"),
+        pytest.param(errno.EROFS, ShimError, id="read-only"),
+        pytest.param(errno.EIO, ShimError, id="broken disk"),
+    ],
+)
+def test_a_system_error_becomes_one_of_the_domain(number: int, kind: type[ShimError]) -> None:
+    with pytest.raises(ShimError) as caught, atomic_files.failing_as("write /state/a"):
+        raise OSError(number, os.strerror(number), "/state/.a.tmp")
+    assert type(caught.value) is kind
+    assert str(caught.value) == f"write /state/a: {os.strerror(number).lower()}"
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_errors_of_the_domain_pass_unchanged() -> None:
+    error = ShimError("as it was")
+    with pytest.raises(ShimError) as caught, atomic_files.failing_as("write /state/a"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("content", [b"", b"new", bytes(range(256)) * 4096], ids=["empty", "small", "1 MiB"])
+def test_write_replaces_the_content(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+    atomic_files.write_atomically(path, content)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("umask", [0, 0o077, 0o277])
+def test_only_its_owner_reads_and_writes_a_file_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        atomic_files.write_atomically(tmp_path / "state", b"x")
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "state") == 0o600
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    contents = [bytes([letter]) * 50_000 for letter in b"ab"]
+    atomic_files.write_atomically(path, contents[0])
+    stop = threading.Event()
+    seen: set[bytes] = set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(100):
+        atomic_files.write_atomically(path, contents[turn % 2])
+    stop.set()
+    reader.join()
+    assert seen <= set(contents)
+
+
+def test_parallel_writers_of_one_file_leave_one_whole_content(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    contents = [bytes([letter]) * 10_000 for letter in b"abcdefgh"]
+    writers = [threading.Thread(target=atomic_files.write_atomically, args=(path, content)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_keeps_the_old_content_and_leaves_nothing(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        path = small.path / "state"
+        atomic_files.write_atomically(path, b"old")
+        small.fill()
+        with pytest.raises(ResourceExhausted, match=f"write {path}: no space left on device"):
+            atomic_files.write_atomically(path, b"x" * 100_000)
+        assert path.read_bytes() == b"old"
+        assert sorted(found.name for found in small.path.iterdir()) == ["filler", "state"]
+
+
+def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk") as small:
+        path = small.path / "state"
+        atomic_files.write_atomically(path, b"old")
+        small.make_read_only()
+        with pytest.raises(ShimError, match=f"write {path}: read-only file system"):
+            atomic_files.write_atomically(path, b"new")
+        with pytest.raises(ShimError, match=f"remove {path}: read-only file system"):
+            atomic_files.remove_file(path)
+        assert path.read_bytes() == b"old"
+
+
+def test_a_missing_directory_is_an_error_for_a_write_only(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "state"
+    with pytest.raises(ShimError, match=f"write {path}: no such file or directory"):
+        atomic_files.write_atomically(path, b"new")
+    atomic_files.remove_file(path)
+
+
+def test_remove_twice(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"x")
+    atomic_files.remove_file(path)
+    atomic_files.remove_file(path)
+    assert not path.exists()
+
+
+def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
+    names = [".state.0123abcd.tmp", "state.json", "notes.tmp", ".hidden"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    atomic_files.remove_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "notes.tmp", "state.json"]
+
+
+def test_a_private_directory_is_private(tmp_path: Path) -> None:
+    fresh = tmp_path / "a" / "b"
+    atomic_files.ensure_private_directory(fresh)
+    assert mode_of(fresh) == 0o700
+    fresh.chmod(0o755)
+    atomic_files.ensure_private_directory(fresh)
+    assert mode_of(fresh) == 0o700
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(ShimError, match=f"create the directory {tmp_path / 'state'}: file exists"):
+        atomic_files.ensure_private_directory(tmp_path / "state")
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    assert atomic_files.read_regular(path, most=10) == b"x" * 10
+    with pytest.raises(OSError, match="more than 9 bytes"):
+        atomic_files.read_regular(path, most=9)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
+def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="not a regular file"):
+        atomic_files.read_regular(tmp_path / "x", most=10)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,0 +1,168 @@
+"""Scopes: how long, whether the client is there, and who is woken when it goes."""
+
+import threading
+
+import pytest
+
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, DeadlineExceeded
+
+
+def test_nothing_bounds_work_outside_of_any_scope() -> None:
+    scope = deadline.current()
+    assert scope.remaining() is None
+    assert scope.remaining(5) == 5
+    assert not scope.cancelled
+    assert not scope.expired
+    scope.check("work")
+
+
+def test_a_scope_has_time_left() -> None:
+    scope = Scope(seconds=60)
+    left = scope.remaining()
+    assert left is not None
+    assert 50 < left <= 60
+    assert scope.remaining(5) == 5
+    assert scope.remaining(500) != 500
+    scope.check("work")
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_scope_whose_time_is_over(seconds: float) -> None:
+    scope = Scope(seconds=seconds)
+    assert scope.expired
+    assert scope.remaining() == scope.remaining(5) == 0
+    with pytest.raises(DeadlineExceeded, match=r"^stop container c1: the deadline of the request has passed$"):
+        scope.check("stop container c1")
+
+
+def test_that_the_client_went_counts_more_than_the_time() -> None:
+    scope = Scope(seconds=0)
+    scope.cancel()
+    with pytest.raises(Cancelled, match=r"^stop container c1: the client cancelled the request$"):
+        scope.check("stop container c1")
+
+
+def test_waiters_are_woken_once_and_only_while_they_wait() -> None:
+    scope = Scope()
+    woken: list[str] = []
+    with scope.on_cancel(lambda: woken.append("early")):
+        pass
+    with scope.on_cancel(lambda: woken.append("first")), scope.on_cancel(lambda: woken.append("second")):
+        scope.cancel()
+        scope.cancel()
+    assert sorted(woken) == ["first", "second"]
+    assert scope.cancelled
+
+
+def test_who_comes_late_is_woken_at_once() -> None:
+    scope = Scope()
+    scope.cancel()
+    woken: list[str] = []
+    with scope.on_cancel(lambda: woken.append("late")):
+        assert woken == ["late"]
+    assert woken == ["late"]
+
+
+def test_a_waiter_that_fails_does_not_keep_the_others_asleep() -> None:
+    scope = Scope()
+    woken: list[str] = []
+
+    def fail() -> None:
+        woken.append("failing")
+        raise OSError("the socket is closed already")
+
+    with (
+        scope.on_cancel(lambda: woken.append("before")),
+        scope.on_cancel(fail),
+        scope.on_cancel(lambda: woken.append("after")),
+        pytest.raises(OSError, match="the socket is closed already"),
+    ):
+        scope.cancel()
+    assert sorted(woken) == ["after", "before", "failing"]
+
+
+def test_a_waiter_in_another_thread_is_woken() -> None:
+    scope = Scope()
+    waiting, awake = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with scope.on_cancel(awake.set):
+            waiting.set()
+            awake.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waiting.wait()
+    scope.cancel()
+    thread.join()
+
+
+def test_the_current_scope_is_the_innermost() -> None:
+    outer = Scope(seconds=60)
+    before = deadline.current()
+    with deadline.entered(outer) as entered:
+        assert entered is deadline.current() is outer
+        with deadline.bound(5) as inner:
+            assert deadline.current() is inner
+        assert deadline.current() is outer
+    assert deadline.current() is before
+
+
+def test_the_scope_outside_is_back_after_a_failure() -> None:
+    before = deadline.current()
+    with pytest.raises(ZeroDivisionError), deadline.bound(5):
+        raise ZeroDivisionError
+    assert deadline.current() is before
+
+
+def test_a_bound_only_narrows() -> None:
+    with deadline.bound(5) as outer, deadline.bound(500) as inner:
+        left = inner.remaining()
+        assert left is not None
+        assert left <= 5
+        assert outer.remaining(500) != 500
+    with deadline.bound(500), deadline.bound(5) as inner:
+        assert inner.remaining(500) != 500
+
+
+def test_a_cancellation_reaches_the_bounds_inside() -> None:
+    client = Scope()
+    with deadline.entered(client), deadline.bound(60), deadline.bound(30) as inner:
+        client.cancel()
+        assert inner.cancelled
+
+
+def test_a_bound_that_ends_early_leaves_the_scope_outside_alone() -> None:
+    with deadline.bound(60) as outer:
+        with deadline.bound(0) as inner:
+            assert inner.expired
+        assert not outer.expired
+        outer.check("work")
+
+
+def test_clean_up_goes_on_for_a_client_that_has_gone() -> None:
+    client = Scope(seconds=0)
+    client.cancel()
+    with deadline.entered(client), deadline.shielded(60) as scope:
+        assert deadline.current() is scope
+        scope.check("undo")
+        assert scope.remaining(500) != 500
+
+
+def test_a_time_beyond_what_the_system_can_wait_is_as_good_as_none() -> None:
+    assert Scope(seconds=2.0**63).remaining() is None
+    with deadline.bound(2.0**63) as scope:
+        assert scope.remaining() is None
+
+
+def test_a_time_that_begins_anew() -> None:
+    scope = Scope(seconds=0)
+    scope.restart(60)
+    left = scope.remaining()
+    assert left is not None
+    assert 50 < left <= 60
+    scope.restart(None)
+    assert scope.remaining() is None
+    assert not scope.expired

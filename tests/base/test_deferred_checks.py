@@ -1,0 +1,246 @@
+"""What is watched is looked at until it has happened or its time is up, in one thread that leaves afterwards."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from shim.base import deferred_checks as module
+from shim.base.deferred_checks import LEAST_A_ROUND, ROUNDS_FOR_ALL, DeferredChecks
+from shim.domain.errors import DeadlineExceeded, Unavailable
+from tests.threads import no_thread_for
+from tests.waits import wait_until
+
+SECONDS = 20.0
+
+
+class Seen:
+    """A look that gives, or raises, what it is told to, one after the other, and notes its threads."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.answers = list(answers)
+        self.threads: list[threading.Thread] = []
+        self.last = threading.Event()
+
+    def __call__(self) -> bool:
+        self.threads.append(threading.current_thread())
+        answer = self.answers.pop(0)
+        if not self.answers:
+            self.last.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def wait_last(self) -> threading.Thread:
+        """Wait until there is no answer left, and then for the end of the thread that took the last one."""
+        assert self.last.wait(SECONDS)
+        self.threads[-1].join(SECONDS)
+        assert not self.threads[-1].is_alive()
+        return self.threads[-1]
+
+
+def test_it_looks_until_it_has_happened_also_where_there_is_no_answer() -> None:
+    seen = Seen(False, Unavailable("docker cannot be reached"), False, True)
+    DeferredChecks(pause_seconds=0.001).watch(seen, what="a test", seconds=SECONDS)
+    seen.wait_last()
+    assert len(seen.threads) == 4
+
+
+def test_it_gives_up_but_not_before_the_first_look() -> None:
+    seen = Seen(False)
+    DeferredChecks(pause_seconds=0.001).watch(seen, what="a test", seconds=0)
+    seen.wait_last()
+
+
+def test_a_look_that_is_broken_ends_no_other() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    broken, good = Seen(ZeroDivisionError("a bug")), Seen(False, False, True)
+    deferred_checks.watch(broken, what="a bug", seconds=SECONDS)
+    deferred_checks.watch(good, what="a test", seconds=SECONDS)
+    broken.wait_last()
+    good.wait_last()
+
+
+def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
+    deferred_checks, together = DeferredChecks(pause_seconds=0.001), threading.Event()
+    first, second = Seen(False, True), Seen(False, True)
+
+    def held() -> bool:
+        return together.wait(SECONDS) and first()
+
+    deferred_checks.watch(held, what="one", seconds=SECONDS)
+    deferred_checks.watch(second, what="two", seconds=SECONDS)
+    together.set()
+    assert first.wait_last() is second.wait_last()
+
+    third = Seen(True)
+    deferred_checks.watch(third, what="three", seconds=SECONDS)
+    assert third.wait_last() not in first.threads
+    assert third.threads[0].daemon
+
+
+def test_what_there_was_no_thread_for_is_looked_at_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    first, second = Seen(False, True), Seen(False, True)
+    with monkeypatch.context() as short:
+        no_thread_for("deferred_checks", short)
+        deferred_checks.watch(first, what="one", seconds=SECONDS)
+    deferred_checks.watch(second, what="two", seconds=SECONDS)
+    assert first.wait_last() is second.wait_last()
+
+
+def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    held, leave = threading.Event(), threading.Event()
+
+    def first() -> bool:
+        held.set()
+        return leave.wait(SECONDS)
+
+    second = Seen(*[False] * 100_000)
+    deferred_checks.watch(first, what="a test", seconds=SECONDS)
+    assert held.wait(SECONDS)
+    deferred_checks.watch(second, what="a test", seconds=1000)
+    leave.set()
+    wait_until(lambda: second.threads)
+    assert deferred_checks.watches("a test")
+    deferred_checks.forget("a test")
+    deferred_checks.forget("a test")
+    assert not deferred_checks.watches("a test")
+    second.threads[0].join(SECONDS)
+    assert not second.threads[0].is_alive()
+
+
+def test_it_can_be_stopped() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    seen = Seen(*[False] * 100_000)
+    deferred_checks.watch(seen, what="a test", seconds=1000)
+    wait_until(lambda: seen.threads)
+    deferred_checks.stop()
+    seen.threads[0].join(SECONDS)
+    assert not seen.threads[0].is_alive()
+
+
+class Rounds:
+    """Counts the rounds of a deferred_checks: a check that reads memory alone is done first in each."""
+
+    def __init__(self, deferred_checks: DeferredChecks) -> None:
+        self.done: list[list[int]] = []
+        """What was checked in each round since the first, by number."""
+        deferred_checks.watch(self._begin, what="the rounds", seconds=1000, asks=False)
+
+    def _begin(self) -> bool:
+        self.done.append([])
+        return False
+
+    def note(self, number: int) -> None:
+        self.done[-1].append(number)
+
+
+def test_a_round_ends_where_docker_does_not_answer_and_the_next_goes_on_behind() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    rounds = Rounds(deferred_checks)
+
+    def stuck(number: int) -> bool:
+        rounds.note(number)
+        raise DeadlineExceeded("inspect exec: not within 2 s")
+
+    for number in range(5):
+        deferred_checks.watch(partial(stuck, number), what=f"stuck {number}", seconds=SECONDS)
+    wait_until(lambda: len(rounds.done) > 15)
+    deferred_checks.stop()
+
+    turns = [numbers for numbers in rounds.done[:-1] if numbers]
+    assert {len(numbers) for numbers in turns} == {1}
+    assert [numbers[0] for numbers in turns[:10]] == [0, 1, 2, 3, 4] * 2
+
+
+def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    rounds = Rounds(deferred_checks)
+
+    def open_check(number: int) -> bool:
+        rounds.note(number)
+        return False
+
+    gate = threading.Event()  # no round goes on before all are there
+    deferred_checks.watch(lambda: gate.wait(SECONDS), what="the beginning", seconds=SECONDS, asks=False)
+    for number in range(500):
+        deferred_checks.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+    gate.set()
+    wait_until(lambda: len(rounds.done) > 40)
+    deferred_checks.stop()
+
+    begun = next(index for index, numbers in enumerate(rounds.done) if numbers)
+    assert max(map(len, rounds.done)) == LEAST_A_ROUND
+    assert {number for numbers in rounds.done[begun : begun + ROUNDS_FOR_ALL] for number in numbers} == set(range(500))
+
+
+def test_of_very_many_each_has_its_turn_in_time() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    seen: set[int] = set()
+    rounds = Rounds(deferred_checks)
+
+    def open_check(number: int) -> bool:
+        rounds.note(number)
+        seen.add(number)
+        return False
+
+    for number in range(3000):
+        deferred_checks.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+    before = len(rounds.done)
+    wait_until(lambda: len(seen) == 3000)
+    assert len(rounds.done) - before < 2 * ROUNDS_FOR_ALL
+    deferred_checks.stop()
+
+
+def test_the_time_of_a_check_counts_from_when_docker_answers_again() -> None:
+    deferred_checks, given = DeferredChecks(pause_seconds=0.001), 0.2
+    answers, outcomes = threading.Event(), []
+    began = time.monotonic()
+
+    def check() -> bool:
+        outcomes.append(answers.is_set())
+        if not answers.is_set():
+            raise Unavailable("docker cannot be reached")
+        return False
+
+    deferred_checks.watch(check, what="a test", seconds=given)
+    wait_until(lambda: time.monotonic() > began + 2 * given)
+    assert deferred_checks.watches("a test")
+    answers.set()
+    again = time.monotonic()
+    wait_until(lambda: not deferred_checks.watches("a test"))
+    assert time.monotonic() >= again + given
+    assert outcomes.count(True) > 1
+
+
+def test_a_check_that_hangs_alone_is_given_up() -> None:
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+
+    def stuck() -> bool:
+        raise DeadlineExceeded("inspect exec: not within 2 s")
+
+    deferred_checks.watch(lambda: False, what="good", seconds=1000)
+    deferred_checks.watch(stuck, what="stuck", seconds=0.05)
+    wait_until(lambda: not deferred_checks.watches("stuck"))
+    assert deferred_checks.watches("good")
+    deferred_checks.stop()
+
+
+def test_slow_checks_do_not_hold_up_those_that_read_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROUND_SECONDS", 0.05)
+    deferred_checks = DeferredChecks(pause_seconds=0.001)
+    rounds, never = Rounds(deferred_checks), threading.Event()
+
+    def slow(number: int) -> bool:
+        rounds.note(number)
+        return never.wait(0.03)
+
+    for number in range(20):
+        deferred_checks.watch(partial(slow, number), what=f"slow {number}", seconds=1000)
+    wait_until(lambda: {number for numbers in rounds.done for number in numbers} == set(range(20)))
+    deferred_checks.stop()
+
+    assert max(map(len, rounds.done)) <= 2

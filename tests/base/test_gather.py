@@ -1,0 +1,87 @@
+"""Calls run side by side under the caller's scope, and all are waited for."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from shim.base import deadline
+from shim.base.gather import gather
+
+
+def test_results_come_in_the_order_of_the_calls() -> None:
+    second_done = threading.Event()
+
+    def first() -> int:
+        assert second_done.wait(timeout=30)
+        return 1
+
+    def second() -> int:
+        second_done.set()
+        return 2
+
+    assert gather([first, second]) == [1, 2]
+
+
+@pytest.mark.parametrize("results", [[], [7]], ids=["none", "one"])
+def test_few_calls(results: list[int]) -> None:
+    calls: list[Callable[[], int]] = [lambda result=result: result for result in results]  # type: ignore[misc]
+    assert gather(calls) == results
+
+
+def test_no_more_threads_than_asked_for() -> None:
+    lock = threading.Lock()
+    both = threading.Barrier(2)
+    running: list[int] = []
+    most: list[int] = []
+
+    def call() -> None:
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        both.wait(timeout=30)
+        with lock:
+            running.pop()
+
+    gather([call] * 6, width=2)
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_call_sees_the_scope_of_the_caller(count: int) -> None:
+    with deadline.bound(60) as scope:
+        assert gather([deadline.current] * count) == [scope] * count
+
+
+def test_a_failure_waits_for_the_others_and_carries_theirs() -> None:
+    go_on = threading.Event()
+    ended: list[str] = []
+
+    def fail(words: str) -> None:
+        go_on.set()
+        raise ValueError(words)
+
+    def last() -> None:
+        assert go_on.wait(timeout=30)
+        ended.append("last")
+
+    with pytest.raises(ValueError, match="first") as caught:
+        gather([lambda: fail("first"), lambda: fail("second"), last])
+    assert ended == ["last"]
+    assert caught.value.__notes__ == ["and: second"]
+
+
+def test_the_failure_of_a_single_call_is_raised_as_it_is() -> None:
+    error = ValueError("only")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="only") as caught:
+        gather([fail])
+    assert caught.value is error
+
+
+def test_no_thread_is_left_behind() -> None:
+    gather([lambda: None] * 5)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gather")]

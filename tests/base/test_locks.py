@@ -1,0 +1,125 @@
+"""One holder for each key, and waits that end with their request."""
+
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from shim.base import deadline
+from shim.base.gather import gather
+from shim.base.locks import KeyedLocks
+from shim.domain.errors import Cancelled, DeadlineExceeded
+
+
+@contextmanager
+def held_elsewhere(locks: KeyedLocks, key: Hashable) -> Iterator[None]:
+    """Hold `key` in another thread inside the block."""
+    holding, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks.hold(key):
+            holding.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    holding.wait()
+    try:
+        yield
+    finally:
+        release.set()
+        holder.join()
+
+
+def test_a_key_has_one_holder_at_a_time() -> None:
+    locks = KeyedLocks()
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            with locks.hold("key"):
+                inside.append(number)
+                most.append(len(inside))
+                inside.remove(number)
+
+    gather([lambda number=number: work(number) for number in range(8)])  # type: ignore[misc]
+    assert len(most) == 400
+    assert set(most) == {1}
+
+
+def test_other_keys_do_not_wait() -> None:
+    locks = KeyedLocks()
+    with held_elsewhere(locks, ("sandbox", "a")), locks.hold(("sandbox", "b")), locks.hold(("image", "a")):
+        pass
+
+
+def test_a_key_is_free_after_a_failure() -> None:
+    locks = KeyedLocks()
+    with pytest.raises(ZeroDivisionError), locks.hold("key"):
+        raise ZeroDivisionError
+    with deadline.bound(0), locks.hold("key"):
+        pass
+
+
+def test_the_deadline_ends_the_wait() -> None:
+    locks = KeyedLocks()
+    with (
+        held_elsewhere(locks, "key"),
+        deadline.bound(0.02),
+        pytest.raises(DeadlineExceeded, match="wait for the lock of key: the deadline"),
+        locks.hold("key"),
+    ):
+        pytest.fail("two holders")
+
+
+def test_a_client_that_goes_ends_its_wait_and_no_other() -> None:
+    locks = KeyedLocks()
+    scope = deadline.Scope()
+    waiting = threading.Event()
+    stays_got_it = threading.Event()
+    failures: list[Exception] = []
+
+    class Noticing(str):
+        """A key that tells when somebody looks whether it is held."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            waiting.set()
+            return super().__hash__()
+
+    def leave() -> None:
+        with deadline.entered(scope):
+            try:
+                with locks.hold(Noticing("key")):
+                    pass
+            except Cancelled as error:
+                failures.append(error)
+
+    def stay() -> None:
+        with locks.hold("key"):
+            stays_got_it.set()
+
+    with held_elsewhere(locks, "key"):
+        stayer = threading.Thread(target=stay)
+        stayer.start()
+        leaver = threading.Thread(target=leave)
+        leaver.start()
+        waiting.wait()
+        scope.cancel()
+        leaver.join()
+        assert len(failures) == 1
+        assert not stays_got_it.is_set()
+    stayer.join()
+    assert stays_got_it.is_set()
+
+
+def test_a_free_key_is_given_even_to_a_client_that_has_gone() -> None:
+    # Whether there is still work to do is for the holder to ask.
+    scope = deadline.Scope()
+    scope.cancel()
+    locks = KeyedLocks()
+    with deadline.entered(scope), locks.hold("key"):
+        pass

@@ -1,0 +1,40 @@
+import pytest
+
+from shim.base.meter import Done, Kind, report, subscribed, timed
+from shim.domain.errors import NotFound
+
+
+def test_what_is_done_is_heard_inside_the_block_only() -> None:
+    heard: list[Done] = []
+    report(Kind.RPC, "Version", "OK", seconds=1)
+    with subscribed(heard.append):
+        report(Kind.RPC, "Version", "OK", seconds=2)
+    report(Kind.RPC, "Version", "OK", seconds=3)
+
+    assert heard == [Done(Kind.RPC, ("Version", "OK"), 2)]
+
+
+def test_several_listeners() -> None:
+    first: list[Done] = []
+    second: list[Done] = []
+    with subscribed(first.append):
+        with subscribed(second.append):
+            report(Kind.CNI, "bridge", "ADD", "ok", seconds=1)
+        report(Kind.CNI, "bridge", "DEL", "ok", seconds=1)
+
+    assert [done.labels[1] for done in first] == ["ADD", "DEL"]
+    assert [done.labels[1] for done in second] == ["ADD"]
+
+
+def test_a_block_is_reported_with_its_result() -> None:
+    heard: list[Done] = []
+    with subscribed(heard.append):
+        with timed(Kind.DOCKER, "info"):
+            pass
+        with pytest.raises(NotFound), timed(Kind.DOCKER, "inspect_container"):
+            raise NotFound("gone")
+        with timed(Kind.DOCKER, "events") as timing:
+            timing.drop()
+
+    assert [done.labels for done in heard] == [("info", "ok"), ("inspect_container", "NotFound")]
+    assert all(0 <= done.seconds < 60 for done in heard)

@@ -1,0 +1,357 @@
+"""Work is done once for all who want it, and each may leave alone."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.base.single_flight import CoalescedRefresh, SingleFlight
+from shim.domain.errors import Cancelled, DeadlineExceeded, NotFound
+
+SECONDS = 10.0
+
+
+class Work:
+    """Work that waits until it is told to go on, or its scope is cancelled."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.started = threading.Event()
+        self.go_on = threading.Event()
+        self.ended = threading.Event()
+        self.cancelled = False
+
+    def __call__(self) -> str:
+        self.runs += 1
+        scope = deadline.current()
+        self.started.set()
+        with scope.on_cancel(self.go_on.set):
+            assert self.go_on.wait(SECONDS)
+        self.cancelled = scope.cancelled
+        self.ended.set()
+        scope.check("work")
+        return "done"
+
+
+class Caller(Scope):
+    """The scope of a caller; it tells when the caller has begun to wait."""
+
+    __slots__ = ("waits",)
+
+    def __init__(self, *, seconds: float | None = 10 * SECONDS) -> None:
+        super().__init__(seconds=seconds)
+        self.waits = threading.Event()
+
+    @contextmanager
+    def on_cancel(self, wake: Callable[[], None]) -> Iterator[None]:
+        self.waits.set()
+        with super().on_cancel(wake):
+            yield
+
+
+class Crowd:
+    """Callers of one SingleFlight, each in a thread with a scope of its own."""
+
+    def __init__(self, flights: SingleFlight[str]) -> None:
+        self._flights = flights
+        self._pool = ThreadPoolExecutor(8)
+
+    def submit(self, work: Callable[[], str], *, key: object = "k", caller: Scope | None = None) -> "Future[str]":
+        """Start a caller."""
+        scope = caller or Caller()
+
+        def call() -> str:
+            with deadline.entered(scope):
+                return self._flights.join(key, work, what="the work")
+
+        return self._pool.submit(call)
+
+    def join(self, work: Callable[[], str], *, key: object = "k", caller: Caller | None = None) -> "Future[str]":
+        """Start a caller, and return once it waits."""
+        caller = caller or Caller()
+        future = self.submit(work, key=key, caller=caller)
+        assert caller.waits.wait(SECONDS)
+        return future
+
+
+@pytest.fixture
+def flights() -> SingleFlight[str]:
+    return SingleFlight()
+
+
+@pytest.fixture
+def crowd(flights: SingleFlight[str]) -> Crowd:
+    return Crowd(flights)
+
+
+def test_the_result_of_one_run_goes_to_all(crowd: Crowd) -> None:
+    work = Work()
+    callers = [crowd.join(work) for _ in range(3)]
+    work.go_on.set()
+    assert [caller.result(SECONDS) for caller in callers] == ["done"] * 3
+    assert work.runs == 1
+
+
+def test_other_keys_run_apart(crowd: Crowd) -> None:
+    first, second = Work(), Work()
+    callers = [crowd.join(first, key=("a", None)), crowd.join(second, key=("a", "secret"))]
+    assert first.started.wait(SECONDS)
+    assert second.started.wait(SECONDS)
+    first.go_on.set()
+    second.go_on.set()
+    assert [caller.result(SECONDS) for caller in callers] == ["done"] * 2
+
+
+def test_what_has_landed_runs_anew(flights: SingleFlight[str]) -> None:
+    runs = iter(["first", "second"])
+    assert flights.join("k", lambda: next(runs), what="w") == "first"
+    assert flights.join("k", lambda: next(runs), what="w") == "second"
+
+
+def test_a_failure_goes_to_all(crowd: Crowd) -> None:
+    go_on = threading.Event()
+
+    def fail() -> str:
+        assert go_on.wait(SECONDS)
+        raise NotFound("no such thing")
+
+    callers = [crowd.join(fail) for _ in range(2)]
+    go_on.set()
+    for caller in callers:
+        with pytest.raises(NotFound, match="no such thing"):
+            caller.result(SECONDS)
+
+
+def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
+    work, leaving = Work(), Caller()
+    first = crowd.join(work, caller=leaving)
+    assert work.started.wait(SECONDS)
+    second = crowd.join(work)
+    leaving.cancel()
+    with pytest.raises(Cancelled, match="the work"):
+        first.result(SECONDS)
+    work.go_on.set()
+    assert second.result(SECONDS) == "done"
+    assert not work.cancelled
+
+
+def test_one_without_a_deadline_does_the_work_himself(flights: SingleFlight[int]) -> None:
+    assert flights.join("k", threading.get_ident, what="w") == threading.get_ident()
+    with deadline.bound(SECONDS):
+        assert flights.join("k", threading.get_ident, what="w") != threading.get_ident()
+
+
+def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) -> None:
+    work, leaving = Work(), Caller(seconds=None)
+    first = crowd.join(work, caller=leaving)
+    assert work.started.wait(SECONDS)
+    second = crowd.join(work)
+    leaving.cancel()
+    work.go_on.set()
+    assert second.result(SECONDS) == "done"
+    with pytest.raises(Cancelled, match="the work"):
+        first.result(SECONDS)
+    assert work.runs == 1
+    assert not work.cancelled
+
+
+def test_one_who_is_gone_before_he_has_begun_cancels_the_work(flights: SingleFlight[str]) -> None:
+    work, gone = Work(), Scope()
+    gone.cancel()
+    with deadline.entered(gone), pytest.raises(Cancelled, match="the work"):
+        flights.join("k", work, what="the work")
+    assert work.cancelled
+
+
+@pytest.mark.parametrize("seconds", [None, 10 * SECONDS])
+def test_the_last_who_leaves_cancels_the_work(crowd: Crowd, seconds: float | None) -> None:
+    work, leaving = Work(), [Caller(seconds=seconds), Caller(seconds=seconds)]
+    callers = [crowd.join(work, caller=caller) for caller in leaving]
+    for scope in leaving:
+        scope.cancel()
+    for caller in callers:
+        with pytest.raises(Cancelled):
+            caller.result(SECONDS)
+    assert work.ended.wait(SECONDS)
+    assert work.cancelled
+
+
+def test_a_deadline_is_a_way_to_leave(flights: SingleFlight[str]) -> None:
+    work = Work()
+    with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded, match="the work"):
+        flights.join("k", work, what="the work")
+    assert work.ended.wait(SECONDS)
+    assert work.cancelled
+
+
+def test_who_comes_after_a_cancelled_run_gets_a_new_one(crowd: Crowd) -> None:
+    stuck, fresh, leaving = threading.Event(), Work(), Caller()
+
+    def deaf() -> str:
+        assert stuck.wait(SECONDS)
+        return "too late"
+
+    first = crowd.join(deaf, caller=leaving)
+    leaving.cancel()
+    with pytest.raises(Cancelled):
+        first.result(SECONDS)
+    second = crowd.join(fresh)
+    fresh.go_on.set()
+    assert second.result(SECONDS) == "done"
+    stuck.set()
+
+
+def test_the_work_has_no_deadline_of_its_callers(flights: SingleFlight[str]) -> None:
+    with deadline.entered(Scope(seconds=SECONDS)):
+        assert flights.join("k", lambda: str(deadline.current().remaining()), what="w") == "None"
+
+
+def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, said = threading.Event(), []
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        said.append(args.exc_value)
+        told.set()
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    go_on, leaving = threading.Event(), Caller()
+
+    def broken() -> str:
+        assert go_on.wait(SECONDS)
+        raise ZeroDivisionError("a bug")
+
+    caller = crowd.join(broken, caller=leaving)
+    leaving.cancel()
+    with pytest.raises(Cancelled):
+        caller.result(SECONDS)
+    go_on.set()
+    assert told.wait(SECONDS)
+    assert isinstance(said[0], ZeroDivisionError)
+
+
+class Shortage:
+    """A time in which no thread can be started that would do the work. Waits for `go_on` before it says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        real = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if thread.name != "flight":
+                return real(thread)
+            self.asked.set()
+            assert self.go_on.wait(SECONDS)
+            raise RuntimeError("can't start new thread")
+
+        with self._patch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            yield
+
+
+@pytest.fixture
+def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
+    return Shortage(monkeypatch)
+
+
+def test_without_a_thread_the_work_fails_once(flights: SingleFlight[str], shortage: Shortage) -> None:
+    departures = CoalescedRefresh(lambda: "left", what="the work")
+    shortage.go_on.set()
+    with deadline.bound(SECONDS):
+        with shortage():
+            for join in (partial(flights.join, "k", lambda: "done", what="the work"), departures.join):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    join()
+        assert flights.join("k", lambda: "done", what="the work") == "done"
+        assert departures.join() == "left"
+
+
+def test_without_a_thread_all_who_wait_are_told(crowd: Crowd, shortage: Shortage) -> None:
+    with shortage():
+        first = crowd.submit(lambda: "done")
+        assert shortage.asked.wait(SECONDS)
+        second = crowd.join(lambda: "done")
+        shortage.go_on.set()
+        for caller in (first, second):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                caller.result(SECONDS)
+    assert crowd.join(lambda: "done").result(SECONDS) == "done"
+
+
+# --- departures -------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Work that gives the number of its run; each waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.started = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+
+    def __call__(self) -> int:
+        self.begun += 1
+        number = self.begun
+        self.started.release()
+        assert self.go_on.acquire(timeout=SECONDS)
+        return number
+
+
+def test_who_comes_while_the_work_is_done_waits_for_the_next_time() -> None:
+    runs = Runs()
+    departures = CoalescedRefresh(runs, what="the work")
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(departures.join)
+        assert runs.started.acquire(timeout=SECONDS)
+        late = [pool.submit(departures.join) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            late[-1].result(0.1)
+        runs.go_on.release(2)
+        assert first.result(SECONDS) == 1
+        assert [each.result(SECONDS) for each in late] == [2] * 4
+
+
+def test_who_comes_after_the_work_starts_it_anew() -> None:
+    runs = Runs()
+    runs.go_on.release(2)
+    departures = CoalescedRefresh(runs, what="the work")
+    assert [departures.join(), departures.join()] == [1, 2]
+
+
+def test_a_departure_that_nobody_waits_for_any_more() -> None:
+    runs = Runs()
+    departures = CoalescedRefresh(runs, what="the work")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(departures.join)
+        assert runs.started.acquire(timeout=SECONDS)
+        with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="the work"):
+            departures.join()
+        runs.go_on.release(3)
+        assert first.result(SECONDS) == 1
+    assert departures.join() >= 2
+
+
+def test_callers_who_give_up_while_a_run_hangs_leave_no_thread(crowd: Crowd) -> None:
+    """They wait for the next run, which cannot begin: each would otherwise leave a thread behind."""
+    work = Work()
+    departures = CoalescedRefresh(work, what="the list")
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(departures.join)
+        assert work.started.wait(SECONDS)
+        before = threading.active_count()
+        for _ in range(30):
+            with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
+                departures.join()
+        # One thread may be on its way out, and is used again by the next caller.
+        assert threading.active_count() - before <= 3
+        work.go_on.set()
+        assert hanging.result(SECONDS) == "done"

@@ -1,0 +1,198 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shim.base import deadline
+from shim.base.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, reap, run_bounded
+from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+
+Program = Callable[..., Path]
+"""`program(body, interpreter)` writes an executable script."""
+
+SOON = 5.0
+"""Seconds that a kill may take on a busy machine; what is killed would otherwise run for a minute."""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    def write(body: str, interpreter: str = "/bin/sh") -> Path:
+        path = tmp_path / "program"
+        path.write_text(f"#!{interpreter}\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+def run(path: Path, *, stdin: bytes = b"", timeout: float = 30.0) -> Outcome:
+    return run_bounded(path, environment=dict(os.environ), stdin=stdin, timeout=timeout, what="try")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"  # whose parent has yet to look
+
+
+def open_descriptors() -> set[str]:
+    # The directory listing itself is a descriptor, gone by the time it is looked at.
+    return {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+
+
+def test_input_output_and_exit_code(program: Program) -> None:
+    path = program('cat; echo "warn: $COLOUR" >&2; exit 3')
+
+    outcome = run_bounded(
+        path, environment={**os.environ, "COLOUR": "blue"}, stdin=b"x" * 300_000, timeout=30, what="try"
+    )
+
+    assert outcome == Outcome(returncode=3, stdout=b"x" * 300_000, stderr=b"warn: blue\n")
+
+
+def test_input_nobody_reads_blocks_nothing(program: Program) -> None:
+    assert run(program("echo done"), stdin=b"x" * 1_000_000).stdout == b"done\n"
+
+
+def test_only_the_end_of_stderr_is_kept(program: Program) -> None:
+    body = f"import sys; sys.stderr.write('a' * {3 * STDERR_LIMIT} + 'the end')"
+
+    stderr = run(program(body, sys.executable)).stderr
+
+    assert len(stderr) == STDERR_LIMIT
+    assert stderr.endswith(b"aaa" + b"the end")
+
+
+def test_output_at_the_limit_is_kept_whole(program: Program) -> None:
+    assert len(run(program(f"head -c {STDOUT_LIMIT} /dev/zero")).stdout) == STDOUT_LIMIT
+
+
+def test_endless_output_is_cut_off_and_the_program_killed(program: Program, tmp_path: Path) -> None:
+    with pytest.raises(ResourceExhausted, match=r"^try: printed more than 1048576 bytes, killed"):
+        run(program(f"echo $$ >{tmp_path}/pid; exec yes"))
+
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_signal_is_told_apart_from_an_exit(program: Program) -> None:
+    assert run(program("kill -TERM $$")).returncode == -signal.SIGTERM
+
+
+def test_a_program_that_hangs_is_killed_with_its_children(program: Program, tmp_path: Path) -> None:
+    path = program(f"sleep 60 & echo $! >{tmp_path}/child; echo $$ >{tmp_path}/parent; wait")
+    began = time.monotonic()
+
+    with pytest.raises(DeadlineExceeded, match=r"^try: not finished within 0\.5 s, killed$"):
+        run(path, timeout=0.5)
+
+    assert time.monotonic() - began < SOON
+    assert not is_running(int((tmp_path / "parent").read_text()))
+    assert not is_running(int((tmp_path / "child").read_text()))
+
+
+def test_a_cancelled_request_ends_the_program_at_once(program: Program, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    path = program(f"echo $$ >{started}; sleep 60")
+    scope = deadline.Scope()
+    pids: list[int] = []
+
+    def cancel_once_started() -> None:
+        pids.append(int(started.read_text()))
+        scope.cancel()
+
+    client = threading.Thread(target=cancel_once_started)
+    client.start()
+    began = time.monotonic()
+    with deadline.entered(scope), pytest.raises(Cancelled, match=r"^try: the client cancelled"):
+        run(path)
+    client.join()
+
+    assert time.monotonic() - began < SOON
+    assert not is_running(pids[0])
+
+
+def test_the_deadline_of_the_request_counts_too(program: Program) -> None:
+    began = time.monotonic()
+
+    with deadline.bound(0.2), pytest.raises(DeadlineExceeded, match=r"^try: the deadline of the request has passed"):
+        run(program("sleep 60"))
+
+    assert time.monotonic() - began < SOON
+
+
+def test_nothing_is_started_for_a_client_that_has_gone(program: Program, tmp_path: Path) -> None:
+    scope = deadline.Scope()
+    scope.cancel()
+
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        run(program(f"touch {tmp_path}/ran"))
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_daemon_left_behind_does_not_hold_up_the_answer(program: Program, tmp_path: Path) -> None:
+    path = program(f"sleep 60 & echo $! >{tmp_path}/daemon; echo answer")
+    began = time.monotonic()
+
+    outcome = run(path)
+    daemon = int((tmp_path / "daemon").read_text())
+
+    try:
+        assert outcome.stdout == b"answer\n"
+        assert time.monotonic() - began < SOON
+        assert is_running(daemon)
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", [None, 0o644], ids=["missing", "not-executable"])
+def test_what_cannot_be_started_raises_oserror(program: Program, tmp_path: Path, mode: int | None) -> None:
+    path = tmp_path / "missing" if mode is None else program("")
+    if mode is not None:
+        path.chmod(mode)
+
+    with pytest.raises(OSError, match=r"Permission denied|No such file"):
+        run(path)
+
+
+@pytest.mark.parametrize("body", ["exit 0", "exec yes", "sleep 60"], ids=["ends", "floods", "hangs"])
+def test_no_descriptor_stays_open(program: Program, body: str) -> None:
+    before = open_descriptors()
+
+    try:
+        run(program(body), timeout=0.3)
+    except (DeadlineExceeded, ResourceExhausted):
+        assert body != "exit 0"
+
+    assert open_descriptors() == before
+
+
+def test_a_process_that_ends_is_reaped_with_its_own_code() -> None:
+    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
+        reap(child, seconds=SOON)
+        assert child.returncode == 3
+
+
+def test_a_process_that_goes_on_is_killed_after_the_time_it_was_given() -> None:
+    with subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60"]) as child:
+        began = time.monotonic()
+        reap(child, seconds=0.2)
+        assert (child.returncode, time.monotonic() - began >= 0.2) == (-signal.SIGKILL, True)
+
+
+def test_a_process_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        with monkeypatch.context() as stuck:  # no process of a test can be put where a kill does not reach it
+            stuck.setattr(child, "kill", lambda: None)
+            reap(child, seconds=0.1)
+        assert child.returncode is None
+        child.kill()

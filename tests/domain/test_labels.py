@@ -1,0 +1,199 @@
+"""What is written on Docker containers, and that nothing of it is lost or believed wrongly."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import ParseError
+from google.protobuf.message import Message
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
+
+LARGEST = {
+    FieldDescriptor.CPPTYPE_INT32: 2**31 - 1,
+    FieldDescriptor.CPPTYPE_INT64: 2**63 - 1,
+    FieldDescriptor.CPPTYPE_UINT32: 2**32 - 1,
+    FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
+    FieldDescriptor.CPPTYPE_DOUBLE: 0.1,
+    FieldDescriptor.CPPTYPE_FLOAT: 0.5,
+    FieldDescriptor.CPPTYPE_BOOL: True,
+}
+
+
+def fill(message: Message) -> None:
+    """Give every field at every depth a value that is not its default."""
+    fields: Any = message.DESCRIPTOR.fields
+    for field in fields:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            fill_map(getattr(message, field.name), field.message_type.fields_by_name["value"])
+        elif field.message_type is not None:
+            inner = getattr(message, field.name)
+            fill(inner.add() if field.is_repeated else inner)
+            if not field.is_repeated:
+                inner.SetInParent()
+        elif field.is_repeated:
+            getattr(message, field.name).extend([scalar(field), scalar(field)])
+        else:
+            setattr(message, field.name, scalar(field))
+
+
+def fill_map(found: Any, value: Any) -> None:
+    if value.message_type is not None:
+        fill(found["key"])
+    else:
+        found["key"] = scalar(value)
+
+
+def scalar(field: Any) -> Any:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        return field.enum_type.values[-1].number
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return b"\x00\xff" if field.type == FieldDescriptor.TYPE_BYTES else f'{field.name} "quoted" büro ☃\n\0'
+    return LARGEST[field.cpp_type]
+
+
+def full_sandbox() -> pb.PodSandboxConfig:
+    config = pb.PodSandboxConfig()
+    fill(config)
+    return config
+
+
+def full_container() -> pb.ContainerConfig:
+    config = pb.ContainerConfig()
+    fill(config)
+    return config
+
+
+@pytest.mark.parametrize("config", [pb.PodSandboxConfig(), full_sandbox()], ids=["empty", "full"])
+def test_the_configuration_of_a_sandbox_comes_back_whole(config: pb.PodSandboxConfig) -> None:
+    assert labels.sandbox_config(labels.sandbox_labels(config, runtime_handler="")) == config
+    assert labels.sandbox_config_from_dict(labels.config_as_dict(config)) == config
+
+
+@pytest.mark.parametrize("config", [pb.ContainerConfig(), full_container()], ids=["empty", "full"])
+def test_the_configuration_of_a_container_comes_back_without_what_docker_keeps(config: pb.ContainerConfig) -> None:
+    written = labels.container_labels(config, sandbox_id="s1", log_path="")
+    expected = pb.ContainerConfig()
+    expected.CopyFrom(config)
+    expected.ClearField("command")
+    expected.ClearField("args")
+    expected.ClearField("envs")
+    assert labels.container_config(written) == expected
+
+
+def test_writing_labels_leaves_the_request_as_it_was() -> None:
+    config = full_container()
+    labels.container_labels(config, sandbox_id="s1", log_path="")
+    assert config == full_container()
+
+
+def test_values_of_environment_variables_are_on_no_label() -> None:
+    config = pb.ContainerConfig(args=["--token=hunter2"])
+    config.envs.add(key="PASSWORD", value=b"hunter2")
+    written = labels.container_labels(config, sandbox_id="s1", log_path="")
+    assert "hunter2" not in str(written)
+
+
+def test_a_sandbox_carries_what_docker_backed_nodes_know() -> None:
+    config = pb.PodSandboxConfig(labels={"app": "web"}, annotations={"note": "x"})
+    written = labels.sandbox_labels(config, runtime_handler="kata")
+    written.pop(labels.CONFIG)
+    assert written == {
+        "app": "web",
+        "annotation.note": "x",
+        "io.kubernetes.docker.type": "podsandbox",
+        "io.kubernetes.container.name": "POD",
+        "io.pydockershim.runtime-handler": "kata",
+    }
+
+
+def test_a_container_carries_what_docker_backed_nodes_know() -> None:
+    config = pb.ContainerConfig(labels={"io.kubernetes.container.name": "nginx"}, annotations={"note": "x"})
+    written = labels.container_labels(config, sandbox_id="s1", log_path="/var/log/pods/p/nginx/0.log")
+    written.pop(labels.CONFIG)
+    assert written == {
+        "io.kubernetes.container.name": "nginx",
+        "annotation.note": "x",
+        "io.kubernetes.docker.type": "container",
+        "io.kubernetes.sandbox.id": "s1",
+        "io.kubernetes.container.logpath": "/var/log/pods/p/nginx/0.log",
+    }
+
+
+def test_our_own_keys_win_over_labels_of_the_request() -> None:
+    stolen = {labels.CONFIG: "{}", labels.TYPE: "podsandbox", labels.SANDBOX_ID: "other", labels.LOG_PATH: "/etc"}
+    written = labels.container_labels(pb.ContainerConfig(labels=stolen), sandbox_id="s1", log_path="")
+    assert written[labels.TYPE] == "container"
+    assert written[labels.SANDBOX_ID] == "s1"
+    assert written[labels.LOG_PATH] == ""
+    assert labels.container_config(written).labels == stolen
+
+
+def test_labels_that_an_image_brought_are_not_believed() -> None:
+    written = labels.container_labels(pb.ContainerConfig(labels={"app": "web"}), sandbox_id="s1", log_path="")
+    merged = {"maintainer": "x", "annotation.from-image": "y", **written}
+    config = labels.container_config(merged)
+    assert dict(config.labels) == {"app": "web"}
+    assert dict(config.annotations) == {}
+
+
+def test_what_a_newer_shim_wrote_is_skipped() -> None:
+    config = labels.sandbox_config({labels.CONFIG: '{"hostname": "h", "from_the_future": {"a": 1}}'})
+    assert config == pb.PodSandboxConfig(hostname="h")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", '{"hostname": 1}', "[" * 100_000], ids=["empty", "cut", "null", "wrong type", "too deep"]
+)
+def test_a_label_that_is_no_configuration_is_an_error(text: str) -> None:
+    with pytest.raises(ParseError):
+        labels.sandbox_config({labels.CONFIG: text})
+
+
+@pytest.mark.parametrize(
+    ("key", "reserved"),
+    [
+        ("io.pydockershim.config", True),
+        ("io.pydockershim.anything", True),
+        ("io.kubernetes.docker.type", True),
+        ("io.kubernetes.sandbox.id", True),
+        ("io.kubernetes.container.logpath", True),
+        ("io.kubernetes.container.name", False),
+        ("io.kubernetes.pod.uid", False),
+        ("app", False),
+    ],
+)
+def test_reserved_keys(key: str, reserved: bool) -> None:
+    assert labels.is_reserved(key) is reserved
+
+
+def test_a_sandbox_is_told_from_a_container_whatever_their_names_and_images() -> None:
+    image = {labels.TYPE: "podsandbox", labels.CONTAINER_NAME: "POD"}
+    container = pb.ContainerConfig(metadata=pb.ContainerMetadata(name="POD_x"))
+    assert not labels.is_sandbox({**image, **labels.container_labels(container, sandbox_id="s1", log_path="")})
+    image = {labels.TYPE: "container"}
+    assert labels.is_sandbox({**image, **labels.sandbox_labels(pb.PodSandboxConfig(), runtime_handler="")})
+
+
+@pytest.mark.parametrize(
+    ("name", "tags", "init", "ours"),
+    [
+        ("k8s_nginx_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
+        ("/k8s_POD_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
+        ("k8s_nginx_web_shop_u_0", {labels.TYPE: "container"}, False, False),
+        ("builder", {labels.CONFIG: "{}"}, False, False),
+        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, None, False),
+        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, True, False),
+    ],
+    ids=["container", "sandbox with slash", "no label", "no name", "label of an image", "with an init"],
+)
+def test_ours_is_what_has_our_name_our_label_and_no_init(
+    name: str, tags: dict[str, str], init: bool | None, ours: bool
+) -> None:
+    assert labels.is_ours(name, tags, init=init) is ours
+
+
+def test_a_list_cannot_tell_whether_an_image_has_our_label() -> None:
+    assert labels.may_be_ours("/k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"})
+    assert not labels.may_be_ours("/k8s_c_pod_ns_uid_0", {})

@@ -1,0 +1,163 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.container.remove import remove_container
+from shim.container.stop import stop_container
+from shim.domain.errors import Cancelled, ResourceExhausted, ShimError, Unavailable
+from shim.node.container_events import container_events
+from shim.runtime import Runtime
+from shim.sandbox.remove import remove_pod_sandbox
+from shim.view.node import NodeView
+from tests.fakes.engine import FakeEngine
+from tests.pods import ready_pod, running
+from tests.view.samples import create_sandbox
+from tests.waits import wait_until
+
+Event = tuple[str, pb.ContainerEventType]
+
+CREATED = pb.CONTAINER_CREATED_EVENT
+STARTED = pb.CONTAINER_STARTED_EVENT
+STOPPED = pb.CONTAINER_STOPPED_EVENT
+DELETED = pb.CONTAINER_DELETED_EVENT
+
+
+class Reader:
+    """Reads a stream of events in a thread, as a client does."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self.events: list[pb.ContainerEventResponse] = []
+        self.error: Exception | None = None
+        self.scope = deadline.Scope(seconds=30)
+        self._changed = threading.Condition()
+        with deadline.entered(self.scope):
+            self._stream = container_events(rt)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            with deadline.entered(self.scope):
+                for event in self._stream:
+                    with self._changed:
+                        self.events.append(event)
+                        self._changed.notify_all()
+        except ShimError as error:  # also the deadline of one that a failed test has left, long after it
+            self.error = error
+
+    def wait_kinds(self, container_id: str, *kinds: pb.ContainerEventType) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.kinds(container_id) == list(kinds), 10), self.events
+
+    def kinds(self, container_id: str) -> list[pb.ContainerEventType]:
+        return [event.container_event_type for event in self.events if event.container_id == container_id]
+
+    def wait_end(self) -> Exception | None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return self.error
+
+
+def subscribed(rt: Runtime) -> Reader:
+    """A reader that misses nothing from here on."""
+    rt.view.sandboxes()  # who comes before the view is fed waits for Docker, also when it is lost once more
+    reader = Reader(rt)
+    until = time.monotonic() + 10
+    while not rt.view.stats().subscribers:
+        assert time.monotonic() < until
+        time.sleep(0.001)  # nothing tells that a generator has begun
+    return reader
+
+
+def test_each_step_once_and_in_order(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    sandbox = ready_pod(rt)
+    container = running(rt, sandbox)
+    stop_container(rt, container_id=container, timeout=0)
+    remove_container(rt, container_id=container)
+    remove_pod_sandbox(rt, sandbox_id=sandbox)
+    for made in (container, sandbox):
+        reader.wait_kinds(made, CREATED, STARTED, STOPPED, DELETED)
+    reader.scope.cancel()
+    assert isinstance(reader.wait_end(), Cancelled)
+
+
+def test_an_event_carries_the_state_of_the_pod(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    sandbox = ready_pod(rt)
+    container = running(rt, sandbox)
+    reader.wait_kinds(container, CREATED, STARTED)
+    event = next(e for e in reader.events if (e.container_id, e.container_event_type) == (container, STARTED))
+    assert event.pod_sandbox_status.id == sandbox
+    assert event.pod_sandbox_status.state == pb.SANDBOX_READY
+    assert [status.id for status in event.containers_statuses] == [container]
+    assert event.created_at > 0
+
+
+def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> None:
+    reader = subscribed(rt)
+    engine.disconnect()
+    assert isinstance(reader.wait_end(), Unavailable)
+
+
+def test_a_sandbox_is_told_when_it_is_ready(rt: Runtime) -> None:
+    reader = subscribed(rt)
+    sandbox = ready_pod(rt)
+    reader.wait_kinds(sandbox, CREATED, STARTED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_READY] * 2
+
+
+def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
+    reader = subscribed(rt)
+    scope = deadline.Scope()
+
+    def run() -> None:
+        with deadline.entered(scope):
+            ready_pod(rt)
+
+    with ThreadPoolExecutor(1) as pool, engine.held("start_container") as gate:
+        made = pool.submit(run)
+        gate.wait_entered()
+        wait_until(lambda: len(rt.view.sandboxes()) == 1)
+        scope.cancel()
+        with pytest.raises(Cancelled):
+            made.result()
+    gone = next(subject for method, subject in engine.calls if method == "remove_container")
+    reader.wait_kinds(gone, CREATED, DELETED)
+    assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2
+
+
+def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    reader = subscribed(rt)
+    engine.kill_container(sandbox, signal="SIGKILL")
+    reader.wait_kinds(sandbox, STOPPED)
+    assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY
+
+
+def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
+    view = NodeView(engine, subscriber_capacity=2)
+    view.complete_rebuild(view.begin_rebuild())
+    small = replace(rt, view=view)
+    slow, quick = container_events(small), subscribed(small)
+    sandbox = create_sandbox(engine, start=False)
+    first = threading.Thread(target=lambda: next(slow), daemon=True)
+    first.start()
+    wait_until(lambda: view.stats().subscribers == 2)
+    for number in range(3):
+        made = sandbox if number == 0 else create_sandbox(engine, attempt=number, start=False)
+        view.refresh_container(made)
+        quick.wait_kinds(made, CREATED)
+        first.join(10)  # it reads the first event, and no more
+    create_sandbox(engine, attempt=3)
+    for container_id in list(engine.containers):
+        view.refresh_container(container_id)
+    with pytest.raises(ResourceExhausted, match="fell 2 changes behind"):
+        list(slow)
+    assert view.stats().subscribers == 1
+    quick.scope.cancel()

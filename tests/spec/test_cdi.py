@@ -1,0 +1,71 @@
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, Unsupported
+from shim.engine.answers import DiscoveredDevice, EngineInfo
+from shim.runtime import Runtime
+from shim.spec.cdi import check_cdi_devices, docker_device_requests
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod
+
+
+def cdi(*names: str) -> list[pb.CDIDevice]:
+    return [pb.CDIDevice(name=name) for name in names]
+
+
+@pytest.fixture
+def plugged(engine: FakeEngine) -> FakeEngine:
+    """The engine, with one CDI device and one of another kind."""
+    engine.engine_info = EngineInfo(
+        cdi_spec_dirs=["/etc/cdi", "/run/cdi"],
+        discovered_devices=[
+            DiscoveredDevice(source="cdi", id="v.com/gpu=0"),
+            DiscoveredDevice(source="other", id="v.com/gpu=1"),
+        ],
+    )
+    return engine
+
+
+def test_devices_are_asked_for_by_name_each_once() -> None:
+    assert docker_device_requests(cdi("v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=0")) == [
+        {"Driver": "cdi", "DeviceIDs": ["v.com/gpu=0", "v.com/gpu=1"]}
+    ]
+    assert docker_device_requests([]) == []
+
+
+def test_devices_that_are_there_are_fine(rt: Runtime, plugged: FakeEngine) -> None:
+    check_cdi_devices(rt, cdi("v.com/gpu=0", "v.com/gpu=0"))
+    check_cdi_devices(rt, [])
+
+
+@pytest.mark.parametrize("name", ["v.com/gpu=1", "v.com/gpu=2"], ids=["of another driver", "of none"])
+def test_one_that_is_not_there_is_refused_by_its_first_place(rt: Runtime, plugged: FakeEngine, name: str) -> None:
+    with pytest.raises(FailedPrecondition) as refusal:
+        check_cdi_devices(rt, cdi("v.com/gpu=0", name, name))
+    assert str(refusal.value) == (f"config.CDI_devices[1].name: no specification in /etc/cdi, /run/cdi has {name!r}")
+
+
+def test_create_asks_docker_each_time(rt: Runtime, plugged: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    created(rt, sandbox, CDI_devices=cdi("v.com/gpu=0"))
+    plugged.engine_info = EngineInfo(cdi_spec_dirs=["/etc/cdi"], discovered_devices=None)
+    with pytest.raises(FailedPrecondition, match=r"config\.CDI_devices\[0\]\.name"):
+        created(rt, sandbox, CDI_devices=cdi("v.com/gpu=0"))
+
+
+def test_an_engine_that_does_not_tell_is_left_to_decide(rt: Runtime, plugged: FakeEngine) -> None:
+    plugged.version = (1, 49)
+    check_cdi_devices(rt, cdi("v.com/gpu=7"))
+
+
+@pytest.mark.parametrize("directories", [None, []])
+def test_cdi_may_be_off(rt: Runtime, engine: FakeEngine, directories: list[str] | None) -> None:
+    engine.engine_info = EngineInfo(cdi_spec_dirs=directories)
+    with pytest.raises(FailedPrecondition, match=r"config\.CDI_devices: CDI is switched off in Docker"):
+        check_cdi_devices(rt, cdi("v.com/gpu=0"))
+
+
+def test_an_engine_may_be_too_old(rt: Runtime, plugged: FakeEngine) -> None:
+    plugged.version = (1, 43)
+    with pytest.raises(Unsupported, match=r"^config\.CDI_devices: needs Docker Engine 25\.0 .* speaks 1\.43$"):
+        check_cdi_devices(rt, cdi("v.com/gpu=0"))

@@ -1,0 +1,108 @@
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, Unsupported
+from shim.hostfs.host_paths import HostSource, inspect_host_path
+from shim.spec import mounts as module
+from shim.spec.mounts import container_path, docker_mount
+
+
+def made(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool = False) -> dict[str, Any]:
+    with_mount = mount.propagation != pb.PROPAGATION_PRIVATE
+    source = inspect_host_path(mount.host_path, field="config.mounts[0]", with_mount=with_mount)
+    return docker_mount(mount, source, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
+
+
+def source(path: Path) -> str:
+    found: str = made(pb.Mount(host_path=str(path), container_path="/x"))["Source"]
+    return found
+
+
+def test_a_plain_mount(tmp_path: Path) -> None:
+    assert made(pb.Mount(host_path=str(tmp_path), container_path="data/../x")) == {
+        "Type": "bind",
+        "Source": str(tmp_path),
+        "Target": "/x",
+        "ReadOnly": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/a/../../b/", "/b"), ("//etc//resolv.conf", "/etc/resolv.conf"), ("a/./b", "/a/b"), ("/..", "/"), ("///", "/")],
+)
+def test_container_paths_have_one_spelling(path: str, expected: str) -> None:
+    assert container_path(pb.Mount(container_path=path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("propagation", "expected"),
+    [(pb.PROPAGATION_HOST_TO_CONTAINER, "rslave"), (pb.PROPAGATION_BIDIRECTIONAL, "rshared")],
+)
+def test_propagation(
+    propagation: pb.MountPropagation, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[HostSource, dict[str, Any]]] = []
+    monkeypatch.setattr(module, "check_propagation", lambda source, **said: asked.append((source, said)))
+    mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", propagation=propagation))
+    assert mount["BindOptions"] == {"Propagation": expected}
+    [(source, said)] = asked
+    assert (source.path, source.mount is not None) == (str(tmp_path), True)
+    assert said == {"propagation": propagation, "field": "config.mounts[0]"}
+
+
+def test_parents_are_those_of_the_file_system(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    assert source(tmp_path / "link/../new") == str(tmp_path / "a/new")
+
+
+def test_whatever_is_there_can_be_mounted(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for name in ("file", "socket"):
+            assert source(tmp_path / name) == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("file/below", "not a directory"),
+        ("loop", "too many levels of symbolic links"),
+        ("loop/below", "too many levels of symbolic links"),
+        ("dangling", r"the link .*/dangling leads to nowhere, where nothing is"),
+        ("dangling/below", r"the link .*/dangling leads to nowhere, where nothing is"),
+        ("n" * 300, "file name too long"),
+    ],
+    ids=["below a file", "loop", "below a loop", "dangling", "below dangling", "too long"],
+)
+def test_a_host_path_that_cannot_be_used_is_named(path: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FailedPrecondition, match=rf"config\.mounts\[0\]\.host_path .*/{path}: {message}"):
+        source(tmp_path / path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_read_only_goes_with_the_rest(tmp_path: Path) -> None:
+    mount = made(pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True))
+    assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyNonRecursive": True})
+    mount = made(
+        pb.Mount(host_path=str(tmp_path), container_path="/x", readonly=True, recursive_read_only=True), recursive=True
+    )
+    assert (mount["ReadOnly"], mount["BindOptions"]) == (True, {"ReadOnlyForceRecursive": True})
+
+
+@pytest.mark.parametrize("field", ["uidMappings", "gidMappings"])
+def test_id_mapped_mounts_are_refused(field: str, tmp_path: Path) -> None:
+    mount = pb.Mount(host_path=str(tmp_path / "new"), container_path="/x", **{field: [pb.IDMapping(length=1)]})  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match=rf"config\.mounts\[0\]\.{field}"):
+        made(mount)
+    assert not (tmp_path / "new").exists()

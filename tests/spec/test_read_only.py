@@ -1,0 +1,95 @@
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.spec.read_only import (
+    kernel_sets_attributes_recursively,
+    read_only_options,
+    recursive_read_only_supported,
+)
+
+
+def options(mount: pb.Mount, *, api: tuple[int, int] = (1, 44), recursive: bool = False) -> dict[str, Any]:
+    return read_only_options(mount, field="config.mounts[0]", api_version=api, recursive_read_only=recursive)
+
+
+def test_read_only_is_not_recursive_unless_asked_for() -> None:
+    assert options(pb.Mount(readonly=True)) == {"ReadOnlyNonRecursive": True}
+    assert options(pb.Mount(readonly=True), api=(1, 43)) == {}  # no such field then, and never recursive
+    assert options(pb.Mount()) == {}
+
+
+def test_recursive_read_only() -> None:
+    mount = pb.Mount(readonly=True, recursive_read_only=True)
+    assert options(mount, recursive=True) == {"ReadOnlyForceRecursive": True}
+    with pytest.raises(FailedPrecondition, match=r"^RROUnsupported: config\.mounts\[0\]\.recursive_read_only: the OCI"):
+        options(mount, recursive=False)
+    with pytest.raises(
+        FailedPrecondition, match=r"^RROUnsupported: .*: needs Docker Engine 25\.0 \(API 1\.44\); this one"
+    ):
+        options(mount, api=(1, 43), recursive=True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"readonly": False},
+        {"readonly": True, "propagation": pb.PROPAGATION_HOST_TO_CONTAINER},
+        {"readonly": True, "propagation": pb.PROPAGATION_BIDIRECTIONAL},
+    ],
+    ids=["writable", "slave", "shared"],
+)
+def test_recursive_read_only_needs_a_private_read_only_mount(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=r"config\.mounts\[0\]\.recursive_read_only"):
+        options(pb.Mount(recursive_read_only=True, **fields), recursive=True)
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What the kernel can is looked up again, before and after."""
+    kernel_sets_attributes_recursively.cache_clear()
+    yield
+    kernel_sets_attributes_recursively.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ('{"mountOptions": ["ro", "rro"]}', True),
+        ('{"mountOptions": ["ro"], "annotations": {"x": "\\"rro\\""}}', False),
+        ('{"mountOptions": null}', False),
+        ("[]", False),
+        ("rro", False),
+        ("", False),
+    ],
+    ids=["yes", "elsewhere", "null", "no object", "no JSON", "empty"],
+)
+def test_what_a_runtime_can_is_read_from_its_features(features: str, expected: bool) -> None:
+    assert recursive_read_only_supported({"org.opencontainers.runtime-spec.features": features}) is expected
+
+
+def test_a_runtime_without_features_can_nothing() -> None:
+    assert not recursive_read_only_supported(None)
+    assert not recursive_read_only_supported({})
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(errno.ENOSYS, False), (errno.EINVAL, True), (errno.EPERM, True)])
+def test_the_kernel_must_have_it_too(
+    forgotten: None, monkeypatch: pytest.MonkeyPatch, answer: int, expected: bool
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syscall=lambda *_: -1))
+    monkeypatch.setattr(ctypes, "get_errno", lambda: answer)
+    features = {"org.opencontainers.runtime-spec.features": '{"mountOptions": ["rro"]}'}
+    assert recursive_read_only_supported(features) is expected
+
+
+def test_this_kernel_is_asked_without_harm(forgotten: None) -> None:
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert kernel_sets_attributes_recursively() is (release >= (5, 12))

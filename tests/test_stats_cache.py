@@ -1,0 +1,102 @@
+import pytest
+
+from shim.base.times import SECOND
+from shim.stats_cache import INTERVAL, CpuHistory, LayerUsage, Point, PrefetchCache, StatsCache
+from tests.clock import Clock
+
+BORN = 1000 * SECOND
+
+
+def history(*points: tuple[float, float]) -> CpuHistory:
+    """Points of (seconds after birth, seconds of CPU time)."""
+    made = CpuHistory()
+    for at, usage in points:
+        made.note("c", point(at, usage))
+    return made
+
+
+def point(at: float, usage: float) -> Point:
+    return Point(BORN + int(at * SECOND), int(usage * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("points", "now", "cores"),
+    [
+        ([], (4, 2), 0.5),
+        ([], (0.005, 0.02), 0.02),
+        ([(100, 30)], (105, 35), 1.0),
+        ([(100, 30), (105, 31), (110, 36)], (110.5, 36.5), 1.0),
+        ([(100, 30), (105, 30), (110, 30), (115, 35)], (119.9, 35), 5 / 9.9),
+        ([(100, 30)], (100.2, 30.2), 30.2 / 100.2),
+        ([(100, 30)], (500, 70), 0.1),
+        ([(100, 30)], (105, 10), 0),
+        ([(-3, 90)], (5, 1), 0.2),
+        ([(-5, 1)], (-1, 2), 0.25),
+        ([], (-1, 2), 0),
+    ],
+    ids=[
+        "first look",
+        "first look at once",
+        "one point",
+        "longest window below ten seconds",
+        "older points do not count",
+        "too near",
+        "after a pause",
+        "counter began anew",
+        "started again",
+        "seen after the clock was set back",
+        "clock set back",
+    ],
+)
+def test_rate(points: list[tuple[float, float]], now: tuple[float, float], cores: float) -> None:
+    assert history(*points).rate("c", point(*now), born_at=BORN) == pytest.approx(cores * SECOND, abs=1)
+
+
+def test_only_the_last_points_are_kept() -> None:
+    many = history(*[(second, 0) for second in range(100)])
+
+    assert many.last("c") == point(99, 0)
+    assert many.rate("c", point(104, 7), born_at=BORN) == 7 * SECOND // 8
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    samples = StatsCache()
+    samples.cpu.note("a", point(0, 0))
+    samples.cpu.note("b", point(0, 0))
+    samples.layers["a"] = LayerUsage(at=1, used_bytes=2, inodes=3, store="/s")
+
+    samples.keep_only({"b"})
+
+    assert samples.cpu.last("a") is None
+    assert samples.cpu.last("b") is not None
+    assert samples.layers == {}
+
+
+def test_an_answer_is_given_while_it_is_fresh() -> None:
+    clock = Clock(0)
+    shelf = PrefetchCache[str](freshness=10, clock=clock)
+    assert shelf.get("a") is None
+
+    shelf.put("a", "answer")
+    clock.now = 10
+    assert shelf.get("a") == "answer"
+    clock.now = 10.1
+    assert shelf.get("a") is None
+
+
+def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
+    clock = Clock(0)
+    shelf = PrefetchCache[str](freshness=INTERVAL, clock=clock)
+    wanted = [shelf.wanted]
+    shelf.ask()
+    for clock.now in (59, 61):
+        wanted.append(shelf.wanted)
+
+    assert wanted == [False, True, False]
+
+
+def test_the_trees_of_this_machine_are_looked_up() -> None:
+    samples = StatsCache()
+
+    assert samples.mounts
+    assert samples.mounts is samples.mounts

@@ -1,0 +1,81 @@
+"""Who subscribes hears of a sandbox when it is made, of all else at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.broadcast import Subscription
+from shim.domain.errors import DeadlineExceeded
+from shim.domain.names import sandbox_name
+from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
+from shim.view.event_publisher import EventPublisher
+from shim.view.records import Change, SandboxRecord
+from tests.view.samples import POD, container, life, sandbox
+
+NAME = sandbox_name(POD)
+
+
+@pytest.fixture
+def announcer() -> EventPublisher:
+    return EventPublisher(capacity=10)
+
+
+def born() -> SandboxRecord:
+    return replace(sandbox(), life=life(pb.CONTAINER_CREATED))
+
+
+def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventType]]:
+    """All that has been told so far."""
+    told: list[tuple[str, pb.ContainerEventType]] = []
+    with deadline.bound(0.01):
+        try:
+            while True:
+                change = changes.wait_next()
+                told.append((change.record.id, change.kind))
+        except DeadlineExceeded:
+            return told
+
+
+def test_a_sandbox_that_is_being_made_is_told_when_it_is_made(announcer: EventPublisher) -> None:
+    with announcer.subscribe() as changes:
+        announcer.hold(NAME)
+        announcer.tell(None, born())
+        announcer.tell(born(), sandbox())
+        assert heard(changes) == []
+        announcer.release(NAME)
+        assert heard(changes) == [("s1", CREATED), ("s1", STARTED)]
+        announcer.tell(sandbox(), None)
+        assert heard(changes) == [("s1", STOPPED), ("s1", DELETED)]
+
+
+def test_one_that_was_given_up_is_told_to_its_end(announcer: EventPublisher) -> None:
+    with announcer.subscribe() as changes:
+        announcer.hold(NAME)
+        announcer.tell(None, sandbox())
+        announcer.tell(sandbox(), None)
+        announcer.release(NAME)
+        assert heard(changes) == [("s1", kind) for kind in (CREATED, STARTED, STOPPED, DELETED)]
+
+
+def test_others_are_told_at_once(announcer: EventPublisher) -> None:
+    other = replace(
+        sandbox("s2"), config=pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="other", namespace="n", uid="u"))
+    )
+    with announcer.subscribe() as changes:
+        announcer.hold(NAME)
+        announcer.tell(None, other)
+        announcer.tell(None, container())
+        assert heard(changes) == [("s2", CREATED), ("s2", STARTED), ("c1", CREATED)]
+
+
+def test_times_never_go_back(announcer: EventPublisher) -> None:
+    with announcer.subscribe() as changes:
+        announcer.hold(NAME)
+        announcer.tell(None, sandbox())
+        announcer.tell(None, container())
+        announcer.release(NAME)
+        told = [changes.wait_next() for _ in range(3)]
+    assert [change.record.id for change in told] == ["c1", "s1", "s1"]
+    assert [change.at for change in told] == sorted(change.at for change in told)

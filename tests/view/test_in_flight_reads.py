@@ -1,0 +1,71 @@
+"""A look is worthless once something newer about the same thing is known."""
+
+import threading
+
+import pytest
+
+from shim.domain.errors import Unavailable
+from shim.view.in_flight_reads import InFlightReads, Moment, this_moment
+
+SECOND = 10**9
+NOW = Moment(wall=100 * SECOND, offset=7 * SECOND)
+
+
+def test_only_looks_under_way_at_the_same_thing_are_overtaken() -> None:
+    looks = InFlightReads()
+    early, other = looks.begin("a"), looks.begin("b")
+    looks.overtake("a")
+    late = looks.begin("a")
+    assert (early.overtaken, other.overtaken, late.overtaken) == (True, False, False)
+
+
+def test_nothing_is_kept_of_looks_that_ended() -> None:
+    looks = InFlightReads()
+    first, second = looks.begin("a"), looks.begin("a")
+    looks.end("a", first)
+    looks.overtake("a")
+    assert second.overtaken
+    looks.end("a", second)
+    looks.overtake("b")
+    assert len(looks) == 0
+
+
+def test_a_look_lasts_as_long_as_the_block_which_need_not_hold_the_lock() -> None:
+    looks, lock = InFlightReads(), threading.Lock()
+
+    def look_and_fail() -> None:
+        with looks.looking("a", lock=lock) as look:
+            with lock:
+                looks.overtake("a")
+            assert look.overtaken
+            raise Unavailable("no answer")
+
+    with pytest.raises(Unavailable):
+        look_and_fail()
+    assert (len(looks), lock.locked()) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "offset", "follows"),
+    [
+        (99 * SECOND, NOW.offset + 500, True),
+        (100 * SECOND, NOW.offset, False),
+        (101 * SECOND, NOW.offset, False),
+        (0, NOW.offset, False),
+        (99 * SECOND, NOW.offset - SECOND, False),
+        (99 * SECOND, NOW.offset + SECOND, False),
+    ],
+    ids=["earlier", "the same", "later", "no stamp", "clock set back since", "clock set forward since"],
+)
+def test_a_moment_follows_what_is_stamped_earlier_by_a_clock_nobody_has_set(
+    stamp: int, offset: int, follows: bool
+) -> None:
+    assert NOW.follows(stamp, now=Moment(wall=200 * SECOND, offset=offset)) is follows
+
+
+def test_the_clocks_of_this_machine_keep_together() -> None:
+    def together() -> bool:
+        earlier = this_moment()
+        return this_moment().follows(earlier.wall, now=this_moment())
+
+    assert any(together() for _ in range(100))  # a thread may be kept waiting between the two clocks

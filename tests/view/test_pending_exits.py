@@ -1,0 +1,265 @@
+"""The end of a container is shown when its output is written, to everybody at once."""
+
+import threading
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.domain.errors import DeadlineExceeded
+from shim.engine.answers import HostSettings
+from shim.logs.interface import ContainerLog
+from shim.view.changes import DELETED, STARTED, STOPPED
+from shim.view.node import NodeView
+from shim.view.pending_exits import Unlogged, as_shown, log_of
+from shim.view.records import ContainerRecord
+from shim.view.translate import guessed
+from tests.fakes.engine import FakeEngine
+from tests.fakes.logs import FakeLogs
+from tests.view.samples import container, create_container, create_sandbox, life
+from tests.waits import wait_change
+
+EXITED = replace(life(pb.CONTAINER_EXITED, started=5, finished=9, reason="Error"), exit_code=3, message="m")
+
+
+@pytest.fixture
+def logs() -> FakeLogs:
+    return FakeLogs()
+
+
+@pytest.fixture
+def view(engine: FakeEngine, logs: FakeLogs) -> NodeView:
+    made = NodeView(engine, logs=logs)
+    logs.on_drained = made.show_end
+    made.complete_rebuild(made.begin_rebuild())
+    return made
+
+
+def ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> str:
+    """A container that was seen running and has ended, with output that is not written yet."""
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    logs.holding = True
+    engine.exit_container(container_id, exit_code=3)
+    view.refresh_container(container_id)
+    return container_id
+
+
+def logged(**changes: object) -> ContainerRecord:
+    made = replace(container(of=EXITED), log_path="/pod/0.log", docker_log_path="/docker/c-json.log")
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+# What is shown
+
+
+def test_a_running_container_is_followed(logs: FakeLogs) -> None:
+    record = logged(life=life(pb.CONTAINER_RUNNING, started=5))
+    assert as_shown(record, logs) is record
+    assert logs.followed == {
+        "c1": ContainerLog(id="c1", docker="/docker/c-json.log", cri="/pod/0.log", created_at=record.life.created_at)
+    }
+
+
+def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
+    logs.holding = True
+    shown = as_shown(logged(), logs)
+    assert isinstance(shown, ContainerRecord)
+    assert shown.life.running
+    now = shown.life
+    assert (now.exit_code, now.reason, now.message, now.finished_at, now.started_at, now.pid) == (0, "", "", 0, 5, 0)
+    logs.release("c1")
+    assert as_shown(logged(), logs) == logged()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"log_path": ""},
+        {"foreign": True},
+        {"life": life(pb.CONTAINER_CREATED)},
+        {"life": replace(EXITED, reason="StartError")},
+    ],
+    ids=["without-a-log", "of-another-shim", "created", "never-ran"],
+)
+def test_there_is_nothing_to_wait_for(logs: FakeLogs, changes: dict[str, object]) -> None:
+    logs.holding = True
+    record = logged(**changes)
+    assert as_shown(record, logs) is record
+
+
+def test_without_logging_every_end_is_shown() -> None:
+    assert as_shown(logged(), Unlogged()) == logged()
+
+
+def test_the_path_of_docker_may_be_told_before_docker_does() -> None:
+    assert log_of(logged(docker_log_path=""), docker="/guess").docker == "/guess"
+
+
+@pytest.mark.parametrize(
+    ("settings", "driver"),
+    [({"Type": "local"}, "local"), ({"Type": "json-file"}, "json-file"), ({}, "json-file")],
+    ids=["local", "json-file", "not-told"],
+)
+def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: str) -> None:
+    host = msgspec.convert({"LogConfig": settings}, HostSettings)
+    assert log_of(logged(host=host)).driver == driver
+
+
+# In the view
+
+
+def test_where_docker_writes_is_known_though_it_is_not_told(engine: FakeEngine, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.containers[container_id].host["LogConfig"] = {"Type": "local"}
+    view = NodeView(engine, logs=logs, docker_root=lambda: "/docker")
+    view.refresh_container(container_id)
+
+    log = logs.followed[container_id]
+    assert (log.driver, log.docker) == ("local", f"/docker/containers/{container_id}/local-logs/container.log")
+
+
+def test_lists_statuses_and_events_agree(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine))
+    view.refresh_container(container_id)
+    logs.holding = True
+    with view.subscribe() as changes:
+        engine.start_container(container_id)
+        engine.exit_container(container_id, exit_code=3)
+        view.refresh_container(container_id)
+        assert view.container(container_id).life.running
+        assert [record.life.running for record in view.containers()] == [True]
+        assert wait_change(changes).kind == STARTED
+        logs.release(container_id)
+        assert (view.container(container_id).life.state, view.container(container_id).life.exit_code) == (
+            pb.CONTAINER_EXITED,
+            3,
+        )
+        assert [record.life.running for record in view.containers()] == [False]
+        stopped = wait_change(changes)
+        assert stopped.kind == STOPPED
+        assert stopped.record == view.container(container_id)
+
+
+def test_looking_again_shows_no_end_before_its_time(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = ended(engine, view, logs)
+    for _ in range(3):
+        view.refresh_container(container_id)
+    assert view.container(container_id).life.running
+    logs.release(container_id)
+    view.refresh_container(container_id)
+    assert not view.container(container_id).life.running
+
+
+def test_one_that_is_started_again_meanwhile_goes_on_running(
+    engine: FakeEngine, view: NodeView, logs: FakeLogs
+) -> None:
+    container_id = ended(engine, view, logs)
+    engine.start_container(container_id)
+    view.refresh_container(container_id)
+    logs.release(container_id)
+    assert view.container(container_id).life.running
+    assert view.container(container_id).life.pid
+
+
+def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = ended(engine, view, logs)
+    with view.subscribe() as changes:
+        view.forget(container_id)
+        told = [wait_change(changes) for _ in range(2)]
+    assert [(change.kind, change.record.life.exit_code) for change in told] == [(STOPPED, 3), (DELETED, 3)]
+    assert told[0].record.life.message == ""
+    logs.release(container_id)
+    assert view.containers() == ()
+    assert container_id not in logs.followed
+
+
+def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = ended(engine, view, logs)
+    waiting = threading.Thread(target=view.refresh_ended, args=(container_id,))
+    waiting.start()
+    with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="last output"):
+        view.refresh_ended(container_id)
+    assert waiting.is_alive()
+    logs.release(container_id)
+    waiting.join()
+    view.refresh_ended(container_id)
+    assert not view.container(container_id).life.running
+
+
+def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
+    """A view that has found a container ended at its start, and could not have its output written."""
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.exit_container(container_id)
+    logs.holding = True
+    view = NodeView(engine, logs=logs)
+    epoch = view.begin_rebuild()
+    view.refresh_container(container_id)
+    assert view.complete_rebuild(epoch, patience=0.01)
+    return view, container_id
+
+
+def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs) -> None:
+    """Clients may have seen them before; they must not see the container run again."""
+    view, container_id = found_ended(engine, logs)
+    assert not view.container(container_id).life.running
+
+
+def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine: FakeEngine, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    engine.exit_container(container_id)
+    logs.holding = True
+    view = NodeView(engine, logs=logs)
+    logs.on_drained = view.show_end
+    (listed,) = [one for one in engine.list_containers() if one.id == container_id]
+    epoch = view.begin_rebuild()
+    engine.fail_next("inspect_container", DeadlineExceeded("slow"))
+    with pytest.raises(DeadlineExceeded):
+        view.refresh_container(container_id, fallback=partial(guessed, listed=listed))
+    assert view.complete_rebuild(epoch, patience=0.01)
+
+    with view.subscribe() as changes:
+        view.refresh_container(container_id)
+        assert view.container(container_id).life.state == pb.CONTAINER_UNKNOWN
+        logs.release(container_id)
+        assert view.container(container_id).life.state == pb.CONTAINER_EXITED
+        assert wait_change(changes).kind == STOPPED
+
+
+def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -> None:
+    """Its log may never be written; a later look must not let it run again, a start must."""
+    view, container_id = found_ended(engine, logs)
+    with view.subscribe() as changes:
+        view.refresh_container(container_id)
+        assert not view.container(container_id).life.running
+        engine.start_container(container_id)
+        view.refresh_container(container_id)
+        assert wait_change(changes).kind == STARTED
+    engine.exit_container(container_id)
+    view.refresh_container(container_id)
+    assert view.container(container_id).life.running  # the end of the second run, whose output is not written
+
+
+def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = ended(engine, view, logs)
+    view.lose("docker is away")
+    assert view.complete_rebuild(view.begin_rebuild(), patience=0.01)
+    assert view.container(container_id).life.running
+
+
+def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+    container_id = create_container(engine, create_sandbox(engine), start=True)
+    view.refresh_container(container_id)
+    logs.holding = True
+    view.note_ended(view.container(container_id))
+    view.refresh_container(container_id)  # Docker goes on calling it running
+    assert view.container(container_id).life.running
+    logs.release(container_id)
+    view.refresh_container(container_id)
+    assert (view.container(container_id).life.state, view.container(container_id).life.exit_code) == (
+        pb.CONTAINER_EXITED,
+        255,
+    )

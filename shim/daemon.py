@@ -250,7 +250,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             keyring=keyring,
             deferred_checks=deferred_checks,
         )
-        watcher = Watcher(engine, view, before_first_sync=partial(_recover_pods, rt))
+        watcher = Watcher(engine, view, on_connect=facts.refresh, before_first_sync=partial(_recover_pods, rt))
         watcher.start()
         ending.callback(watcher.stop)
         yield rt

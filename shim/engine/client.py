@@ -24,7 +24,7 @@ from shim.engine.answers import (
     PathStat,
     PullProgress,
 )
-from shim.engine.bounds import IMAGE, INFO, INSPECT, Rows, Whole
+from shim.engine.bounds import ANSWER, IMAGE, INFO, INSPECT, Rows, Whole
 from shim.engine.connection import ApiVersion
 from shim.engine.daemon_process import daemon_pid
 from shim.engine.decode import ListReader, decoded, read
@@ -75,6 +75,11 @@ class DockerEngine:
         """See `Engine`."""
         with self._asking("ping docker"):
             self._session.ping()
+
+    def check_components(self) -> None:
+        """See `Engine`."""
+        with self._asking("ask docker for the versions of its components"):
+            self._get("/version", _Versions, into=Whole(ANSWER))
 
     def info(self) -> EngineInfo:
         """See `Engine`."""
@@ -251,6 +256,10 @@ class DockerEngine:
     def _post(self, path: str, body: JsonObject) -> Any:
         """Post what the SDK has no parameter for."""
         return self._session.request("POST", path, data=msgspec.json.encode(body), timeout=self._timeout).json()
+
+
+class _Versions(msgspec.Struct):
+    """Only that they are told counts."""
 
 
 class _Created(msgspec.Struct, rename="pascal"):

@@ -33,11 +33,14 @@ INFO_SECONDS = 30.0
 INFO_AGE = 60.0
 """Seconds after which Status has the Engine asked again what it is, without waiting for it."""
 INFO_TRUSTED = 120.0
-"""Seconds after which an Engine counts as hung that answers pings, but has not described itself in at least one request
-of INFO_SECONDS."""
+"""Seconds after which an Engine that answers pings, but has not described itself in at least one request of
+INFO_SECONDS, has to show by its components that it works."""
+CURRENT_SECONDS = 1.0
+"""How long a description is waited for that is due, where there is an earlier one or another question to ask."""
 
 PING = "ping docker"
 _READ = "read docker's info"
+_COMPONENTS = "ask docker for the versions of its components"
 
 CAP_SYS_RESOURCE = 24
 """Bit of the capability that may lower an OOM score (capabilities(7))."""
@@ -84,9 +87,14 @@ class EngineFacts:
         self._lock = threading.Lock()
         self._info: EngineInfo | None = None
         self._read_at = 0.0
+        self._daemon = 0
+        """How many daemons there have been: `refresh` was called so often."""
+        self._described = 0
+        """Which of them `_info` is of."""
         self._oom_floor: int | None = None
         self._pings: Background[None] = Background(self._ping, name="docker-ping")
         self._looks: Background[EngineInfo] = Background(self._read, name="docker-info")
+        self._checks: Background[None] = Background(self._check_components, name="docker-version")
 
     def info(self, *, max_age: float | None = None) -> EngineInfo:
         """Give the Engine's description, at most `max_age` seconds old; None accepts any age.
@@ -107,28 +115,77 @@ class EngineFacts:
         with answered_within(ANSWER_SECONDS, what=PING):
             self._pings.join(what=PING)
         age = self._age()
-        if age > INFO_TRUSTED:
+        if self._info is None:
             with answered_within(end - time.monotonic(), what=_READ):
                 self._looks.join(what=_READ)
-        elif age > INFO_AGE:
+        elif age > INFO_TRUSTED:
+            self._check_works(end)
+        elif age > INFO_AGE or self._is_of_an_earlier_daemon:
             self._looks.begin()
+
+    def refresh(self) -> None:
+        """Have the Engine asked what it is, without waiting for it: from now on it may be another daemon.
+
+        What needs the answer waits CURRENT_SECONDS for it, and takes the earlier one then.
+        """
+        with self._lock:
+            self._daemon += 1
+            self._oom_floor = None
+        try:
+            self._looks.begin()
+        except ShimError as error:
+            log.debug("docker's info is read later", error=error)
 
     def server_version(self) -> str:
         """Give the Engine's version, while it does not answer that of its last answer.
 
         Unavailable where it does not answer now and never has.
         """
-        if self._info is not None:
-            return self._info.server_version
+        if (info := self._current()) is not None:
+            return info.server_version
         kept = self._kept.server_version if self._kept else ""
         return self._asked("version", lambda info: info.server_version, kept=kept)
 
     def cgroup_driver(self) -> str:
         """Give the Engine's cgroup driver; as `server_version`."""
-        if self._info is not None:
-            return self._info.cgroup_driver
+        if (info := self._current()) is not None:
+            return info.cgroup_driver
         kept = self._kept.cgroup_driver if self._kept else ""
         return self._asked("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
+
+    @property
+    def _is_of_an_earlier_daemon(self) -> bool:
+        return self._described != self._daemon
+
+    def _current(self) -> EngineInfo | None:
+        """Return the description of the daemon there is now, an earlier one while it does not answer."""
+        if self._info is not None and self._is_of_an_earlier_daemon:
+            self._looked(CURRENT_SECONDS)
+        return self._info
+
+    def _looked(self, seconds: float) -> bool:
+        """Whether the Engine describes itself within `seconds`."""
+        try:
+            with answered_within(seconds, what=_READ):
+                self._looks.join(what=_READ)
+        except ShimError as error:
+            deadline.current().check(_READ)
+            log.debug("docker does not describe itself", error=str(error))
+            return False
+        return True
+
+    def _check_works(self, end: float) -> None:
+        """Return if the Engine describes itself, or asks its components, until `end` by the monotonic clock.
+
+        Engine 20.10 describes itself only when no pull or login resolves the name of a registry, which takes
+        15 to 25 s for a name that cannot be resolved: many such pulls one after the other are no reason to call the
+        node not ready.
+        """
+        if self._looked(min(CURRENT_SECONDS, end - time.monotonic())):
+            return
+        with answered_within(end - time.monotonic(), what=_COMPONENTS):
+            self._checks.join(what=_COMPONENTS)
+        log.debug("docker has not described itself for long, but its components answer", seconds=round(self._age()))
 
     def _asked(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
         """Ask for the description, for a shorter time where there is something `kept` to answer with."""
@@ -155,11 +212,15 @@ class EngineFacts:
         with answered_within(ANSWER_SECONDS, what=PING):
             self._engine.ping()
 
+    def _check_components(self) -> None:
+        with answered_within(ANSWER_SECONDS, what=_COMPONENTS):
+            self._engine.check_components()
+
     def _read(self) -> EngineInfo:
-        asked_at = time.monotonic()
+        asked_at, daemon = time.monotonic(), self._daemon
         with answered_within(INFO_SECONDS, what=_READ):
             info = self._engine.info()
-        self._info, self._read_at = info, asked_at
+        self._info, self._read_at, self._described = info, asked_at, daemon
         if self._kept is not None:
             self._take_over(info, self._kept)
         return info
@@ -183,7 +244,7 @@ class EngineFacts:
     @property
     def systemd_cgroups(self) -> bool:
         """Whether Docker places containers by systemd slices."""
-        return self.info().cgroup_driver == "systemd"
+        return (self._current() or self.info()).cgroup_driver == "systemd"
 
     def possible_oom_score_adj(self, wanted: int) -> int:
         """`wanted`, or the lowest score Docker can set where that is higher (setting restrict_oom_score_adj).

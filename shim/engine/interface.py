@@ -88,6 +88,10 @@ class Engine(Protocol):
         """Return when the Engine answers."""
         ...
 
+    def check_components(self) -> None:
+        """Return when the Engine has asked containerd and runc for their versions, for which it takes no lock."""
+        ...
+
     def info(self) -> EngineInfo:
         """Read what the Engine is and how it is set up."""
         ...

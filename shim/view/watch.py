@@ -115,13 +115,16 @@ class Watcher:
         *,
         pace: Pace | None = None,
         ended: Ended = process_ended,
+        on_connect: Callable[[], None] = lambda: None,
         before_first_sync: Callable[[], None] = lambda: None,
     ) -> None:
         """`ended` tells whether the process of a container that Docker calls running is gone.
 
+        `on_connect` is called with each new connection to Docker, which may be to another daemon; it must not wait.
         `before_first_sync` is called when the view has all records for the first time and answers no question yet, and
         again if the connection to Docker is lost before it returns. It may use `NodeView.records`.
         """
+        self._on_connect = on_connect
         self._before_first_sync = before_first_sync
         self._engine = engine
         self._view = view
@@ -186,6 +189,7 @@ class Watcher:
         reader = None
         try:
             with deadline.entered(link.scope), self._engine.events(since=time.time_ns()) as events:
+                self._on_connect()
                 epoch = self._view.begin_rebuild()
                 reader = threading.Thread(target=self._read, args=(link, events), name="view-events", daemon=True)
                 reader.start()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from shim.base import deadline
@@ -144,6 +145,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no test wait for seconds."""
     monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
     monkeypatch.setattr("shim.engine.facts.KEPT_SECONDS", 0.05)
+    monkeypatch.setattr("shim.engine.facts.CURRENT_SECONDS", 0.05)
 
 
 def test_an_engine_that_answers(engine: FakeEngine) -> None:
@@ -203,13 +205,59 @@ def test_a_description_that_is_due_is_read_in_the_background(engine: FakeEngine)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_description_that_never_comes_is_an_engine_that_hangs(engine: FakeEngine) -> None:
+def test_a_description_that_never_comes_while_no_component_answers_is_an_engine_that_hangs(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
     aged(known, seconds=INFO_TRUSTED + 1)
-    with engine.held("info"), pytest.raises(DeadlineExceeded, match="read docker's info: docker did not answer"):
+    message = "ask docker for the versions of its components: docker did not answer"
+    with engine.held("info"), engine.held("check_components"), pytest.raises(DeadlineExceeded, match=message):
         known.check_answers()
     known.check_answers()
+
+
+def test_an_engine_whose_description_waits_for_a_registry_answers(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.engine.facts.CURRENT_SECONDS", 0.05)
+    known = facts(engine)
+    known.info()
+    with engine.held("info"):
+        for _ in range(3):
+            aged(known, seconds=INFO_TRUSTED + 1)
+            known.check_answers()
+    assert len(engine.calls_of("check_components")) == 3
+    assert infos(engine) == 2
+
+
+def test_another_daemon_is_asked_what_it_is(engine: FakeEngine) -> None:
+    known = facts(engine)
+    assert (known.cgroup_driver(), known.systemd_cgroups) == ("cgroupfs", False)
+    engine.engine_info = replace(engine.engine_info, cgroup_driver="systemd", server_version="28.5.3")
+    known.refresh()
+    assert (known.cgroup_driver(), known.systemd_cgroups) == ("systemd", True)
+    assert known.server_version() == "28.5.3"
+    assert infos(engine) == 2
+
+
+def test_an_answer_of_the_daemon_before_does_not_count_for_the_next(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    with engine.held("info") as gate:
+        known.refresh()
+        gate.wait_entered()
+        known.refresh()  # the answer under way was asked of the one before
+    wait_until(lambda: known._described == 1)
+    engine.engine_info = replace(engine.engine_info, cgroup_driver="systemd")
+    assert known.cgroup_driver() == "systemd"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_new_daemon_that_does_not_describe_itself_is_taken_for_the_one_before(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    with engine.held("info"):
+        known.refresh()
+        assert known.cgroup_driver() == "cgroupfs"
 
 
 def test_a_look_at_info_has_an_end(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from shim.base.gather import WIDTH
 from shim.domain import labels
 from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerSummary, Event, ImageInspect
+from shim.engine.facts import EngineFacts
 from shim.view import image_index, refresh, translate
 from shim.view.availability import NOT_BUILT
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
@@ -369,6 +371,24 @@ def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_m
         wait_until(lambda: not is_out_of_reach(view))
         assert runs == [0, 1]
         assert [record.id for record in view.sandboxes()] == [sandbox_id]
+    finally:
+        watcher.stop()
+
+
+def test_each_connection_may_be_to_another_daemon(engine: FakeEngine) -> None:
+    facts = EngineFacts(engine, restrict_oom_score_adj="false")
+    view = NodeView(engine, patience=SECONDS, clock=unset_clock)
+    watcher = Watcher(engine, view, pace=EAGER, ended=lambda _: False, on_connect=facts.refresh)
+    watcher.start()
+    try:
+        wait_until(lambda: not is_out_of_reach(view))
+        assert facts.cgroup_driver() == "cgroupfs"
+        engine.disconnect()
+        wait_until(lambda: is_out_of_reach(view))
+        engine.engine_info = msgspec.structs.replace(engine.engine_info, cgroup_driver="systemd")
+        engine.reconnect()
+        wait_until(lambda: not is_out_of_reach(view))
+        assert facts.cgroup_driver() == "systemd"
     finally:
         watcher.stop()
 

@@ -1,7 +1,7 @@
 """Exec."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import end_failed, exit_code, ran_last, wait_ended
+from shim.container.exec_process import check_success, end_failed, exit_code, first_process, ran_last, wait_ended
 from shim.container.find import running_container
 from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
@@ -35,12 +35,14 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
     """
     exec_id = rt.engine.create_exec(task.container_id, body=_body(task))
-    try:
-        _run(rt, task, streams, exec_id=exec_id)
-        ended = wait_ended(rt, exec_id, container_id=task.container_id)
-    except BaseException as error:
-        end_failed(rt, exec_id, container_id=task.container_id, because=error)
-        raise
+    with first_process(rt, task.container_id) as first:
+        try:
+            _run(rt, task, streams, exec_id=exec_id)
+            ended = wait_ended(rt, exec_id, container_id=task.container_id)
+        except BaseException as error:
+            end_failed(rt, exec_id, container_id=task.container_id, because=error)
+            raise
+        check_success(rt, ended, exec_id, container_id=task.container_id, first=first)
     return exit_code(ended, exec_id)
 
 

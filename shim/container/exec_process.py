@@ -16,6 +16,7 @@ from shim.base import deadline, deferred_checks
 from shim.domain.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
 from shim.engine.answers import ExecInspect
 from shim.runtime import Runtime
+from shim.view.processes import is_in_container
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,10 @@ with its container never ends, and nothing is known of the command any more."""
 
 EXIT_KILLED = 137
 """What newer Engines tell of a command that was killed together with its container."""
+
+_KILLED_CODES = frozenset({137, 255})
+"""Exit codes of a container that was killed, perhaps since its containerd-shim was, or whose end was missed."""
+_ALIVE = frozenset({"running", "paused", "restarting"})
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.5
 """Seconds between two questions about what Docker is to learn any moment. Each pause is twice the one before."""
@@ -78,6 +83,68 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
     if ended.exit_code is None:
         raise ShimError(f"exec {exec_id}: Docker does not tell how it ended")
     return ended.exit_code
+
+
+@contextmanager
+def first_process(rt: Runtime, container_id: str) -> Iterator[int | None]:
+    """Give a pidfd of a container's first process, None where none can be seen."""
+    record = rt.view.last_known(container_id)
+    handle = None
+    with suppress(OSError):
+        handle = os.pidfd_open(record.life.pid) if record is not None and record.life.pid else None
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def check_success(rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: int | None) -> None:
+    """Raise ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
+
+    When a containerd-shim is killed, Docker may tell 0 of its execs, whose processes go on until the container is
+    killed. So 0 counts only where the process of the command is gone, and the container goes on or has ended otherwise
+    than by being killed: a hook may well end its container. `first` is the container's first process.
+    """
+    if ended.exit_code != 0:
+        return
+    what = f"exec {exec_id} in container {container_id}: docker reports exit code 0"
+    if _goes_on(ended.pid, exec_id=exec_id, container_id=container_id):
+        raise ShimError(f"{what}, but process {ended.pid} still runs; was the container's containerd-shim killed?")
+    if first is None or not _ends_within(first, seconds=0.0):
+        return
+    code = _container_exit_code(rt, container_id)
+    if code is None:
+        raise ShimError(f"{what}, but the container's process is gone, and docker has not reported its exit code")
+    if code in _KILLED_CODES:
+        raise ShimError(f"{what}, but the container was killed (exit code {code}): the result is not known")
+
+
+def _goes_on(pid: int, *, exec_id: str, container_id: str) -> bool:
+    """Whether a process still runs in the cgroup of the container."""
+    if not pid:
+        return False
+    with _opened(pid, exec_id=exec_id) as handle:
+        return handle is not None and not _ends_within(handle, seconds=0.0) and is_in_container(pid, container_id)
+
+
+def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
+    """Wait until Docker reports the end of a container whose process is gone; None if not within REPORT_SECONDS.
+
+    From Docker, not from the view, which holds an end back until all output is written.
+    """
+    outer, what = deadline.current(), f"wait for docker's report of the end of container {container_id}"
+    try:
+        with deadline.bound(REPORT_SECONDS):
+            pauses = _pauses(what, began=time.monotonic())
+            while (state := rt.engine.inspect_container(container_id).state).status in _ALIVE:
+                next(pauses)
+            return state.exit_code
+    except NotFound:
+        return None
+    except DeadlineExceeded:
+        outer.check(what)
+        return None
 
 
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:

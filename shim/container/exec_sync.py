@@ -5,7 +5,15 @@ from contextlib import nullcontext
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.container.exec_process import LOOK_SECONDS, end_failed, exit_code, ran_last, wait_ended
+from shim.container.exec_process import (
+    LOOK_SECONDS,
+    check_success,
+    end_failed,
+    exit_code,
+    first_process,
+    ran_last,
+    wait_ended,
+)
 from shim.container.find import running_container
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
@@ -24,20 +32,23 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     killed before DeadlineExceeded, Cancelled or the failure is raised. That is waited for for a moment only
     (`exec_process.KILL_SECONDS`): a process that Docker has not begun by then, or that cannot be ended now, is killed
     later, as soon as that can be done. That the view is lost meanwhile is no failure: the command's own end is awaited.
+    ShimError where Docker's exit code 0 is none (`exec_process.check_success`).
     """
     record = running_container(rt, container_id=container_id)
     output = {STDOUT: bytearray(), STDERR: bytearray()}
     ended: ExecInspect | None
-    with deadline.bound(timeout) if timeout else nullcontext():
-        exec_id = rt.engine.create_exec(record.id, body=exec_body(cmd))
-        try:
-            with rt.engine.start_exec(exec_id) as stream:
-                _collect(rt, stream, output, container_id=record.id)
-            ended = wait_ended(rt, exec_id, container_id=record.id)
-        except BaseException as error:
-            ended = end_failed(rt, exec_id, container_id=record.id, because=error)
-            if ended is None or not isinstance(error, DeadlineExceeded):
-                raise
+    with first_process(rt, record.id) as first:
+        with deadline.bound(timeout) if timeout else nullcontext():
+            exec_id = rt.engine.create_exec(record.id, body=exec_body(cmd))
+            try:
+                with rt.engine.start_exec(exec_id) as stream:
+                    _collect(rt, stream, output, container_id=record.id)
+                ended = wait_ended(rt, exec_id, container_id=record.id)
+            except BaseException as error:
+                ended = end_failed(rt, exec_id, container_id=record.id, because=error)
+                if ended is None or not isinstance(error, DeadlineExceeded):
+                    raise
+        check_success(rt, ended, exec_id, container_id=record.id, first=first)
     return pb.ExecSyncResponse(
         stdout=bytes(output[STDOUT]), stderr=bytes(output[STDERR]), exit_code=exit_code(ended, exec_id)
     )

@@ -53,8 +53,13 @@ def _has_no_other_thread(fields: list[str]) -> bool:
 
 def is_process_of(record: Record, *, proc: Path = Path("/proc")) -> bool:
     """Whether the pid that is known of a container certainly is of this container now: by its cgroup."""
+    return record.life.pid > 0 and is_in_container(record.life.pid, record.id, proc=proc)
+
+
+def is_in_container(pid: int, container_id: str, *, proc: Path = Path("/proc")) -> bool:
+    """Whether a process certainly is one of this container now: by its cgroup."""
     try:
-        return record.life.pid > 0 and _in_cgroup_of(record.id, proc / str(record.life.pid))
+        return _in_cgroup_of(container_id, proc / str(pid))
     except OSError:
         return False
 

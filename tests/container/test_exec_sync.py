@@ -237,3 +237,66 @@ def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
     output = {1: bytearray(), 2: bytearray()}
     exec_sync_module._collect(rt, LateStream(20), output, container_id=container)
     assert output[1] == b"x" * 20
+
+
+@pytest.fixture
+def first(rt: Runtime, engine: FakeEngine) -> Iterator["subprocess.Popen[bytes]"]:
+    """The first process of the one container that there is, a real one."""
+    container = running(rt, ready_pod(rt))
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        engine.containers[container].pid = process.pid
+        rt.view.refresh_container(container)
+        assert rt.view.container(container).life.pid == process.pid
+        yield process
+        process.kill()
+
+
+def container_of(rt: Runtime) -> str:
+    [record] = rt.view.containers()
+    return record.id
+
+
+@pytest.mark.usefixtures("first")
+def test_a_success_counts_while_the_container_runs(rt: Runtime) -> None:
+    assert exec_sync(rt, container_id=container_of(rt), cmd=["x"], timeout=0).exit_code == 0
+
+
+@pytest.mark.parametrize("code", [137, 255])
+def test_a_success_that_docker_reports_of_a_killed_container_is_none(
+    rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]", code: int
+) -> None:
+    container = container_of(rt)
+    with ThreadPoolExecutor(max_workers=1) as pool, engine.held("inspect_exec") as gate:
+        answer = pool.submit(exec_sync, rt, container_id=container, cmd=["x"], timeout=0)
+        gate.wait_entered()
+        first.kill()
+        first.wait(SECONDS)
+        with engine.held("inspect_container", container):  # Docker learns of it a moment later
+            engine.release(gate)
+            with pytest.raises(TimeoutError):
+                answer.result(0.1)
+        engine.exit_container(container, exit_code=code)
+        with pytest.raises(ShimError, match=rf"docker reports exit code 0, but the container was killed .*{code}"):
+            answer.result(SECONDS)
+
+
+def test_a_command_may_end_its_container(rt: Runtime, engine: FakeEngine, first: "subprocess.Popen[bytes]") -> None:
+    container = container_of(rt)
+    with ThreadPoolExecutor(max_workers=1) as pool, engine.held("inspect_exec") as gate:
+        answer = pool.submit(exec_sync, rt, container_id=container, cmd=["x"], timeout=0)
+        gate.wait_entered()
+        first.kill()
+        first.wait(SECONDS)
+        engine.exit_container(container, exit_code=0)
+        engine.release(gate)
+        assert answer.result(SECONDS).exit_code == 0
+
+
+def test_a_success_of_a_process_that_still_runs_is_none(
+    rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = running(rt, ready_pod(rt))
+    monkeypatch.setattr("shim.view.processes._in_cgroup_of", lambda known, _: known == container)
+    engine.script_exec(ExecScript(pid=sleeper.pid))
+    with pytest.raises(ShimError, match=f"docker reports exit code 0, but process {sleeper.pid} still runs"):
+        exec_sync(rt, container_id=container, cmd=["x"], timeout=0)

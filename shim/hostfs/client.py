@@ -7,7 +7,8 @@ thread for each path that hangs; callers get an error that names the path, and t
 
 Strategy: a call is sent as one packet and waits for its answer. For each path at most one call is under way. A caller
 who finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has given up
-stays registered until its answer comes or the helper process dies.
+stays registered until its answer comes or the helper process dies. On one volume only VOLUME_CALLS are under way, so that
+a dead one with many paths takes few threads. Callers who wait ping the process, and replace one that does not answer.
 """
 
 import itertools
@@ -16,20 +17,25 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import structlog
 
 from shim.base import deadline
+from shim.base.heartbeat import Heartbeat
 from shim.base.spawn import reap, start_module
 from shim.domain.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, ShimError, Unavailable, reason_of
-from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
+from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
+from shim.hostfs.volumes import ROOT, Volumes
 
 ANSWER_SECONDS = 10.0
 """After which a path counts as dead. Disks that spin up, and servers that fail over, answer sooner."""
 MAX_CALLS = 256
 """Calls under way, each a thread of the helper process; nearly all of them hang when there are so many."""
+VOLUME_CALLS = 8
+"""Calls under way on one volume other than the root file system, where links may lead anywhere. Further ones wait."""
 _TRIES = 2
 """For a call whose process died under it."""
 _STOP_SECONDS = 0.5
@@ -51,6 +57,8 @@ class _Pending:
     """A call that has not been answered."""
 
     path: str
+    volume: str
+    """Its mount point; ROOT also for a call that may take long."""
     began: float = field(default_factory=time.monotonic)
     answer: Answer | None = None
     lost: bool = False
@@ -72,6 +80,8 @@ class HostFs:
         self._socket: socket.socket | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
+        self._heartbeat = Heartbeat()
+        self._volumes = Volumes()
         self._stopped = False
 
     @property
@@ -97,6 +107,7 @@ class HostFs:
             reader = self._reader
         if reader is not None:
             reader.join(3 * _STOP_SECONDS)
+        self._volumes.close()
 
     def call(
         self, function: Callable[..., T], *arguments: Any, path: str, what: str, seconds: float = ANSWER_SECONDS
@@ -104,7 +115,8 @@ class HostFs:
         """Return what `function` returns, or raise what it raises; called in the helper process with `arguments`.
 
         A function of a module, and arguments, that can be pickled; it may be called twice. `path` is what it may hang
-        on: DeadlineExceeded when that does not answer within `seconds`, or has not answered an earlier call so long.
+        on: DeadlineExceeded when that does not answer within `seconds`, or has not answered an earlier call so long,
+        nor have VOLUME_CALLS on other paths of its volume.
         ResourceExhausted when too many paths hang, Unavailable when there is no helper process. `what` opens messages.
         """
         for _ in range(_TRIES):
@@ -121,16 +133,30 @@ class HostFs:
     def _call_once(
         self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str, seconds: float
     ) -> Answer:
+        # What may take as long as it likes is no sign of a dead volume.
+        volume = self._volumes.of_path(path) if seconds <= ANSWER_SECONDS else ROOT
         with deadline.current().on_cancel(self._notify), self._changed:
-            self._wait_free(path, what=what, seconds=seconds)
-            pending = self._send(function, arguments, path=path, what=what)
+            self._wait_free(path, volume=volume, what=what, seconds=seconds)
+            pending = self._send(function, arguments, path=path, volume=volume, what=what)
             return self._wait_answer(pending, what=what, seconds=seconds)
 
     # All of these are called with the lock held.
 
-    def _wait_free(self, path: str, *, what: str, seconds: float) -> None:
-        while (earlier := self._paths.get(path)) is not None:
+    def _wait_free(self, path: str, *, volume: str, what: str, seconds: float) -> None:
+        while (earlier := self._paths.get(path) or self._holder(volume)) is not None:
+            if earlier.path != path and earlier.seconds >= seconds:
+                raise DeadlineExceeded(
+                    f"{what}: {path} is on {volume}, where {VOLUME_CALLS} paths have not answered, {earlier.path} for "
+                    f"{earlier.seconds:.0f} s; is that volume alive?"
+                )
             self._wait(earlier, what=what, seconds=seconds)
+
+    def _holder(self, volume: str) -> _Pending | None:
+        """Return the youngest call on a volume that has all the calls it may have, else None."""
+        if volume == ROOT:
+            return None
+        held = [pending for pending in self._pending.values() if pending.volume == volume]
+        return held[-1] if len(held) >= VOLUME_CALLS else None
 
     def _wait_answer(self, pending: _Pending, *, what: str, seconds: float) -> Answer:
         while pending.answer is None:
@@ -148,9 +174,30 @@ class HostFs:
             raise DeadlineExceeded(
                 f"{what}: {pending.path} has not answered for {pending.seconds:.0f} s; is the volume behind it alive?"
             )
-        self._changed.wait(scope.remaining(min(left, deadline.LONGEST)))
+        self._check_alive()
+        self._changed.wait(scope.remaining(min(left, max(self._heartbeat.seconds_left(), 0.0), deadline.LONGEST)))
 
-    def _send(self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str) -> _Pending:
+    def _check_alive(self) -> None:
+        """Ping the process if that is due; kill one that has not answered, for the next call to start another."""
+        process, child = self._socket, self._child
+        if process is None or child is None:
+            return
+        if self._heartbeat.is_lost:
+            log.error("the helper process for host paths does not answer and is killed", pid=child.pid)
+            child.kill()
+            # A thread of it that hangs in the kernel keeps its end of the socket open.
+            with suppress(OSError):
+                process.shutdown(socket.SHUT_RDWR)
+            self._wait_lost(process)
+        elif self._heartbeat.is_ping_due:
+            self._heartbeat.note_ping()
+            with suppress(OSError):  # one that reads nothing has no room for it, and is lost soon
+                process.send(PING, socket.MSG_DONTWAIT)
+
+    def _send(
+        self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, volume: str, what: str
+    ) -> _Pending:
+        self._check_alive()
         if len(self._pending) >= MAX_CALLS:
             hanging = max(self._pending.values(), key=lambda pending: pending.seconds)
             raise ResourceExhausted(
@@ -169,7 +216,7 @@ class HostFs:
             raise _ProcessLost from error
         except OSError as error:
             raise Unavailable(f"{what}: the helper process for host paths: {reason_of(error)}") from error
-        pending = self._pending[number] = self._paths[path] = _Pending(path)
+        pending = self._pending[number] = self._paths[path] = _Pending(path, volume)
         return pending
 
     def _wait_lost(self, process: socket.socket) -> None:
@@ -192,6 +239,7 @@ class HostFs:
                     ours.close()
                     raise Unavailable(f"start the helper process for host paths: {error}") from error
             self._socket, self._child, self._reader = ours, child, reader
+            self._heartbeat = self._heartbeat.of_next()
         return self._socket
 
     # The rest runs without it.
@@ -207,9 +255,13 @@ class HostFs:
             self._lose(ours, child)
 
     def _take(self, packet: bytes) -> None:
-        answer = _answer_of(packet)
+        number = number_of(packet)
+        answer = _answer_of(packet) if number else None
         with self._changed:
-            pending = self._pending.pop(number_of(packet))
+            self._heartbeat.note_answer()
+            if not number:
+                return
+            pending = self._pending.pop(number)
             pending.answer = answer
             del self._paths[pending.path]
             self._changed.notify_all()

@@ -13,6 +13,9 @@ MAX_PACKET = 128 << 10
 
 _NUMBER_BYTES = 8
 
+PING = bytes(_NUMBER_BYTES)
+"""Asks whether the other side answers, and is the answer. The number 0 is of no call."""
+
 
 def packed(number: int, content: object) -> bytes:
     """Return the packet. ValueError when it is too long; and whatever pickle raises for what it cannot take."""

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 
-from shim.hostfs.packets import MAX_PACKET, content_of, number_of, packed
+from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 
 MODULES = (
     "shim.cni.environment",
@@ -30,6 +30,9 @@ def main(descriptor: int) -> None:
         importlib.import_module(module)
     server = socket.socket(fileno=descriptor)
     while packet := server.recv(MAX_PACKET):
+        if packet == PING:
+            server.send(packet)
+            continue
         threading.Thread(target=_answer, args=(server, packet), daemon=True).start()
     os._exit(0)  # without the threads that hang
 

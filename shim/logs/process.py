@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from shim.base.heartbeat import Heartbeat
 from shim.base.spawn import reap, start_module
-from shim.logs.heartbeat import Heartbeat
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 

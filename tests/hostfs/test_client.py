@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.base import deadline
+from shim.base import deadline, heartbeat
 from shim.cni import orphans
 from shim.domain.errors import (
     Cancelled,
@@ -26,6 +26,7 @@ from shim.domain.errors import (
 from shim.hostfs import client as module
 from shim.hostfs.client import HostFs
 from shim.hostfs.packets import MAX_PACKET
+from shim.hostfs.volumes import Volumes
 from shim.hostfs.worker import MODULES
 from shim.spec import host_calls
 from tests.facts import open_descriptors
@@ -279,6 +280,51 @@ def test_a_stopped_process_delays_and_loses_nothing(host_fs: HostFs) -> None:
         host_fs.call(pid_of, path="one", what="pid", seconds=0.05)
     os.kill(host_fs.pid, signal.SIGCONT)
     assert host_fs.call(pid_of, path="two", what="pid") == host_fs.pid
+
+
+def test_a_process_that_does_not_answer_is_replaced(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = host_fs.call(pid_of, path="one", what="pid")
+    monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
+    host_fs._heartbeat._answer_seconds = 0.2
+    os.kill(stopped, signal.SIGSTOP)
+
+    assert host_fs.call(pid_of, path="two", what="pid", seconds=SECONDS) == host_fs.pid != stopped
+
+    wait_until(lambda: not Path(f"/proc/{stopped}").exists())
+
+
+def test_a_process_whose_calls_hang_answers_pings(host_fs: HostFs, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = host_fs.call(pid_of, path="one", what="pid")
+    monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
+    hang(host_fs, dead, seconds=0.3)
+    assert host_fs.pid == pid
+
+
+def test_a_dead_volume_with_many_paths_takes_few_threads(
+    host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"21 1 8:1 / / rw - ext4 x rw\n22 21 0:20 / {tmp_path} rw - nfs4 y rw\n")
+    monkeypatch.setattr(host_fs, "_volumes", Volumes(tmp_path / "mountinfo"))
+    pid = host_fs.call(pid_of, path="p", what="pid")
+    paths = [tmp_path / f"dead{number}" for number in range(40)]
+    for path in paths:
+        os.mkfifo(path)
+
+    def ask(path: Path) -> str:
+        with pytest.raises(DeadlineExceeded) as raised:
+            host_fs.call(read, path, path=str(path), what="read", seconds=0.3)
+        return str(raised.value)
+
+    with ThreadPoolExecutor(len(paths)) as pool:
+        messages = list(pool.map(ask, paths))
+    try:
+        assert threads_of(pid) <= module.VOLUME_CALLS + 1
+        assert all(str(path) in message for path, message in zip(paths, messages, strict=True))
+        assert f"is on {tmp_path}, where 8 paths have not answered" in ask(paths[-1]) or paths[-1].name in messages[-1]
+        assert host_fs.call(pid_of, path="/elsewhere", what="pid") == pid
+    finally:
+        for path in paths:
+            release(path)
 
 
 def test_what_systemd_sends_to_all_does_not_end_it(host_fs: HostFs) -> None:

@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import pytest
 
-from shim.base import deadline
+from shim.base import deadline, heartbeat
 from shim.domain.errors import Cancelled, FailedPrecondition, ShimError
-from shim.logs import heartbeat, supervisor
 from shim.logs import process as module
+from shim.logs import supervisor
 from shim.logs.interface import ContainerLog
 from shim.logs.protocol import Figures
 from shim.logs.supervisor import LogSupervisor

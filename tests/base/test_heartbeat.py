@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from shim.logs import heartbeat as module
-from shim.logs.heartbeat import Heartbeat
+from shim.base import heartbeat as module
+from shim.base.heartbeat import Heartbeat
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,8 @@
-"""Whether the log process still answers. One that does not is killed: the next one goes on where it was.
+"""Whether a process of the server's own still answers. One that does not is killed and replaced.
 
-Without this a process that is stopped, or stuck, would let Docker rotate output away before it is copied, and ends of
-containers would be shown without their last lines.
+Without this a log process that is stopped, or stuck, would let Docker rotate output away before it is copied, and ends
+of containers would be shown without their last lines. With such a helper process for host paths, no container could be
+created.
 """
 
 import time

@@ -1,0 +1,73 @@
+"""Which volume a path of the host lies on, without a system call on that path."""
+
+import os
+import re
+import select
+import threading
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+ROOT = "/"
+
+_MOUNT_POINT = 4
+"""Place of the mount point in a line of mountinfo, proc(5)."""
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Volumes:
+    """The mount points of the node, read again after each change. For one thread at a time."""
+
+    def __init__(self, mountinfo: Path = MOUNTINFO) -> None:
+        self._path = mountinfo
+        self._file: int | None = None
+        self._points: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+
+    def of_path(self, path: str) -> str:
+        """Return the mount point that an absolute path is below, by its words: a link in it is not followed.
+
+        ROOT also where the mount points cannot be read.
+        """
+        points = self._current()
+        at = os.path.normpath(path)
+        while at not in points and at not in ("", ROOT, "//"):
+            at = os.path.dirname(at)  # noqa: PTH120 - of words, a hundred times a second
+        return at if at in points else ROOT
+
+    def close(self) -> None:
+        """Close the file that tells of changes."""
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _current(self) -> frozenset[str]:
+        with self._lock:
+            try:
+                if self._has_changed():
+                    self._points = self._read()
+            except OSError:
+                return frozenset()
+            return self._points
+
+    def _has_changed(self) -> bool:
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return True
+        poll = select.poll()
+        poll.register(self._file, select.POLLPRI)
+        return any(event & (select.POLLERR | select.POLLPRI) for _, event in poll.poll(0))
+
+    def _read(self) -> frozenset[str]:
+        assert self._file is not None  # noqa: S101 - it was opened above
+        os.lseek(self._file, 0, os.SEEK_SET)
+        content = bytearray()
+        while piece := os.read(self._file, 1 << 16):
+            content += piece
+        lines = os.fsdecode(bytes(content)).splitlines()
+        # What hangs in proc is one process, not the volume.
+        return frozenset(_unescaped(line.split(" ")[_MOUNT_POINT]) for line in lines if " - proc " not in line)
+
+
+def _unescaped(word: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), word)

@@ -23,6 +23,7 @@ from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
+from shim.cni.programs import finding_by
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
@@ -212,7 +213,11 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
     with contextlib.ExitStack() as ending:
         engine = _engine(config)
         ending.callback(engine.close)
-        networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
+        host_fs = HostFs()
+        host_fs.start()
+        ending.callback(host_fs.stop)
+        find = finding_by(host_fs)
+        networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir, find=find)
         networks.start()
         ending.callback(networks.stop)
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
@@ -224,9 +229,6 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.show_end)
         ending.callback(logs.stop)
-        host_fs = HostFs()
-        host_fs.start()
-        ending.callback(host_fs.stop)
         deferred_checks = DeferredChecks()
         ending.callback(deferred_checks.stop)
         rt = Runtime(
@@ -243,6 +245,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
                 bin_dirs=config.cni_bin_dir,
                 cache_dir=config.cni_cache_dir,
                 timeout=config.cni_plugin_timeout,
+                find=find,
             ),
             host_fs=host_fs,
             locks=KeyedLocks(),

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from shim.base.atomic_files import read_regular
-from shim.cni.plugin import JsonObject, find_plugin
+from shim.cni.plugin import JsonObject
+from shim.cni.programs import FindPlugin, find_plugin
 from shim.domain.errors import reason_of
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -107,13 +108,13 @@ def read_directory(directory: Path) -> Listing:
     return Listing(directory, tuple(_read_file(path) for path in paths))
 
 
-def choose(listing: Listing, *, bin_dirs: Sequence[Path]) -> Choice:
+def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> Choice:
     """Take the first network whose plugins all exist in `bin_dirs` at this moment."""
     skipped: list[Skipped] = []
     for entry in listing.entries:
         if isinstance(entry, Skipped):
             skipped.append(entry)
-        elif missing := _missing_plugins(entry, bin_dirs):
+        elif missing := _missing_plugins(entry, bin_dirs, find=find):
             skipped.append(Skipped(entry.file, missing))
         else:
             return Choice(entry, tuple(skipped))
@@ -210,9 +211,9 @@ def _version_in_use(raw: JsonObject) -> str:
     return known[-1]
 
 
-def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path]) -> str:
+def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path], *, find: FindPlugin) -> str:
     # ipam.type is not looked up: some networks answer it inside their own plugin, without a binary of that name.
-    missing = [kind for kind in network.plugin_types if find_plugin(kind, bin_dirs) is None]
+    missing = [kind for kind in network.plugin_types if find(kind, bin_dirs) is None]
     if not missing:
         return ""
     words = "plugin binary" if len(missing) == 1 else "plugin binaries"

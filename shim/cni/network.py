@@ -11,7 +11,8 @@ import structlog
 
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
 from shim.cni.conf import SUPPORTED_VERSIONS, declares
-from shim.cni.plugin import Call, JsonObject, PluginError, Verb, find_plugin, run_add, run_plugin
+from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
+from shim.cni.programs import FindPlugin, find_plugin
 from shim.cni.result import ResultError, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 
@@ -25,7 +26,10 @@ _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
 class Plugins:
     """The plugins of this node and the cache of their results. Calls for one pod must not overlap; others may."""
 
-    def __init__(self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float) -> None:
+    def __init__(
+        self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float, find: FindPlugin = find_plugin
+    ) -> None:
+        self._find = find
         self._bin_dirs = tuple(bin_dirs)
         self._cache_dir = cache_dir
         self._timeout = timeout
@@ -81,7 +85,7 @@ class Plugins:
         ]
 
     def _binary(self, plugin_type: str, attachment: Attachment, *, verb: Verb) -> Path:
-        path = find_plugin(plugin_type, self._bin_dirs)
+        path = self._find(plugin_type, self._bin_dirs)
         if path is None:
             raise FailedPrecondition(
                 f"cni {verb} on network {attachment.network} for sandbox {attachment.container_id}: plugin binary "

@@ -85,21 +85,6 @@ class _ErrorObject(msgspec.Struct):
     details: str = ""
 
 
-def find_plugin(plugin_type: str, bin_dirs: Sequence[Path]) -> Path | None:
-    """Give the executable of a plugin type: the first of that name in the directories, in their order.
-
-    A directory that cannot be looked into, such as one of a server that is gone, holds none.
-    """
-    return next((path for path in (directory / plugin_type for directory in bin_dirs) if _is_executable(path)), None)
-
-
-def _is_executable(path: Path) -> bool:
-    try:
-        return path.is_file() and os.access(path, os.X_OK)
-    except OSError:
-        return False
-
-
 def run_plugin(call: Call, *, config: JsonObject, timeout: float) -> bytes:
     """Run a plugin and return what it printed.
 

@@ -4,6 +4,7 @@ import os
 import select
 import stat
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,16 +14,25 @@ from typing import Any
 import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
+from shim.base import deadline
 from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
-from shim.domain.errors import FailedPrecondition, reason_of
+from shim.cni.programs import FindPlugin, find_plugin
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, reason_of
 
 log = structlog.get_logger(__name__)
 
 NOT_READY = "NetworkPluginNotReady"
 """Reason of the NetworkReady condition, in the word that kubelets and their users know."""
 
+_FIND = "find cni plugins"
+
 TOLD_FILES = 10
 """How many files that are not usable one message names."""
+
+LOOK_SECONDS = 0.8
+"""How long Status waits for the directories of plugins: Docker may take 4 s of the 5 s that Status has."""
+TRUSTED_SECONDS = 10.0
+"""How long Status answers as before while these directories do not: a disk may be slow."""
 
 _GONE = flags.DELETE_SELF | flags.MOVE_SELF
 _ENTRIES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE
@@ -43,16 +53,19 @@ class ConfDirectory:
     """Knows the network in force at every moment. Thread-safe; the directory may come, go and be replaced.
 
     Files are read when inotify tells of a change. Plugin binaries are looked up at every question instead: a few `stat`
-    calls, right to the moment, where watches on directories that may not exist yet could only come close. A link is
+    calls, right to the moment, where watches on directories that may not exist yet could only come close. These may
+    hang: no lock is held meanwhile, and Status does not wait for long. A link is
     followed when it is read. A change behind it counts at once where it is in the directory itself, as in a mounted
     ConfigMap, which swaps the link `..data` that its files lead through; elsewhere, from the next change here.
     """
 
-    def __init__(self, directory: Path, *, bin_dirs: Sequence[Path]) -> None:
+    def __init__(self, directory: Path, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> None:
+        self._find = find
         self._directory = directory.absolute()
         self._bin_dirs = tuple(bin_dirs)
         self._listing = Listing(self._directory)
         self._told: tuple[NetworkStatus, NetworkConfig | None] | None = None
+        self._told_at = 0.0
         self._lock = threading.Lock()
         self._stop: int | None = None
         self._thread: threading.Thread | None = None
@@ -64,7 +77,7 @@ class ConfDirectory:
         except OSError as error:
             raise FailedPrecondition(f"watch cni directory {self._directory}: {reason_of(error)}") from error
         self._stop = os.eventfd(0)
-        self._reread()
+        self._listing = read_directory(self._directory)
         self._thread = threading.Thread(target=self._follow, args=(watch, self._stop), name="cni-watch", daemon=True)
         self._thread.start()
 
@@ -86,23 +99,43 @@ class ConfDirectory:
 
     def status(self) -> NetworkStatus:
         """Say whether there is a network for new pods, which one, and which files were passed over and why."""
-        return self._now()[0]
+        outer = deadline.current()
+        try:
+            with deadline.bound(LOOK_SECONDS):
+                return self._now()[0]
+        except DeadlineExceeded as error:
+            outer.check(_FIND)
+            with self._lock:
+                told, age = self._told, time.monotonic() - self._told_at
+            if told is not None and age < TRUSTED_SECONDS:
+                return told[0]
+            return _not_ready(str(error))
 
     def _now(self) -> tuple[NetworkStatus, NetworkConfig | None]:
+        listing = self._listing
+        now = self._found(listing)
         with self._lock:
-            listing = self._listing
-            choice = choose(listing, bin_dirs=self._bin_dirs)
-            now = (status_of(listing, choice), choice.network)
-            changed, self._told = now != self._told, now
-        if changed:
-            _log(*now)
+            changed = listing is self._listing and now != self._told
+            if listing is self._listing:
+                self._told, self._told_at = now, time.monotonic()
+            if changed:
+                _log(*now)
         return now
+
+    def _found(self, listing: Listing) -> tuple[NetworkStatus, NetworkConfig | None]:
+        try:
+            choice = choose(listing, bin_dirs=self._bin_dirs, find=self._find)
+        except ShimError as error:
+            deadline.current().check(f"{_FIND} in {', '.join(map(str, self._bin_dirs))}")
+            return _not_ready(str(error)), None
+        return status_of(listing, choice), choice.network
 
     def _reread(self) -> None:
         self._listing = read_directory(self._directory)
         self._now()
 
     def _follow(self, watch: "_Watch", stop: int) -> None:
+        self._now()
         waiting = select.poll()
         waiting.register(watch.fileno(), select.POLLIN)
         waiting.register(stop, select.POLLIN)
@@ -219,6 +252,10 @@ def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
     else:
         text = f"no pod network: no usable cni configuration in {where}: {passed}"
     return NetworkStatus(ready=False, reason=NOT_READY, message=text)
+
+
+def _not_ready(why: str) -> NetworkStatus:
+    return NetworkStatus(ready=False, reason=NOT_READY, message=f"no pod network: {why}")
 
 
 def _log(status: NetworkStatus, network: NetworkConfig | None) -> None:

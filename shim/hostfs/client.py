@@ -7,8 +7,8 @@ thread for each path that hangs; callers get an error that names the path, and t
 
 Strategy: a call is sent as one packet and waits for its answer. For each path at most one call is under way. A caller
 who finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has given up
-stays registered until its answer comes or the helper process dies. On one volume only VOLUME_CALLS are under way, so that
-a dead one with many paths takes few threads. Callers who wait ping the process, and replace one that does not answer.
+stays registered until its answer comes or the helper process dies. On one volume only VOLUME_CALLS are under way, so
+that a dead one with many paths takes few threads. Callers who wait ping the process, and replace one that is stuck.
 """
 
 import itertools

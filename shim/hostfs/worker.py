@@ -18,6 +18,7 @@ MODULES = (
     "shim.hostfs.host_paths",
     "shim.hostfs.profile_file",
     "shim.hostfs.relabel",
+    "shim.cni.executable",
 )
 """Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
 server that has started this process, also when another version is installed meanwhile. By name, since they are above

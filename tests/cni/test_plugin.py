@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from shim.base.meter import Done, Kind, subscribed
-from shim.cni.plugin import Call, PluginError, Verb, find_plugin, run_add, run_plugin
+from shim.cni.plugin import Call, PluginError, Verb, run_add, run_plugin
+from shim.cni.programs import find_plugin
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline, heartbeat
-from shim.cni import orphans
 from shim.domain.errors import (
+from shim.cni import orphans, programs
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
@@ -169,7 +169,7 @@ def test_the_modules_of_all_calls_are_loaded_at_the_start(host_fs: HostFs) -> No
     """So an installation that is replaced on disk does not mix with the one that runs."""
     called = {
         function.__module__
-        for module in (host_calls, orphans)
+        for module in (host_calls, orphans, programs)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name)
         if "partial" in ast.unparse(node.func) or ast.unparse(node.func).endswith("host_fs.call")

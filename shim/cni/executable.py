@@ -1,0 +1,12 @@
+"""Whether a file of the host is a program; asked in the helper process, since its volume may hang."""
+
+import os
+from pathlib import Path
+
+
+def is_executable(path: Path) -> bool:
+    """Whether there is a program; none in a directory that cannot be read, such as one of a server that is gone."""
+    try:
+        return path.is_file() and os.access(path, os.X_OK)
+    except OSError:
+        return False

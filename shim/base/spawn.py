@@ -27,6 +27,9 @@ STDERR_LIMIT = 16 << 10
 SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What systemd and terminals send to the server and all it started. Its own processes end with it, not before it."""
 
+START_SECONDS = 10.0
+"""For a program to begin: its file is read, which on a dead volume takes for ever."""
+
 _REAP_SECONDS = 5.0
 _CHUNK = 1 << 16
 
@@ -54,26 +57,136 @@ def run_bounded(
     """Run `program` and wait until it ends.
 
     Bound by `timeout` seconds and by the current scope: DeadlineExceeded, Cancelled. ResourceExhausted when it prints
-    more than `STDOUT_LIMIT`. In these cases its whole process group is killed. OSError when it cannot be started.
+    more than `STDOUT_LIMIT`. In these cases its whole process group is killed. OSError when it cannot be started,
+    DeadlineExceeded also when its file does not answer within START_SECONDS, and for such a file at once from then on.
     `what` opens each message.
     """
     scope = deadline.current()
     scope.check(what)
     with _readable(stdin) as source, _Waker() as waker, scope.on_cancel(waker.wake):
-        child = subprocess.Popen(
-            [program, *arguments],
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # its children are in its group, and the group is what is killed
-        )
+        child = _STARTS.start([program, *arguments], stdin=source, environment=environment, timeout=timeout, what=what)
         try:
             with _Streams(child) as streams:
                 return streams.wait_exited(waker=waker, timeout=timeout, what=what)
         except BaseException:
             _kill_group(child)
             raise
+
+
+class _Starts:
+    """Starts of programs, each in a thread that is left behind where the file of the program does not answer.
+
+    The kernel reads that file in the new process, and the start returns when that is done: on a dead volume never. Of
+    one program only one start is under way, so that it takes one thread however often it is tried.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way: dict[str, float] = {}
+        """When the start of each program began."""
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        stdin: IO[bytes],
+        environment: Mapping[str, str],
+        timeout: float,
+        what: str,
+    ) -> subprocess.Popen[bytes]:
+        """Start `command`, within `timeout`, START_SECONDS and the scope; DeadlineExceeded names the program.
+
+        At once, where an earlier start of it has not returned for so long. OSError when it cannot be started.
+        """
+        program, scope = str(command[0]), deadline.current()
+        began = time.monotonic()
+        with scope.on_cancel(self._notify), self._changed:
+            while (earlier := self._under_way.get(program)) is not None:
+                self._wait(program, began=earlier, timeout=START_SECONDS, what=what)
+            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment)
+            self._under_way[program] = began
+            try:
+                threading.Thread(target=self._perform, args=(start, program), name="start", daemon=True).start()
+            except RuntimeError as error:
+                del self._under_way[program]
+                os.close(start.stdin)
+                raise ResourceExhausted(f"{what}: no thread can be started: {error}") from error
+            try:
+                while not start.ended:
+                    self._wait(program, began=began, timeout=min(timeout, START_SECONDS), what=what)
+            except BaseException:
+                start.abandoned = True
+                raise
+        if start.failure is not None:
+            raise start.failure
+        assert start.child is not None  # noqa: S101 - it has neither failed nor goes on
+        return start.child
+
+    def _wait(self, program: str, *, began: float, timeout: float, what: str) -> None:
+        """Wait for a change; the lock is held."""
+        scope = deadline.current()
+        scope.check(f"{what}: start {program}")
+        passed = time.monotonic() - began
+        if passed >= timeout:
+            raise DeadlineExceeded(
+                f"{what}: {program} could not be started for {passed:.0f} s; is the volume of its file alive?"
+            )
+        self._changed.wait(scope.remaining(timeout - passed))
+
+    def _perform(self, start: "_Start", program: str) -> None:
+        child, failure = None, None
+        try:
+            child = start.perform()
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            failure = error
+        finally:
+            os.close(start.stdin)
+        with self._changed:
+            start.child, start.failure, start.ended = child, failure, True
+            del self._under_way[program]
+            abandoned = start.abandoned
+            self._changed.notify_all()
+        if abandoned and child is not None:
+            _end(child)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Start:
+    """One start of a program."""
+
+    def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str]) -> None:
+        self.stdin = stdin
+        """A descriptor of the start's own: the caller may have closed his by the time it returns."""
+        self.ended = self.abandoned = False
+        self.child: subprocess.Popen[bytes] | None = None
+        self.failure: Exception | None = None
+        self._command = tuple(command)
+        self._environment = dict(environment)
+
+    def perform(self) -> subprocess.Popen[bytes]:
+        """Start it. OSError."""
+        return subprocess.Popen(
+            self._command,
+            stdin=self.stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,  # its children are in its group, and the group is what is killed
+        )
+
+
+_STARTS = _Starts()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a program that nobody waits for any more, and close its pipes."""
+    for stream in (child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+    _kill_group(child)
 
 
 def start_module(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:

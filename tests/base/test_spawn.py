@@ -4,14 +4,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from shim.base import deadline
+from shim.base import deadline, spawn
 from shim.base.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, reap, run_bounded
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+from tests.waits import wait_until
 
 Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""
@@ -162,6 +163,61 @@ def test_what_cannot_be_started_raises_oserror(program: Program, tmp_path: Path,
 
     with pytest.raises(OSError, match=r"Permission denied|No such file"):
         run(path)
+
+
+@pytest.fixture
+def held(program: Program, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """A program whose start does not return before it is released, as one on a dead volume, and the release."""
+    path, gate, begin = program("sleep 60"), threading.Event(), spawn._Start.perform
+
+    def perform(start: "spawn._Start") -> "subprocess.Popen[bytes]":
+        if start._command[0] == path:
+            gate.wait()
+        return begin(start)
+
+    monkeypatch.setattr(spawn._Start, "perform", perform)
+    yield path, gate.set
+    gate.set()
+    wait_until(lambda: not spawn._STARTS._under_way)
+
+
+def test_a_program_whose_file_hangs_takes_one_thread_and_is_named(
+    held: tuple[Path, Callable[[], None]], tmp_path: Path
+) -> None:
+    path, release = held
+    descriptors, threads = open_descriptors(), threading.active_count()
+
+    with pytest.raises(DeadlineExceeded, match=f"try: {path} could not be started for 0 s; is the volume"):
+        run(path, timeout=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spawn, "START_SECONDS", 0.1)
+        for _ in range(50):
+            with pytest.raises(DeadlineExceeded, match=f"try: {path} could not be started"):
+                run(path)
+    assert threading.active_count() - threads == 1
+
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\necho other\n")
+    other.chmod(0o755)
+    assert run(other).stdout == b"other\n"
+
+    release()
+    wait_until(lambda: threading.active_count() == threads)
+    wait_until(lambda: open_descriptors() == descriptors)
+    assert children_of_this_process(path) == []
+
+
+def children_of_this_process(path: Path) -> list[int]:
+    """Those that run a program, or are not collected."""
+    pids = [int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return [pid for pid in pids if str(path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_the_wait_for_a_file_that_hangs_ends_with_the_client(held: tuple[Path, Callable[[], None]]) -> None:
+    scope = deadline.Scope()
+    threading.Timer(0.1, scope.cancel).start()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        run(held[0])
 
 
 @pytest.mark.parametrize("body", ["exit 0", "exec yes", "sleep 60"], ids=["ends", "floods", "hangs"])

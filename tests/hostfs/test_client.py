@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline, heartbeat
-from shim.domain.errors import (
 from shim.cni import orphans, programs
+from shim.domain.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,

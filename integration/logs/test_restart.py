@@ -35,7 +35,7 @@ def test_a_log_process_that_is_killed_loses_nothing(own: Logged) -> None:
         worker = own.worker()
         os.kill(worker, signal.SIGKILL)
         wait_another(own, worker)
-    own.wait_exited(container_id, 40)
+    own.wait_exited(container_id)
 
     assert numbers(read(path)) == list(range(LINES))
 
@@ -50,7 +50,7 @@ def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
         own.served.server.start()
         if not exited(own, container_id):
             own.rotate(container_id, path, number)
-    own.wait_exited(container_id, 40)
+    own.wait_exited(container_id)
 
     assert numbers(with_rotated(path)) == list(range(LINES))
 

@@ -1,7 +1,6 @@
 """Containers with logs, of the shared server and of servers that a test may kill."""
 
 import secrets
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.engine import remove_link
+from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -68,7 +68,7 @@ class Logged:
         container_id = self.kubelet.started(self.pod, "sh", "-c", script, log_path=name, **fields)
         return container_id, self.directory / name
 
-    def wait_exited(self, container_id: str, seconds: float = 30.0) -> None:
+    def wait_exited(self, container_id: str, seconds: float = 60.0) -> None:
         """Return once its status says so, and not later: what is read then is all there is."""
         cri = self.served.cri
         wait_until(lambda: cri.container_status(container_id).state == EXITED, seconds)
@@ -129,7 +129,7 @@ def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
 def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pytest.FixtureRequest) -> Iterator[Served]:
     """Run a server that tests may kill, instead of the shared one: two would both copy the logs of an engine."""
     served.server.stop()
-    home = HOME / f"logs-{secrets.token_hex(3)}"
+    home = new_home("logs")
     dirs = make_node_dirs(node, home)
     settings_file(home).write_text(toml({"docker_log_driver": driver}))
     network = bridge(dirs.cni_leases, link=LINK, subnets=("10.94.0.0/16",))
@@ -139,7 +139,7 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
         with serving(served.engine, dirs, SMALL_COPY, config=settings_file(home), **copy) as made:
             yield made
     finally:
-        unmount(dirs.netns)
+        unmount_all(dirs.netns)
         remove_link(LINK)
         served.server.start()
 
@@ -162,12 +162,6 @@ def settings_file(home: Path) -> Path:
 def toml(settings: dict[str, object]) -> str:
     """Settings whose values are texts, as a file."""
     return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
-
-
-def unmount(directory: Path) -> None:
-    """Take away the mount that the directory of pinned namespaces is made to be."""
-    if directory.is_mount():
-        subprocess.run(["umount", directory], check=True)
 
 
 def in_a_pod(served: Served, kubelet: Kubelet, directory: Path) -> Logged:

@@ -14,7 +14,7 @@ import pytest
 
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.engine import Engine, remove_link
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
@@ -36,7 +36,7 @@ grown."""
 
 @pytest.fixture(scope="module")
 def dirs(node: Node) -> NodeDirs:
-    made = make_node_dirs(node, HOME / unused_name("hanging"))
+    made = make_node_dirs(node, new_home("hanging"))
     configure_network(made)
     return made
 

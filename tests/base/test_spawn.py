@@ -16,7 +16,7 @@ from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""
 
-SOON = 5.0
+SOON = 30.0
 """Seconds that a kill may take on a busy machine; what is killed would otherwise run for a minute."""
 
 

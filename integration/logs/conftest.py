@@ -1,6 +1,8 @@
 """Containers with logs, of the shared server and of servers that a test may kill."""
 
+import os
 import secrets
+import select
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ SMALL_COPY = (
     "from shim.config import together; together.LEAST_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )
 """The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
+END_SECONDS = 60.0
 EXITED = pb.CONTAINER_EXITED
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -97,6 +100,17 @@ class Logged:
         self.served.server.kill()
         self.served.server.socket.unlink()
 
+    def crash_with_logs(self) -> None:
+        """Kill the server, and return when its log process has ended as well, which goes on for a moment."""
+        handle = os.pidfd_open(self.worker())
+        try:
+            self.crash()
+            with select.epoll() as ended:
+                ended.register(handle, select.EPOLLIN)
+                assert ended.poll(END_SECONDS), "the log process outlives its server"
+        finally:
+            os.close(handle)
+
     def restart(self, **settings: object) -> None:
         """Kill the server and start it with these settings in its file; they are texts."""
         if self.served.server.daemon.running:
@@ -114,7 +128,10 @@ class Logged:
         """Whether a line is in Docker's newest file."""
         log = self.docker_log(container_id)
         record = f'"{line}\\n"' if log.name.endswith("-json.log") else f"\x1a{chr(len(line))}{line}"
-        return log.exists() and record.encode() in log.read_bytes()
+        try:
+            return record.encode() in log.read_bytes()
+        except FileNotFoundError:  # Docker makes it with the first line, and again after a rotation
+            return False
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from integration.cri import Cri, connected
 from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
 
-CALM_SECONDS = 90.0
+CALM_SECONDS = 180.0
 """After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
-TRUE_SECONDS = 60.0
+TRUE_SECONDS = 120.0
 """After that: by then everything else is as it must be."""
 _AGAIN_SECONDS = 0.2
 

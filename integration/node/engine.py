@@ -17,7 +17,7 @@ from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
 from integration.waiting import wait_until
 
-_START_SECONDS = 60
+_START_SECONDS = 120
 _STOP_SECONDS = 60
 _CALL_SECONDS = 60
 _PING_SECONDS = 5

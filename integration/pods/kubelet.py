@@ -105,8 +105,17 @@ def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
 
 
 def pid_of(served: Served, container_id: str) -> int:
-    """The first process of a container."""
-    return int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
+    """The first process of a container, once it has executed its program: until then it is runc's."""
+    pid = int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
+    wait_until(lambda: not _comm(pid).startswith("runc"))
+    return pid
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def docker_name(served: Served, container_id: str) -> str:

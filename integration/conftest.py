@@ -20,7 +20,7 @@ from integration.node import engines
 from integration.node import images as node_images
 from integration.node.box import HOME, Node, new_home, this_node
 from integration.node.commands import NodeError
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, own_link
 from integration.node.engines import ENGINES
 from integration.node.images import Image
 from integration.node.mounts import unmount_all
@@ -111,6 +111,15 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(autouse=True)
+def _engine_runs(request: pytest.FixtureRequest) -> None:
+    """Start the engine if a test that failed has left it stopped."""
+    if "engine" in request.fixturenames:
+        engine: Engine = request.getfixturevalue("engine")
+        if not engine.daemon.running:
+            engine.start()
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
@@ -258,6 +267,14 @@ class Served:
         self.server.start()
         self.wait_answers()
 
+    def revive(self) -> None:
+        """Start the engine and the server if a test that failed has left them killed."""
+        if not self.engine.daemon.running:
+            self.engine.start()
+        if not self.server.daemon.running:
+            self.server.socket.unlink(missing_ok=True)  # its appearance is what a start waits for
+            self.restart()
+
     def wait_answers(self) -> None:
         """Wait until the server answers the client, and Docker the server."""
         wait_until(self._answers)
@@ -302,11 +319,14 @@ def serving(
     try:
         with connected(dirs.socket) as cri:
             served = Served(server, cri, engine, dirs)
-            cri.run(pod_config("first"))
-            cri.run(pod_config("first-of-host", linux=HOST_NETWORK))
-            served.clear()
-            yield served
-            served.clear()
+            try:
+                cri.run(pod_config("first"))
+                cri.run(pod_config("first-of-host", linux=HOST_NETWORK))
+                served.clear()
+                yield served
+            finally:
+                served.revive()
+                served.clear()
     finally:
         server.stop()
         unmount_all(dirs.netns)
@@ -318,14 +338,11 @@ def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # n
     dirs = make_node_dirs(node, new_home("served"))
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}
     (dirs.cni_conf / "10-pods.conflist").write_text(conflist(*network))
-    try:
-        with serving(engine, dirs) as made:
-            before = made.traces()
-            yield made
-            made.clear()
-            assert made.traces() == before
-    finally:
-        remove_link(BRIDGE)
+    with own_link(BRIDGE), serving(engine, dirs) as made:
+        before = made.traces()
+        yield made
+        made.clear()
+        assert made.traces() == before
 
 
 @pytest.fixture

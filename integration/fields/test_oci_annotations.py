@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
 from integration.node.box import Node, new_home
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, failure
 
 LINK = "annotated0"
@@ -22,9 +22,8 @@ def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # 
     plugin = bridge(dirs.cni_leases, subnets=["10.86.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-annotated.conflist").write_text(conflist(plugin, name="annotated"))
     settings = {"pod_annotations": "dev.gvisor.*,exact", "container_annotations": "for.container/*"}
-    with serving(engine, dirs, **settings) as made:
+    with own_link(LINK), serving(engine, dirs, **settings) as made:
         yield made
-    remove_link(LINK)
 
 
 def told(served: Served, container_id: str) -> dict[str, str]:

@@ -164,10 +164,9 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
 @pytest.fixture
 def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
     """Give a pod on a server that may be killed, whose copy by Docker is small."""
-    if not own_server.server.daemon.running:
-        own_server.server.start()  # a test that failed has left it so
     kubelet = Kubelet(own_server.cri, images.busybox)
     yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
+    own_server.revive()
     kubelet.remove_all()
 
 

@@ -5,7 +5,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -174,6 +175,15 @@ def remove_link(name: str) -> None:
     """Delete a network interface where there is one."""
     if has_link(name):
         run(["ip", "link", "delete", name], timeout=_CALL_SECONDS)
+
+
+@contextmanager
+def own_link(name: str) -> Iterator[None]:
+    """Delete a network interface that plugins make inside the block at its end, however it ends."""
+    try:
+        yield
+    finally:
+        remove_link(name)
 
 
 def has_link(name: str) -> bool:

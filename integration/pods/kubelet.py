@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,11 @@ class Kubelet:
 
     def remove_all(self) -> None:
         """Remove what was made, containers first: a pod may be there for longer."""
-        for container_id in self._containers:
-            self.cri.remove_container(container_id)
-        for sandbox_id in self._pods:
-            self.cri.remove(sandbox_id)
+        with ExitStack() as removals:  # last in, first out; each is made, also after one that fails
+            for sandbox_id in self._pods:
+                removals.callback(self.cri.remove, sandbox_id)
+            for container_id in self._containers:
+                removals.callback(self.cri.remove_container, container_id)
 
 
 def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:

@@ -7,7 +7,7 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
 from integration.node.box import HOME, Node, new_home
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.proxy import DockerProxy
 
@@ -29,12 +29,11 @@ def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> I
     """Run a server behind the proxy; what its pods leave behind is an error at its end."""
     dirs = make_node_dirs(node, new_home("view"))
     configure_network(dirs)
-    with serving(engine, dirs, docker_endpoint=proxy.url) as made:
+    with own_link(BRIDGE), serving(engine, dirs, docker_endpoint=proxy.url) as made:
         before = made.traces()
         yield made
         made.clear()
         assert before.added(made.traces()) == []
-    remove_link(BRIDGE)
 
 
 @pytest.fixture

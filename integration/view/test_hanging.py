@@ -15,7 +15,7 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.box import Node, new_home
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
 from integration.waiting import wait_until
@@ -43,9 +43,8 @@ def dirs(node: Node) -> NodeDirs:
 
 @pytest.fixture(scope="module")
 def hung(engine: Engine, images: Images, dirs: NodeDirs) -> Iterator[Served]:  # noqa: ARG001 - images must be there
-    with serving(engine, dirs) as made:
+    with own_link(BRIDGE), serving(engine, dirs) as made:
         yield made
-    remove_link(BRIDGE)
 
 
 @pytest.fixture

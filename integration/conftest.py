@@ -18,11 +18,12 @@ from integration.cri import HOST_NETWORK, Cri, connected, pod_config
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import engines
 from integration.node import images as node_images
-from integration.node.box import HOME, Node, this_node
-from integration.node.commands import NodeError, run
-from integration.node.engine import Engine, remove_link
+from integration.node.box import HOME, Node, new_home, this_node
+from integration.node.commands import NodeError
+from integration.node.engine import Engine, own_link
 from integration.node.engines import ENGINES
 from integration.node.images import Image
+from integration.node.mounts import unmount_all
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
 from integration.server import PROGRAM, Server
@@ -31,7 +32,6 @@ from integration.waiting import wait_until
 _DEFAULT_ENGINES = ("20.10", "28")
 _IMAGE_TESTS = Path(__file__).parent / "image"
 """What depends on the image store, and so runs on both stores."""
-_UNMOUNT_SECONDS = 20
 _serial = count()
 
 
@@ -68,6 +68,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why tests were repeated, as far as they were: their own lines name them only."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"RERUN {report.nodeid} ({report.when})", sep="-")
+        terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.section(title, sep=".")
+            terminalreporter.write_line(text)
+
+
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Tell of unequal traces only what is new and what has gone."""
     if op != "==" or not isinstance(left, Traces) or not isinstance(right, Traces):
@@ -97,8 +107,19 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
     """Run an engine with data and socket of its own; tests leave it running and without containers."""
     made = make_engine(node, engine_name)
     made.start()
-    yield made
-    made.close()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(autouse=True)
+def _engine_runs(request: pytest.FixtureRequest) -> None:
+    """Start the engine if a test that failed has left it stopped."""
+    if "engine" in request.fixturenames:
+        engine: Engine = request.getfixturevalue("engine")
+        if not engine.daemon.running:
+            engine.start()
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
@@ -164,10 +185,12 @@ def tls_registry(node: Node) -> Iterator[Registry]:
 
 def _registry(node: Node, name: str, *, private: bool, tls: bool = False) -> Iterator[Registry]:
     program = node.tools.root / "usr/bin/docker-registry"
-    made = Registry(program, home=HOME / f"{name}-{os.getpid()}", private=private, tls=tls)
+    made = Registry(program, home=new_home(name), private=private, tls=tls)
     made.start()
-    yield made
-    made.stop()
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 # --- directories of one server ----------------------------------------------------------------------------
@@ -244,6 +267,14 @@ class Served:
         self.server.start()
         self.wait_answers()
 
+    def revive(self) -> None:
+        """Start the engine and the server if a test that failed has left them killed."""
+        if not self.engine.daemon.running:
+            self.engine.start()
+        if not self.server.daemon.running:
+            self.server.socket.unlink(missing_ok=True)  # its appearance is what a start waits for
+            self.restart()
+
     def wait_answers(self) -> None:
         """Wait until the server answers the client, and Docker the server."""
         wait_until(self._answers)
@@ -288,30 +319,30 @@ def serving(
     try:
         with connected(dirs.socket) as cri:
             served = Served(server, cri, engine, dirs)
-            cri.run(pod_config("first"))
-            cri.run(pod_config("first-of-host", linux=HOST_NETWORK))
-            served.clear()
-            yield served
-            served.clear()
+            try:
+                cri.run(pod_config("first"))
+                cri.run(pod_config("first-of-host", linux=HOST_NETWORK))
+                served.clear()
+                yield served
+            finally:
+                served.revive()
+                served.clear()
     finally:
         server.stop()
-        # It is mounted on itself, which is told by nothing but this list.
-        if str(dirs.netns) in dirs.traces(engine).mounts:
-            run(["umount", dirs.netns], timeout=_UNMOUNT_SECONDS)
+        unmount_all(dirs.netns)
 
 
 @pytest.fixture(scope="session")
 def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run one server for all tests that leave it as they found it; what they left behind is an error at its end."""
-    dirs = make_node_dirs(node, HOME / f"served-{next(_serial)}")
+    dirs = make_node_dirs(node, new_home("served"))
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}
     (dirs.cni_conf / "10-pods.conflist").write_text(conflist(*network))
-    with serving(engine, dirs) as made:
+    with own_link(BRIDGE), serving(engine, dirs) as made:
         before = made.traces()
         yield made
         made.clear()
         assert made.traces() == before
-    remove_link(BRIDGE)
 
 
 @pytest.fixture

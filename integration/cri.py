@@ -12,7 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.api.v1.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 
 NAMESPACE = "default"
-CONNECT_SECONDS = 30.0
+CONNECT_SECONDS = 60.0
 
 HOST_NETWORK = pb.LinuxPodSandboxConfig(
     security_context=pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))

@@ -10,8 +10,8 @@ from pathlib import Path
 from integration.node.daemon import Daemon
 
 PROGRAM = ("-m", "shim")
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 _IDLE_SECONDS = 0.05
 """How long a server does nothing that has nothing to do: longer than it waits for the end of a burst of events."""
 

@@ -13,10 +13,11 @@ from typing import Any
 import docker
 import pytest
 
-from integration.conftest import Images, NodeDirs
+from integration.conftest import Images, NodeDirs, make_engine
 from integration.node.box import OUTSIDE, Node
 from integration.node.engine import Engine, answers
-from integration.node.images import image_id, load, pause_image
+from integration.node.images import BUSYBOX, busybox_image, image_id, load, pause_image
+from integration.node.mounts import mounts_below
 from integration.node.registry import Registry
 from integration.waiting import exit_code, wait_until
 
@@ -119,6 +120,32 @@ def test_a_crashed_engine_can_be_started_again(engine: Engine, images: Images) -
         engine.start()
         # Without live-restore the new dockerd ends what the old one left running.
         assert engine.api.inspect_container(container)["State"]["Running"] is False
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["running", "crashed"])
+def test_a_closed_engine_leaves_no_mount_and_no_container(engine: Engine, node: Node, crashed: bool) -> None:
+    closed = make_engine(node, engine.name, variant="-closed", settings={"live-restore": True})
+    closed.start()
+    try:
+        load(closed.api, busybox_image(node.busybox))
+        host = closed.api.create_host_config(network_mode="host")
+        container = closed.api.create_container(BUSYBOX, ["sleep", "3600"], host_config=host)["Id"]
+        closed.api.start(container)
+        pid = closed.api.inspect_container(container)["State"]["Pid"]
+        assert closed.home / "exec/netns/default" in {mount.path for mount in mounts_below(closed.home)}
+        if crashed:
+            closed.kill()
+    finally:
+        closed.close()
+
+    assert mounts_below(closed.home) == []
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_engines_of_the_same_name_have_directories_of_their_own(engine: Engine, node: Node) -> None:
+    homes = {make_engine(node, engine.name).home for _ in range(3)}
+
+    assert len(homes | {engine.home}) == 4
 
 
 def test_the_registry_accepts_a_push_and_gives_it_back(engine: Engine, images: Images, registry: Registry) -> None:

@@ -14,7 +14,7 @@ _SLOWNESS = float(os.environ.get("PYDOCKERSHIM_SLOWNESS", "1"))
 """How many times as long things may take, for machines that are emulated."""
 
 
-def wait_until(condition: Callable[[], T], seconds: float = 15.0) -> T:
+def wait_until(condition: Callable[[], T], seconds: float = 60.0) -> T:
     """Return the first true value of `condition`; AssertionError with its last value after `seconds`."""
     deadline = time.monotonic() + seconds * _SLOWNESS
     while not (value := condition()):

@@ -1,6 +1,5 @@
 """Real file systems and mounts for tests that need root, taken away again whatever happens."""
 
-import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_libc = ctypes.CDLL(None, use_errno=True)
+from integration.node.mounts import unmount_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,5 @@ def mounts_on(path: Path, *, pid: int | str = "self") -> list[str]:
 
 
 def unmount_below(path: Path) -> None:
-    """Unmount everything on `path` and below it, the last mount first."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in reversed(points):
-        if Path(point).is_relative_to(path):
-            _libc.umount2(os.fsencode(point), 2)
+    """Unmount everything on `path` and below it, also what is still in use."""
+    unmount_all(path, abandon=True)

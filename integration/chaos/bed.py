@@ -1,6 +1,5 @@
 """One node: an engine with live-restore, the server on it, and what can fail around them."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from integration.conftest import NodeDirs, make_node_dirs
 from integration.networks import bridge, conflist
 from integration.node import images
 from integration.node.box import Node
-from integration.node.commands import NodeError, run
+from integration.node.commands import NodeError
 from integration.node.daemon import Daemon
 from integration.node.disk import Disk
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.fuse import HangingVolume
+from integration.node.mounts import unmount_all
 from integration.node.processes import children, command, helper_of, log_process_of
 from integration.node.traces import Traces
 from integration.server import Server
@@ -28,7 +28,6 @@ PLUGIN_SECONDS = 10
 """How long a plugin may take, on this server."""
 DOCKER_SECONDS = 15
 """How long a call to Docker may take."""
-_UNMOUNT_SECONDS = 20
 _GRACE_SECONDS = 10
 
 
@@ -92,16 +91,16 @@ def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
     (dirs.cni_conf / "10-chaos.conflist").write_text(conflist(network, name="chaos"))
-    engine = make_engine(node, engine_name, variant=f"-{home.name}", settings={"live-restore": True})
+    engine = make_engine(node, engine_name, variant="-chaos", settings={"live-restore": True})
     with ExitStack() as stack:
         stack.callback(remove_link, BRIDGE)
-        stack.callback(_closed, engine)
+        stack.callback(engine.close)
         engine.start()
         images.load(engine.api, images.pause_image(node.busybox))
         images.load(engine.api, images.busybox_image(node.busybox))
         disk = Disk(dirs.state)
         stack.enter_context(disk.mounted())
-        stack.callback(_unmounted, dirs.netns)
+        stack.callback(unmount_all, dirs.netns)
         volume = HangingVolume(home / "volume")
         stack.callback(volume.close)
         link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
@@ -126,14 +125,3 @@ def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:
         "shutdown-grace": _GRACE_SECONDS,
     }
     return Server(settings, socket=dirs.socket, log=log, environ=clock.environ)
-
-
-def _closed(engine: Engine) -> None:
-    if not engine.daemon.running:
-        engine.start()  # its containers would go on: live-restore
-    engine.close()
-
-
-def _unmounted(directory: Path) -> None:
-    if os.path.ismount(directory):
-        run(["umount", directory], timeout=_UNMOUNT_SECONDS)

@@ -48,10 +48,11 @@ class Events:
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        call = self._call
-        if call is not None:
-            call.cancel()
-        self._thread.join()
+        while self._thread.is_alive():  # it may just be subscribing again
+            call = self._call
+            if call is not None:
+                call.cancel()
+            self._thread.join(_AGAIN_SECONDS)
 
     def taken(self) -> list[Seen]:
         """Return what has come so far."""

@@ -18,12 +18,12 @@ from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, MOST_PODS, NewPo
 from integration.chaos.pods import ChaosPod, new_pod
 from integration.chaos.truth import Truth, sizes
 from integration.cri import Cri, connected
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
 
-CALM_SECONDS = 90.0
+CALM_SECONDS = 180.0
 """After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
-TRUE_SECONDS = 60.0
+TRUE_SECONDS = 120.0
 """After that: by then everything else is as it must be."""
 _AGAIN_SECONDS = 0.2
 
@@ -60,7 +60,7 @@ def run(
     cannot be set up.
     """
     summary = Summary(seed, engine)
-    home = HOME / f"chaos-{engine}-{seed}"
+    home = new_home(f"chaos-{engine}-{seed}")
     with made_bed(node, engine, home) as bed, connected(bed.server.socket) as cri, Events(bed) as events:
         names = [name for name in possible(bed) if only in name]
         runner = _Runner(bed, cri, events, summary, say)

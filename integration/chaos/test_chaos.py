@@ -11,7 +11,7 @@ LONGEST = 3.0
 """Seconds of a fault."""
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("engine", "seed"), [("28", 1), ("28-containerd", 2)])
 def test_a_node_whose_parts_fail_is_whole_afterwards(
     node: Node, engine: str, seed: int, request: pytest.FixtureRequest

@@ -12,7 +12,7 @@ import pytest
 
 from integration.chaos.link import Link
 
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @pytest.fixture

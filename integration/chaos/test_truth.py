@@ -10,7 +10,7 @@ from integration.chaos.pods import new_pod
 from integration.chaos.truth import Truth
 from integration.conftest import make_engine
 from integration.cri import Cri, connected, pod_config
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.images import BUSYBOX
 
 ENGINE = "28"
@@ -19,7 +19,7 @@ ENGINE = "28"
 @pytest.fixture(scope="module")
 def bed(node: Node) -> Iterator[Bed]:
     make_engine(node, ENGINE, variant="-asked")  # skips where there is none
-    with made_bed(node, ENGINE, HOME / "chaos-truth") as made:
+    with made_bed(node, ENGINE, new_home("chaos-truth")) as made:
         yield made
 
 

@@ -24,7 +24,7 @@ MORE_THREADS = 30
 """Than those of the idle server: RPC workers, checks and watches that have just been needed."""
 MORE_DESCRIPTORS = 60
 MORE_MIB = 60.0
-_IP_SECONDS = 10.0
+_IP_SECONDS = 60.0
 _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
 
 

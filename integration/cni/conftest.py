@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from integration.conftest import NodeDirs
+from integration.node.mounts import unmount_all
 from shim.cni.network import Plugins
 from shim.netns.enter import in_netns
 
@@ -64,6 +65,8 @@ def plugins(node_dirs: NodeDirs) -> Plugins:
 def _place(path: Path) -> Iterator[Place]:
     path.touch()
     subprocess.run(["unshare", f"--net={path}", "true"], check=True)
-    yield Place(path)
-    subprocess.run(["umount", str(path)], check=True)
-    path.unlink()
+    try:
+        yield Place(path)
+    finally:
+        unmount_all(path)
+        path.unlink()

@@ -19,7 +19,7 @@ from shim.engine.errors import RegistryDenied, RegistryUnavailable, RemovalInPro
 from shim.engine.interface import RegistryAuth
 from tests.engine.contract import Subject
 
-SECONDS = 30
+SECONDS = 60
 
 
 def ignore(_message: object) -> None:

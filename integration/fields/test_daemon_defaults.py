@@ -14,10 +14,10 @@ from integration.cri import HOST_NETWORK
 from integration.fields.limits import MIB, V2, kernel, limited, update
 from integration.networks import bridge, conflist
 from integration.node import images as node_images
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
-from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, secured, unused_name
+from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, secured
 from shim.api.v1 import api_pb2 as pb
 
 LINK = "defaults0"
@@ -27,7 +27,7 @@ DEFAULT = pb.SecurityProfile(profile_type=pb.SecurityProfile.RuntimeDefault)
 @contextmanager
 def served_by(engine: Engine, node: Node, pause: Image) -> Iterator[tuple[Served, Kubelet]]:
     """Run an engine of its own with a server on it."""
-    dirs = make_node_dirs(node, HOME / unused_name("defaults"))
+    dirs = make_node_dirs(node, new_home("defaults"))
     plugin = bridge(dirs.cni_leases, subnets=["10.85.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-defaults.conflist").write_text(conflist(plugin, name="defaults"))
     engine.start()

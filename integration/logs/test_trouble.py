@@ -8,6 +8,7 @@ import pytest
 
 from integration.logs.conftest import Logged
 from integration.logs.crilog import numbers, read, so_far
+from integration.node.mounts import unmount_all
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -18,8 +19,10 @@ def small_disk(logged: Logged) -> Iterator[Path]:
     directory = logged.directory
     directory.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], check=True)
-    yield directory
-    subprocess.run(["umount", "--lazy", directory], check=True)
+    try:
+        yield directory
+    finally:
+        unmount_all(directory, abandon=True)
 
 
 def blocked(logged: Logged, container_id: str) -> str:

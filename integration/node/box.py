@@ -19,6 +19,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
@@ -33,6 +34,8 @@ HOME = Path("/run/node")
 NODE_FILE = HOME / "node.json"
 """Description of the node, as a Node."""
 
+_serial = count()
+
 HOST_NAME = "node"
 NODE_ADDRESSES = ("192.0.2.2/24", "2001:db8::2/64")
 OUTSIDE_ADDRESSES = ("192.0.2.1/24", "2001:db8::1/64")
@@ -46,7 +49,7 @@ _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20
 _PR_SET_PDEATHSIG = 1
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _CGROUP_PREFIX = "pydockershim-box-"
-_COMMAND_SECONDS = 30
+_COMMAND_SECONDS = 60
 # Settings of the user that would lead Docker clients and daemons out of the box.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION")
 _UNSET_SUFFIX = "_proxy"
@@ -74,6 +77,11 @@ def this_node() -> Node | None:
         return msgspec.json.decode(NODE_FILE.read_bytes(), type=Node, dec_hook=lambda kind, text: kind(text))
     except FileNotFoundError:
         return None
+
+
+def new_home(name: str) -> Path:
+    """Return a path below HOME, not made, that was never used before: a fixture may be made again after a failure."""
+    return HOME / f"{name}-{os.getpid()}-{next(_serial)}"
 
 
 def run_in_box(command: Sequence[str], *, node: Node, on_disk: bool = False) -> int:
@@ -225,7 +233,9 @@ def _connect() -> None:
     # A refusal at once instead of a connection attempt that waits for its timeout.
     for family in ("-4", "-6"):
         _ip(f"{family} route add unreachable default", prefix=there)
-    run([*there, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"], timeout=_COMMAND_SECONDS)
+    settings = {"ip_forward": 1, "icmp_ratelimit": 0}  # each refusal counts: a lookup without one waits for seconds
+    for name, value in settings.items():
+        run([*there, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{name}"], timeout=_COMMAND_SECONDS)
 
 
 def _address(addresses: Sequence[str], *, gateways: Sequence[str] = (), prefix: Sequence[str] = ()) -> None:

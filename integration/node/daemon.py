@@ -10,6 +10,7 @@ from pathlib import Path
 from integration.node.commands import NodeError, tail
 
 _TICK_SECONDS = 0.02
+_KILL_SECONDS = 60
 
 
 class Daemon:
@@ -98,7 +99,7 @@ class Daemon:
         """End the program at once, as a crash would."""
         if self.running:
             self.signal(signal.SIGKILL)
-        self.wait_ended(timeout=10)
+        self.wait_ended(timeout=_KILL_SECONDS)
 
     def log_tail(self) -> str:
         """Return the last lines of the program's log."""

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from integration.node.commands import run
+from integration.node.mounts import unmount_all
 
 _DISK = "1m"
-_MOUNT_SECONDS = 20
+_MOUNT_SECONDS = 60
 
 
 class Disk:
@@ -21,8 +22,10 @@ class Disk:
     def mounted(self) -> Iterator[None]:
         """Have it while the block runs."""
         run(["mount", "-t", "tmpfs", "-o", f"size={_DISK},mode=700", "tmpfs", self._path], timeout=_MOUNT_SECONDS)
-        yield
-        run(["umount", self._path], timeout=_MOUNT_SECONDS)
+        try:
+            yield
+        finally:
+            unmount_all(self._path)
 
     def fill(self) -> None:
         """Leave no room."""

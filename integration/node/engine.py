@@ -1,9 +1,12 @@
 """A private Docker Engine: dockerd with its own containerd, data, socket and log, in its own directory."""
 
+import http
 import os
 import signal
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -12,11 +15,16 @@ import msgspec
 
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
+from integration.node.mounts import unmount_all
+from integration.waiting import wait_until
 
-_START_SECONDS = 60
-_STOP_SECONDS = 40
+_START_SECONDS = 120
+_STOP_SECONDS = 60
 _CALL_SECONDS = 60
 _PING_SECONDS = 5
+_CONTAINERD_TOO_SLOW = "timeout waiting for containerd to start"
+"""Why dockerd ends on a machine that stalls: it waits for 15 s, and has no setting for it."""
+_REMOVED_BY_ANOTHER = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
 
 CgroupDriver = Literal["cgroupfs", "systemd"]
 
@@ -47,6 +55,7 @@ class Engine:
         self.socket = home / "docker.sock"
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
+        self._has_run = False
         self._shares_bridge = shares_bridge
         home.mkdir(parents=True)
         (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
@@ -88,7 +97,14 @@ class Engine:
 
     def start(self) -> None:
         """Start dockerd and wait until it answers."""
-        self.daemon.start(ready=lambda: answers(self.socket), timeout=_START_SECONDS)
+        self._has_run = True
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return self.daemon.start(ready=lambda: answers(self.socket), timeout=_START_SECONDS)
+            except NodeError as error:
+                if _CONTAINERD_TOO_SLOW not in str(error) or time.monotonic() > deadline:
+                    raise
 
     def stop(self) -> None:
         """Stop dockerd in order; its containers stop with it, as Docker does without live-restore."""
@@ -115,14 +131,28 @@ class Engine:
 
     def close(self) -> None:
         """Remove all containers, stop dockerd and take away the bridge it leaves behind, unless it is another's too."""
-        if self.daemon.running:
-            for container in self.api.containers(all=True, quiet=True):
+        try:
+            if self._has_run:
+                self._remove_containers()
+        finally:
+            if self._api is not None:
+                self._api.close()
+            self.stop()
+            unmount_all(self.home)  # such as the network namespace of pods of the host
+            if not self._shares_bridge:
+                remove_link("docker0")
+
+    def _remove_containers(self) -> None:
+        """Remove all containers, also of a dockerd that has crashed: they go on without it."""
+        if not self.daemon.running:
+            self.start()
+        for container in self.api.containers(all=True, quiet=True):
+            try:
                 self.api.remove_container(container["Id"], force=True, v=True)
-        if self._api is not None:
-            self._api.close()
-        self.stop()
-        if not self._shares_bridge:
-            remove_link("docker0")
+            except docker.errors.APIError as error:
+                if error.status_code not in _REMOVED_BY_ANOTHER:
+                    raise
+        wait_until(lambda: not self.api.containers(all=True, quiet=True), _STOP_SECONDS)
 
 
 def answers(path: Path) -> bool:
@@ -144,7 +174,16 @@ def answers(path: Path) -> bool:
 def remove_link(name: str) -> None:
     """Delete a network interface where there is one."""
     if has_link(name):
-        run(["ip", "link", "delete", name], timeout=10)
+        run(["ip", "link", "delete", name], timeout=_CALL_SECONDS)
+
+
+@contextmanager
+def own_link(name: str) -> Iterator[None]:
+    """Delete a network interface that plugins make inside the block at its end, however it ends."""
+    try:
+        yield
+    finally:
+        remove_link(name)
 
 
 def has_link(name: str) -> bool:

@@ -1,8 +1,6 @@
 """The engines there are to test against."""
 
-import os
-
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
 
@@ -26,7 +24,7 @@ def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str,
     return Engine(
         name,
         binaries=binaries,
-        home=HOME / f"{name}{variant}-{os.getpid()}",
+        home=new_home(f"{name}{variant}"),
         cgroup_parent=node.cgroup_parent,
         settings=settings,
         shares_bridge=bool(variant),

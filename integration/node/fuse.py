@@ -15,6 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from integration.node.commands import NodeError
+from integration.node.mounts import unmount_all
 
 FILE = "file"
 """Name of the only file of a volume."""
@@ -47,7 +48,6 @@ _ROOT_NODE, _FILE_NODE = 1, 2
 _MODES = {_ROOT_NODE: 0o40755, _FILE_NODE: 0o100644}
 _SIZE = 4096
 _LARGEST_REQUEST = 1 << 17
-_MNT_FORCE, _MNT_DETACH = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,7 +86,7 @@ class HangingVolume:
 
     def close(self) -> None:
         """Unmount it; whatever still waits for it gets an error."""
-        _libc.umount2(os.fsencode(self.path), _MNT_FORCE | _MNT_DETACH)
+        unmount_all(self.path, abandon=True)
         self._thread.join()
         os.close(self._device)
 

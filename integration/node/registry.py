@@ -12,8 +12,8 @@ import msgspec
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
 
-_START_SECONDS = 30
-_STOP_SECONDS = 10
+_START_SECONDS = 60
+_STOP_SECONDS = 60
 
 USER = "kubelet"
 PASSWORD = "open sesame"

@@ -20,7 +20,7 @@ from integration.waiting import wait_until
 _PAGE = 4096
 _READ_WRITE, _SHARED, _PRIVATE_ANONYMOUS = 3, 1, 0x22
 _THREADS = 2
-_SECONDS = 30.0
+_SECONDS = 60.0
 
 
 @contextmanager

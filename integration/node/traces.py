@@ -6,6 +6,8 @@ from pathlib import Path
 
 import docker
 
+from integration.node.mounts import mount_paths
+
 
 @dataclass(frozen=True, slots=True)
 class Traces:
@@ -38,6 +40,6 @@ def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir
         namespaces=frozenset(path.name for path in netns_dir.glob("*")),
         leases=frozenset(leases),
         links=frozenset(name for _, name in socket.if_nameindex()),
-        mounts=frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        mounts=mount_paths(),
         state=frozenset(str(path.relative_to(state_dir)) for path in state_dir.rglob("*") if path.is_file()),
     )

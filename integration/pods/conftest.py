@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.conftest import Images, Served, make_node_dirs
-from integration.node.box import HOME, Node
+from integration.node.box import Node, new_home
 from integration.node.engine import Engine
 from integration.node.images import Image
 from integration.pods.frail import Frail, frail_server
@@ -32,5 +32,5 @@ def pod(served: Served, images: Images) -> Iterator[Pod]:
 def frail(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[Frail]:
     """Run a server of its own whose surroundings can fail."""
     assert images.pause == pause_image.reference
-    with frail_server(engine, make_node_dirs(node, HOME / f"frail-{engine.name}"), pause_image) as made:
+    with frail_server(engine, make_node_dirs(node, new_home("frail")), pause_image) as made:
         yield made

@@ -9,7 +9,7 @@ from integration.cri import Cri
 from integration.networks import bridge, conflist
 from integration.node import images
 from integration.node.disk import Disk
-from integration.node.engine import Engine, remove_link
+from integration.node.engine import Engine, own_link
 from integration.node.images import Image
 from integration.node.traces import Traces
 from integration.pods.kubelet import wait_image, wait_no_image
@@ -66,7 +66,7 @@ def frail_server(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator
     network = bridge(dirs.cni_leases, kind=TYPE, link=_LINK, subnets=("10.93.0.0/16",))
     (dirs.cni_conf / "10-frail.conflist").write_text(conflist(network, name="frail"))
     disk = Disk(dirs.state)
-    with disk.mounted(), Wire(engine.socket, path=dirs.socket.with_suffix(".docker")) as wire:
+    with own_link(_LINK), disk.mounted(), Wire(engine.socket, path=dirs.socket.with_suffix(".docker")) as wire:
         settings = {
             "docker_endpoint": f"unix://{wire.path}",
             "cni_plugin_timeout": PLUGIN_SECONDS,
@@ -74,4 +74,3 @@ def frail_server(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator
         }
         with serving(engine, dirs, **settings) as served:
             yield Frail(served, wire, plugin, disk, pause_image)
-    remove_link(_LINK)

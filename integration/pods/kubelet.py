@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,10 +82,11 @@ class Kubelet:
 
     def remove_all(self) -> None:
         """Remove what was made, containers first: a pod may be there for longer."""
-        for container_id in self._containers:
-            self.cri.remove_container(container_id)
-        for sandbox_id in self._pods:
-            self.cri.remove(sandbox_id)
+        with ExitStack() as removals:  # last in, first out; each is made, also after one that fails
+            for sandbox_id in self._pods:
+                removals.callback(self.cri.remove, sandbox_id)
+            for container_id in self._containers:
+                removals.callback(self.cri.remove_container, container_id)
 
 
 def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
@@ -105,8 +107,17 @@ def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
 
 
 def pid_of(served: Served, container_id: str) -> int:
-    """The first process of a container."""
-    return int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
+    """The first process of a container, once it has executed its program: until then it is runc's."""
+    pid = int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
+    wait_until(lambda: not _comm(pid).startswith("runc"))
+    return pid
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def docker_name(served: Served, container_id: str) -> str:

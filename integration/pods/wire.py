@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 _PIECE = 64 * 1024
-_REACHED_SECONDS = 20.0
+_REACHED_SECONDS = 60.0
 _VERSION = re.compile(r"^/v\d+\.\d+")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)

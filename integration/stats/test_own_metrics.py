@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import container_config, pod_config
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node
-from integration.node.engine import Engine, remove_link
+from integration.node.box import Node, new_home
+from integration.node.engine import Engine, own_link
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -24,13 +24,12 @@ OF_THE_VIEW = {"list_containers", "list_images", "inspect_image"}
 @pytest.fixture(scope="module")
 def counting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run a server that counts."""
-    dirs = make_node_dirs(node, HOME / f"counting-{engine.version}")
+    dirs = make_node_dirs(node, new_home("counting"))
     (dirs.cni_conf / "10-pods.conflist").write_text(
         conflist(bridge(dirs.cni_leases, subnets=["10.90.0.0/16"], link=LINK))
     )
-    with serving(engine, dirs, metrics_bind_addr=PORT) as made:
+    with own_link(LINK), serving(engine, dirs, metrics_bind_addr=PORT) as made:
         yield made
-    remove_link(LINK)
 
 
 def get(path: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from integration.conftest import Served
 from integration.node.commands import run
+from integration.node.mounts import unmount_all
 from integration.pods.kubelet import pid_of
 
 UNIFIED = ""
@@ -20,7 +21,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _BETWEEN_LOOKS = 0.01
 _PROMPT = 2_000_000
 """Nanoseconds; a look that took longer is not noted, as it may be of another moment."""
-_COMMAND_SECONDS = 30
+_COMMAND_SECONDS = 60
 
 
 def group_of(served: Served, container_id: str, controller: str) -> Path:
@@ -149,4 +150,4 @@ def mounted_disk(place: Path, *, size: int) -> Iterator[Disk]:
         device = directory.stat().st_dev
         yield Disk(directory, os.major(device), os.minor(device))
     finally:
-        run(["umount", directory], timeout=_COMMAND_SECONDS)
+        unmount_all(directory)

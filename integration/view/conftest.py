@@ -6,8 +6,8 @@ import pytest
 
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node
-from integration.node.engine import Engine, remove_link
+from integration.node.box import HOME, Node, new_home
+from integration.node.engine import Engine, own_link
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.proxy import DockerProxy
 
@@ -27,14 +27,13 @@ def proxy(engine: Engine) -> Iterator[DockerProxy]:
 @pytest.fixture(scope="module")
 def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> Iterator[Served]:  # noqa: ARG001 - images must be there
     """Run a server behind the proxy; what its pods leave behind is an error at its end."""
-    dirs = make_node_dirs(node, HOME / unused_name("view"))
+    dirs = make_node_dirs(node, new_home("view"))
     configure_network(dirs)
-    with serving(engine, dirs, docker_endpoint=proxy.url) as made:
+    with own_link(BRIDGE), serving(engine, dirs, docker_endpoint=proxy.url) as made:
         before = made.traces()
         yield made
         made.clear()
         assert before.added(made.traces()) == []
-    remove_link(BRIDGE)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.waits import wait_until
 Program = Callable[..., Path]
 """`program(body, interpreter)` writes an executable script."""
 
-SOON = 5.0
+SOON = 30.0
 """Seconds that a kill may take on a busy machine; what is killed would otherwise run for a minute."""
 
 

@@ -95,7 +95,7 @@ def test_one_that_is_damaged_does_not_replace_a_good_one(tmp_path: Path, monkeyp
     assert [json.loads(path.read_bytes()) for path in kept] == [content]
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("kind", "reason"), [("FIFO", "not a regular file"), ("large", f"more than {FILE_LIMIT} bytes")]
 )

@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
     assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "not a regular file")]
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("device", ["/dev/zero", "FIFO"])
 def test_a_file_that_never_ends_is_ignored(tmp_path: Path, device: str) -> None:
     path = tmp_path / "engine.json"

@@ -90,13 +90,13 @@ def test_those_that_do_not_end_are_waited_for_once_and_together(
 ) -> None:
     # No process of a test can be put where a kill does not reach it: the kernel's answer is played.
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
-    monkeypatch.setattr(orphans, "END_SECONDS", 0.2)
+    monkeypatch.setattr(orphans, "END_SECONDS", 2.0)
     with ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(plugin())
         began = time.monotonic()
         end_orphans({SANDBOX}, host_fs=host_fs)
-        assert 0.2 <= time.monotonic() - began < 0.9
+        assert 2.0 <= time.monotonic() - began < 9
 
 
 def test_without_an_unfinished_sandbox_no_process_is_inspected(host_fs: HostFs, tmp_path: Path) -> None:
@@ -187,6 +187,7 @@ def test_processes_that_cannot_be_read_for_too_many_that_hang_are_reported(
 
 def test_the_wait_for_their_end_ends_with_the_scope(host_fs: HostFs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "pidfd_send_signal", lambda _handle, _signal: None)
+    monkeypatch.setattr(orphans, "END_SECONDS", 60.0)
     scope = deadline.Scope()
     with plugin(), deadline.entered(scope):
         leaving = threading.Timer(0.5, scope.cancel)
@@ -194,7 +195,7 @@ def test_the_wait_for_their_end_ends_with_the_scope(host_fs: HostFs, monkeypatch
         began = time.monotonic()
         with pytest.raises(Cancelled):
             end_orphans({SANDBOX}, host_fs=host_fs)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 30
         leaving.join()
 
 

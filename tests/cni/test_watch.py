@@ -19,8 +19,8 @@ from shim.domain.errors import FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 from tests.facts import open_descriptors
 
-SOON = 1.0
-"""Seconds within which a change must take effect."""
+SOON = 20.0
+"""Seconds within which a change must have taken effect, on a machine that stalls."""
 
 
 class Lines:

@@ -206,7 +206,7 @@ def test_docker_is_not_asked_while_the_kernel_can_tell(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)
-    with deadline.bound(1.0), pytest.raises(DeadlineExceeded):
+    with deadline.bound(3.0), pytest.raises(DeadlineExceeded):
         wait_ended(rt, exec_id, container_id=container)
     assert inspects(engine) == 2  # for its pid, and to be sure of it
     os.killpg(leader.pid, 9)
@@ -228,7 +228,7 @@ def test_an_end_that_docker_has_missed_is_an_error_and_asked_for_ever_more_rarel
         wait_ended(rt, exec_id, container_id=container)
 
     assert not isinstance(raised.value, DeadlineExceeded)  # a kubelet would take it for a failed probe
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < SECONDS
     assert inspects(engine) < 20  # 10 in the first half second, then 2 a second
 
 
@@ -317,7 +317,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
     with monkeypatch.context() as stuck:
         stuck.setattr(exec_process, "_kill", lambda handle, *, pid: None)
         assert end_process(rt, exec_id, container_id=container) is None
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SECONDS
         assert leader.poll() is None
     assert leader.wait(SECONDS) == -9
     wait_until(lambda: not rt.deferred_checks.watches(f"exec {exec_id} in container {container}"))

@@ -1,5 +1,6 @@
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -74,3 +75,43 @@ def test_nobody_answers_where_nobody_listens(leftover: bool, tmp_path: Path) -> 
             server.bind(str(path))
 
     assert answers(path) is False
+
+
+SLOW_AT_FIRST = """#!{python}
+import pathlib, signal, socket
+ran = pathlib.Path({home!r}, "ran")
+if not ran.exists():
+    ran.touch()
+    raise SystemExit("failed to start containerd: {reason}")
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({home!r} + "/docker.sock")
+listener.listen()
+while True:
+    client, _ = listener.accept()
+    client.recv(1024)
+    client.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\nOK")
+    client.close()
+"""
+
+
+def engine_whose_first_start_fails(tmp_path: Path, reason: str) -> Engine:
+    home, program = tmp_path / "home", tmp_path / "dockerd"
+    program.write_text(SLOW_AT_FIRST.format(python=sys.executable, home=str(home), reason=reason))
+    program.chmod(0o755)
+    return Engine("28", binaries=[tmp_path], home=home, cgroup_parent="/box")
+
+
+def test_a_dockerd_that_has_given_up_on_a_slow_containerd_is_started_again(tmp_path: Path) -> None:
+    engine = engine_whose_first_start_fails(tmp_path, "timeout waiting for containerd to start")
+    engine.start()
+    try:
+        assert answers(engine.socket)
+    finally:
+        engine.stop()
+
+
+def test_a_dockerd_that_ends_for_another_reason_is_not_started_again(tmp_path: Path) -> None:
+    engine = engine_whose_first_start_fails(tmp_path, "address already in use")
+    with pytest.raises(NodeError, match="address already in use"):
+        engine.start()
+    assert not engine.daemon.running

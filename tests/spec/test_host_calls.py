@@ -100,7 +100,7 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_profile_that_is_no_file_is_refused_at_once(rt: Runtime, kind: str, tmp_path: Path) -> None:
     make, reason = NO_FILES[kind]
     path = tmp_path / "profile.json"

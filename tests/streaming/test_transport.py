@@ -231,7 +231,7 @@ def test_an_idle_session_ends_and_pings_do_not_keep_it() -> None:
                 except OSError:
                     break
                 gone.wait(0.05)
-        assert gone.wait(1)
+        assert gone.wait(SECONDS)
 
 
 def test_watchers_are_called() -> None:

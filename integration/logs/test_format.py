@@ -8,6 +8,7 @@ import pytest
 from integration.logs.conftest import Logged
 from integration.logs.crilog import PIECE, output, read
 from integration.pods.kubelet import failure
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 
@@ -118,7 +119,9 @@ def test_stop_returns_when_the_last_output_is_written(logged: Logged) -> None:
 
 def test_the_log_outlives_the_container(logged: Logged) -> None:
     container_id, path = logged.run("seq 5000; sleep 600")
-    logged.served.cri.remove_container(container_id)
+    cri = logged.served.cri
+    wait_until(lambda: cri.exec(container_id, "pidof", "sleep").exit_code == 0)  # so all lines are written
+    cri.remove_container(container_id)
 
     assert output(read(path)) == b"".join(b"%d\n" % number for number in range(1, 5001))
 

@@ -59,7 +59,7 @@ def restore_limits(rt: Runtime) -> None:
         if record.foreign or record.life.state == pb.CONTAINER_EXITED:
             continue
         if record.life.pid:
-            with rt.locks.hold(("limits", record.id)):
+            with rt.locks.limits(record.id):
                 _restore_limits(rt, record)
         elif needs_writing(wanted_resources(rt, record)):
             look = partial(_late_limits_are_set, rt, record.id)

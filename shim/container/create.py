@@ -57,7 +57,7 @@ def create_container(
         privileged_pod=_privileged(sandbox.config) or _privileged(sandbox_config),
     )
     body = container_body(config, around)
-    with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
+    with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])

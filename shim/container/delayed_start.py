@@ -17,13 +17,13 @@ def apply_when_running(rt: Runtime, container_id: str, *, act: Callable[[], None
     """
     with deadline.bound(0):
         try:
-            life = rt.view.container(container_id).life
+            record = rt.view.container(container_id)
         except NotFound:
             return True
-    if life.state == pb.CONTAINER_EXITED:
+    if record.life.state == pb.CONTAINER_EXITED:
         return True
-    if not life.pid:
+    if not record.life.pid:
         return False
-    with deadline.bound(LOOK_SECONDS), rt.locks.hold(("limits", container_id)):
+    with deadline.bound(LOOK_SECONDS), rt.locks.limits(record.id):
         act()
     return True

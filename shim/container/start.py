@@ -31,7 +31,7 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
     # An update comes before or after: what it was told to set is not lost between a start and the writing of limits.
-    with rt.locks.hold(("limits", rt.view.container(container_id).id)):
+    with rt.locks.limits(rt.view.container(container_id).id):
         _start(rt, container_id)
 
 

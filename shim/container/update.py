@@ -40,7 +40,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     uses.
     """
     known = rt.view.container(container_id).id
-    with rt.locks.hold(("limits", known)):
+    with rt.locks.limits(known):
         record = _current(rt, known)
         check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
         rt.limits.check(record.id)

@@ -49,7 +49,7 @@ def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]
     except NotFound:
         yield None
         return
-    with rt.locks.hold(("sandbox", name)):
+    with rt.locks.sandbox(name):
         try:
             record = find_sandbox(rt, sandbox_id)
         except NotFound:

@@ -47,7 +47,7 @@ def network_intent(
         netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
-        capabilities=capability_args(config, pod_ranges=rt.pod_cidr.ranges),
+        capabilities=capability_args(config, pod_ranges=rt.cni.pod_cidr.ranges),
     )
 
 
@@ -76,7 +76,7 @@ def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI ADD in the pinned namespace; the checkpoint that comes back holds the result, not yet on disk."""
     attachment = _attachment(checkpoint)
-    result = rt.plugins.add(attachment)
+    result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, result=result))
     if not addresses(attached):
         raise FailedPrecondition(
@@ -101,7 +101,7 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
-    rt.plugins.delete(_attachment(checkpoint))
+    rt.cni.plugins.delete(_attachment(checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
     rt.checkpoints.note(released)
     return released

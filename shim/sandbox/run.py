@@ -40,7 +40,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
     fails too, the sandbox stays listed as not ready, for the kubelet's Stop and Remove to finish.
     """
     name = names.sandbox_name(config.metadata)
-    with rt.locks.hold(("sandbox", name)):
+    with rt.locks.sandbox(name):
         for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
             if pod.is_ready(rt, earlier):
                 log.info("pod sandbox is there already", sandbox=earlier.id)
@@ -54,7 +54,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     # Chosen before anything exists: without a network there is nothing to begin with.
-    chosen = None if pod.host_network(config) else rt.networks.chosen()
+    chosen = None if pod.host_network(config) else rt.cni.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
         sandbox_id=sandbox_id,
@@ -119,7 +119,7 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
 def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     """Remove the resolv.conf of a sandbox that is gone. False while there is one: its Remove removes the file."""
     name = names.sandbox_name(metadata)
-    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.hold(("sandbox", name)):
+    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.sandbox(name):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
             return False
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))

@@ -13,6 +13,8 @@ from shim.base.loading_cache import LoadingCache
 from shim.base.locks import KeyedLocks
 from shim.base.lru_cache import LruCache
 from shim.base.single_flight import SingleFlight
+from shim.cgroup.locator import CgroupLocator
+from shim.cgroup.places import this_machines_mounts
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -106,5 +108,7 @@ class Runtime:
     """Watches what may still happen after a call has ended."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
+    cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
+    """Finds the control groups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)
     """What was measured of containers and pods before."""

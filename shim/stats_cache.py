@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import SECOND
-from shim.cgroup.places import Group, Mounts, this_machines_mounts
 
 M = TypeVar("M")
 V = TypeVar("V")
@@ -140,16 +139,6 @@ class StoreUsage:
     """False before all of the store has been walked for the first time: then the figures are its file system's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the control groups of a running container are; true for one process only."""
-
-    pid: int
-    group: Group
-    pod: Group
-    """The group around it."""
-
-
 class PrefetchCache(Generic[M]):
     """Answers that were made ahead, by id, for as long as somebody asks for them. Thread-safe.
 
@@ -196,8 +185,6 @@ class StatsCache:
         """By container id; nothing for one that has not been measured yet."""
         self.images: StoreUsage | None = None
         """None before the store has been found."""
-        self.places: dict[str, Place] = {}
-        """By container or sandbox id."""
         self.container_stats = PrefetchCache[pb.ContainerStats](freshness=2 * INTERVAL)
         self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](freshness=2 * INTERVAL)
         self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
@@ -205,23 +192,21 @@ class StatsCache:
         """Directory of the writable layer by container id, of those that have one that can be seen."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
         """By container id, with the configuration they were made from; nobody may change them."""
-        self.started = threading.Event()
-        """Set when a container has been started: its layer wants measuring."""
-        self._mounts: Mounts | None = None
+        self._on_container_started: Callable[[], object] = lambda: None
 
-    @property
-    def mounts(self) -> Mounts:
-        """Where control groups are mounted, looked up once."""
-        if self._mounts is None:
-            self._mounts = this_machines_mounts()
-        return self._mounts
+    def on_container_started(self, callback: Callable[[], object]) -> None:
+        """Set what is called, without arguments, when a container has been started."""
+        self._on_container_started = callback
+
+    def container_started(self) -> None:
+        """Report that a container has been started: its layer is to be measured."""
+        self._on_container_started()
 
     def keep_only(self, ids: Collection[str]) -> None:
         """Forget what is known of all other containers and sandboxes."""
         for store in (self.cpu, self.container_stats, self.sandbox_stats, self.sandbox_metrics):
             store.keep_only(ids)
         _keep_only(self.layers, ids)
-        _keep_only(self.places, ids)
         _keep_only(self.uppers, ids)
         _keep_only(self.attributes, ids)
 

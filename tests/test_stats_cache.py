@@ -93,10 +93,3 @@ def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
         wanted.append(shelf.wanted)
 
     assert wanted == [False, True, False]
-
-
-def test_the_trees_of_this_machine_are_looked_up() -> None:
-    samples = StatsCache()
-
-    assert samples.mounts
-    assert samples.mounts is samples.mounts

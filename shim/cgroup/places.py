@@ -187,11 +187,6 @@ def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:
     return own
 
 
-def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
-    """Give the group that was made for a container, as `own_groups` finds it."""
-    return group_at(own_groups(pid, name=name, mounts=mounts), mounts)
-
-
 def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
     def directory(controller: str) -> str:
         known = controller in groups and controller in mounts

@@ -10,7 +10,6 @@ from shim.cgroup.places import Group
 from shim.cgroup.shares import DEFAULT_SHARES, may_become, shares_from_weight
 from shim.container.cgroup import wanted_resources
 from shim.runtime import Runtime
-from shim.stats.readings import place_of
 from shim.view.records import ContainerRecord
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +37,7 @@ def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerR
 
 def _own_group(rt: Runtime, record: ContainerRecord) -> Group | None:
     """The group that was made for the container, while it runs; None where a sandboxed runtime made none for it."""
-    place = place_of(rt, record) if record.life.pid else None
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     return place.group if place else None
 
 

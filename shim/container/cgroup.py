@@ -10,7 +10,7 @@ import select
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
-from shim.cgroup.places import Group, own_group
+from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, write_all
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.runtime import Runtime
@@ -40,7 +40,7 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
     if not needs_writing(resources) or not sandbox.life.pid:
         return
     try:
-        group = own_group(sandbox.life.pid, name=sandbox.id, mounts=rt.stats_cache.mounts)
+        group = rt.cgroups.find(sandbox.id, pid=sandbox.life.pid)
     except NotFound:
         return
     check_there(writes_beyond_docker(resources, group, field=field))
@@ -93,7 +93,7 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
     """
     pid = record.life.pid
     try:
-        return own_group(pid, name=record.id, mounts=rt.stats_cache.mounts) if pid else None
+        return rt.cgroups.find(record.id, pid=pid) if pid else None
     except NotFound as error:
         if needs_writing(resources) and not _ends(pid):
             raise FailedPrecondition(f"write limits of container {record.id}: {error}") from error

@@ -50,7 +50,7 @@ def _start(rt: Runtime, container_id: str) -> None:
             started = rt.view.refresh_container(record.id)
             # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-            rt.stats_cache.started.set()
+            rt.stats_cache.container_started()
             if isinstance(started, ContainerRecord):
                 ensure_limits(rt, started)
         except ShimError:

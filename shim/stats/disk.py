@@ -226,7 +226,10 @@ class LayerMeter:
         self._has_part = False
         """Whether one of the walks is of a part."""
         self._stopping = threading.Event()
-        self._wait = wait or rt.stats_cache.started.wait
+        self._container_started = threading.Event()
+        """Also set when the meter is stopped."""
+        rt.stats_cache.on_container_started(self._container_started.set)
+        self._wait = wait or self._container_started.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -238,7 +241,7 @@ class LayerMeter:
         """End the thread; a walk under way is given up, and a disk that does not answer is not waited for."""
         self._stopping.set()
         self._scope.cancel()
-        self._rt.stats_cache.started.set()
+        self._container_started.set()
         self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
@@ -248,8 +251,8 @@ class LayerMeter:
                 self._measure()
             except Exception:  # without this thread every layer would keep its last figure in silence
                 log.exception("measuring layers failed, and goes on")
-            if self._rt.stats_cache.started.wait(max(0.0, until - time.monotonic())):
-                self._rt.stats_cache.started.clear()
+            if self._container_started.wait(max(0.0, until - time.monotonic())):
+                self._container_started.clear()
 
     def _measure(self) -> None:
         """Look for layers that are due, and measure until it is time to look again."""
@@ -263,7 +266,7 @@ class LayerMeter:
         until = time.monotonic() + self._look
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
-            if self._rt.stats_cache.started.is_set():  # looked at after the walk, so that each look advances one
+            if self._container_started.is_set():  # looked at after the walk, so that each look advances one
                 return
 
     def _begin_due(self) -> None:
@@ -304,7 +307,7 @@ class LayerMeter:
                 self._wait(pause)
             if not more:
                 return
-            if self._rt.stats_cache.started.is_set():
+            if self._container_started.is_set():
                 break
         self._walks.append(turn)
 

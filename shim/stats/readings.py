@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from shim import pod
 from shim.cgroup.figures import Cpu, Memory, Psi
-from shim.cgroup.places import above, group_at, own_groups
-from shim.domain.errors import NotFound
+from shim.cgroup.locator import Place
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
-from shim.stats_cache import Place, Point
+from shim.stats_cache import Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
 _PROMPT = 1_000_000
@@ -39,33 +38,15 @@ class Reading:
     """When memory was read, ns since the epoch."""
 
 
-def place_of(rt: Runtime, record: Record) -> Place | None:
-    """Say where the control groups of a running container are, looked up once; None when it does not run."""
-    pid = record.life.pid
-    known = rt.stats_cache.places.get(record.id)
-    if known is not None and known.pid == pid:
-        return known
-    if not pid:
-        return None
-    try:
-        mounts = rt.stats_cache.mounts
-        groups = own_groups(pid, name=record.id, mounts=mounts)
-        place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
-    except NotFound:
-        return None
-    rt.stats_cache.places[record.id] = place
-    return place
-
-
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
     """Read the CPU time of a container."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     return None if place is None else _processor(rt, record, _at_its_moment(place.group.cpu))
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
     """Read a running container; None when it has ended."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     processor, memory = _processor(rt, record, _at_its_moment(place.group.cpu)), place.group.memory()
@@ -76,7 +57,7 @@ def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
 
 def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     """Read the CPU time of all containers of a pod, pause included."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     if has_group(record):
@@ -87,7 +68,7 @@ def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
 
 def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
     """Read the memory of a pod."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     if has_group(record):
@@ -98,7 +79,7 @@ def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
 
 def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
     """Count the tasks of a pod."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     groups = [place.pod] if has_group(record) else [member.group for member in _members(rt, record, place)]
@@ -171,7 +152,9 @@ def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | N
 
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:
-    containers = (place_of(rt, container) for container in running_containers(rt, of=record.id))
+    containers = (
+        rt.cgroups.place(container.id, pid=container.life.pid) for container in running_containers(rt, of=record.id)
+    )
     return [pause, *(place for place in containers if place is not None)]
 
 

@@ -41,6 +41,7 @@ def sample(rt: Runtime, *, metrics: bool) -> None:
     there: set[str] = {record.id for record in rt.view.containers()}
     there.update(record.id for record in rt.view.sandboxes())
     rt.stats_cache.keep_only(there)
+    rt.cgroups.keep_only(there)
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)

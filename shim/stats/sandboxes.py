@@ -12,7 +12,6 @@ from shim.stats.network import interfaces_of
 from shim.stats.readings import (
     Processor,
     has_group,
-    place_of,
     pod_memory,
     pod_processor,
     pod_tasks,
@@ -95,7 +94,7 @@ def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
 
 
 def _io(rt: Runtime, record: SandboxRecord, *, at: int) -> pb.IoUsage | None:
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     return messages.io_usage(place.pod.io_psi(), at=at) if place is not None and has_group(record) else None
 
 

@@ -299,7 +299,7 @@ def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> No
     meter.start()
     try:
         container = container_with_layer(rt, tree)
-        rt.stats_cache.started.set()
+        rt.stats_cache.container_started()
         wait_measured(rt, container)
     finally:
         meter.stop()
@@ -336,8 +336,9 @@ def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measu
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
-    monkeypatch.setattr(rt.stats_cache.started, "clear", lambda: None)  # there is always one more
     meter = LayerMeter(rt)
+    monkeypatch.setattr(meter._container_started, "clear", lambda: None)  # there is always one more
+    rt.stats_cache.container_started()
     meter.start()
     try:
         wait_until(lambda: rt.stats_cache.layers.keys() == containers)

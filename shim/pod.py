@@ -6,10 +6,8 @@ from pathlib import Path
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import root as state
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.config.model import Config
 from shim.domain import names
-from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.engine.interface import JsonObject
+from shim.domain.errors import FailedPrecondition
 from shim.runtime import Runtime
 from shim.view.records import SandboxRecord
 
@@ -59,45 +57,3 @@ def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
 def resolv_conf_directory(rt: Runtime) -> Path:
     """Where each pod's own resolv.conf is."""
     return rt.config.root_directory / state.RESOLV_CONF
-
-
-def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
-    """Docker's form of the kubelet's cgroup parent; with systemd a slice's own name, which implies its path."""
-    path = config.linux.cgroup_parent
-    return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
-
-
-def cgroupns_mode(rt: Runtime) -> str:
-    """Give the CgroupnsMode of what is not privileged.
-
-    On cgroup v1 it is the host's, as with the other runtimes. Said aloud, since a daemon may have another default
-    (`default-cgroupns-mode`).
-    """
-    return "private" if rt.facts.info().cgroup_version == "2" else "host"
-
-
-def docker_log(config: Config) -> JsonObject:
-    """LogConfig of every container: files of bounded size from which the CRI log is copied.
-
-    All of it is said, since Docker fills in what is not from its own configuration: compressed files would have to be
-    unpacked to be copied, and in non-blocking mode Docker drops output.
-    """
-    options = {
-        "max-size": config.docker_log_max_size,
-        "max-file": str(config.docker_log_max_file),
-        "compress": "false",
-        "mode": "blocking",
-    }
-    return {"Type": config.docker_log_driver, "Config": options}
-
-
-def docker_runtime(rt: Runtime, *, handler: str) -> str:
-    """The OCI runtime of a runtime handler, empty for Docker's default. InvalidArgument names those known."""
-    if handler in {"", "docker"}:
-        return ""
-    runtimes = rt.facts.runtimes(wanted=handler)
-    if handler not in runtimes:
-        raise InvalidArgument(
-            f"runtime_handler: Docker has no runtime {handler!r}; it has {', '.join(sorted(runtimes))}"
-        )
-    return handler

@@ -24,9 +24,9 @@ from shim.sandbox import dns, network
 from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
+from shim.spec.defaults import CreateContext, host_defaults
 from shim.spec.host_calls import seccomp_profile
-from shim.spec.sandbox import OOM_SCORE_ADJ, Surroundings, pause_body
-from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
 
 log = structlog.get_logger(__name__)
@@ -79,21 +79,17 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     image_id = ensure_image(rt, reference=rt.config.pod_infra_container_image)
-    around = Surroundings(
+    ctx = CreateContext(
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
-        cgroup_parent=pod.docker_cgroup_parent(rt, config),
-        cgroupns_mode=pod.cgroupns_mode(rt),
-        runtime=pod.docker_runtime(rt, handler=runtime_handler),
+        defaults=host_defaults(rt, config, runtime_handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
-        docker_log=pod.docker_log(rt.config),
-        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
         seccomp_profile=seccomp_profile(rt, config.linux.security_context),
         oci_annotations=sandbox_annotations(rt, config),
     )
-    body = pause_body(config, around)
+    body = pause_body(config, ctx)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []

@@ -5,6 +5,7 @@ container, so that the kubelet's own Stop and Remove clean up after a crash.
 """
 
 import math
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -13,7 +14,7 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
-from shim.container.delayed_start import apply_when_running
+from shim.container.change import apply_when_running, changing
 from shim.domain.errors import NotFound, ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
@@ -59,8 +60,8 @@ def restore_limits(rt: Runtime) -> None:
         if record.foreign or record.life.state == pb.CONTAINER_EXITED:
             continue
         if record.life.pid:
-            with rt.locks.limits(record.id):
-                _restore_limits(rt, record)
+            with suppress(NotFound), changing(rt, record.id) as current:
+                _restore_limits(rt, current)
         elif needs_writing(wanted_resources(rt, record)):
             look = partial(_late_limits_are_set, rt, record.id)
             rt.deferred_checks.watch(look, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
@@ -68,14 +69,7 @@ def restore_limits(rt: Runtime) -> None:
 
 def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:
     """Whether a container has been started, and got its limits, or never can be."""
-
-    def restore() -> None:
-        try:
-            _restore_limits(rt, rt.view.container(container_id))
-        except NotFound:
-            log.debug("a container has gone before its limits were set", container=container_id)
-
-    return apply_when_running(rt, container_id, act=restore)
+    return apply_when_running(rt, container_id, apply=partial(_restore_limits, rt))
 
 
 def _restore_limits(rt: Runtime, record: ContainerRecord) -> None:

@@ -29,7 +29,7 @@ from shim.hostfs.host_paths import HostSource
 from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import CreateContext, HostDefaults, docker_log
 from shim.spec.resources import update_fields
-from shim.spec.sandbox import pause_body
+from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.seccomp import seccomp_of_daemon
 from shim.spec.users import DockerUser
 
@@ -241,7 +241,7 @@ def _oom_score_adj(bed: Bed) -> int:
     engine = DockerEngine(bed.engine.url, request_timeout=_CALL_SECONDS)
     try:
         facts = EngineFacts(engine, restrict_oom_score_adj="auto")
-        return facts.possible_oom_score_adj(sandbox_spec.OOM_SCORE_ADJ)
+        return facts.possible_oom_score_adj(OOM_SCORE_ADJ)
     finally:
         engine.close()
 

@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
-from shim.container.delayed_start import apply_when_running
+from shim.container.change import apply_when_running, changing
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.drivers import docker_log_path
@@ -31,12 +31,11 @@ def start_container(rt: Runtime, *, container_id: str) -> None:
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
     # An update comes before or after: what it was told to set is not lost between a start and the writing of limits.
-    with rt.locks.limits(rt.view.container(container_id).id):
-        _start(rt, container_id)
+    with changing(rt, container_id) as record:
+        _start(rt, record)
 
 
-def _start(rt: Runtime, container_id: str) -> None:
-    record = rt.view.container(container_id)
+def _start(rt: Runtime, record: ContainerRecord) -> None:
     if record.life.state != pb.CONTAINER_CREATED:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
@@ -101,10 +100,10 @@ def _late(container_id: str) -> str:
 def _late_is_over(rt: Runtime, container_id: str) -> bool:
     """Whether a container whose start has failed has ended or is gone; it is ended if it runs now."""
 
-    def end() -> None:
-        # Not one that somebody has started again while this thread waited.
+    def kill(record: ContainerRecord) -> None:
+        # Not one that another start has been asked for while this thread waited.
         if rt.deferred_checks.watches(_late(container_id)):
-            ensure_killed(rt, container_id)
-            log.warning("container that started too late is ended", container=container_id)
+            ensure_killed(rt, record.id)
+            log.warning("killed container that started after its start had failed", container=record.id)
 
-    return apply_when_running(rt, container_id, act=end)
+    return apply_when_running(rt, container_id, apply=kill)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from shim.container.find import find_container
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
@@ -16,11 +17,8 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     Idempotent: an unknown id and a container that does not run are fine. No lock is held during the grace period, so
     a second call with a shorter one takes effect.
     """
-    try:
-        record = rt.view.container(container_id)
-    except NotFound:
-        return
-    if not record.life.may_run:
+    record = find_container(rt, container_id)
+    if record is None or not record.life.may_run:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)

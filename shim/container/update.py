@@ -11,6 +11,7 @@ from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
 from shim.container.cgroup import check_unified_possible, group_to_write, wanted_resources, writes_beyond_docker
+from shim.container.change import changing
 from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.interface import JsonObject
 from shim.runtime import Runtime
@@ -39,9 +40,8 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     containerd does not either. FailedPrecondition for a container that has ended, and for a memory limit below what it
     uses.
     """
-    known = rt.view.container(container_id).id
-    with rt.locks.limits(known):
-        record = _current(rt, known)
+    with changing(rt, container_id) as known:
+        record = _current(rt, known.id)
         check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
         rt.limits.check(record.id)
         wanted = merged(wanted_resources(rt, record), linux)

@@ -15,29 +15,32 @@ RESOLV_CONF = "/etc/resolv.conf"
 
 
 def host_network(config: pb.PodSandboxConfig) -> bool:
-    """Whether a pod uses the network of the node."""
+    """Return whether a pod uses the network of the node."""
     return config.linux.security_context.namespace_options.network == pb.NODE
 
 
 def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
-    """Whether a sandbox is SANDBOX_READY: pause runs, and RunPodSandbox has set up all there is to it.
+    """Return whether a sandbox is SANDBOX_READY: pause runs, and RunPodSandbox has completed.
 
-    The checkpoint says the latter. A pod made by cri-dockerd has none here: its pause container alone decides.
+    The checkpoint records the latter. A legacy (cri-dockerd) pod has none: its pause container alone decides.
     """
-    if not record.life.running or record.foreign:
+    if not record.life.running or record.legacy:
         return record.life.running
     checkpoint = rt.checkpoints.get(record.id)
-    return checkpoint is not None and checkpoint.ready and not _restarted(record, checkpoint)
+    return checkpoint is not None and checkpoint.ready and not _is_restarted(record, checkpoint)
 
 
-def _restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
-    """Whether somebody has started pause again: its new network namespace has no interface but `lo`."""
+def _is_restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
+    """Return whether pause was restarted externally: its new network namespace has no interface but `lo`."""
     known = checkpoint.pause_started_at and not record.life.guessed
     return bool(known) and record.life.started_at != checkpoint.pause_started_at
 
 
 def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
-    """Find the sandbox a container is to be made or started in. NotFound, or FailedPrecondition when not ready."""
+    """Find the sandbox a container is to be made or started in.
+
+    Raise NotFound, or FailedPrecondition when it is not ready.
+    """
     record = rt.view.sandbox(sandbox_id)
     if not is_ready(rt, record):
         raise FailedPrecondition(f"pod sandbox {record.id} is not ready")
@@ -45,7 +48,7 @@ def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:
 
 
 def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
-    """The pod's own resolv.conf on the host.
+    """Return the path of the pod's own resolv.conf on the host.
 
     Known before Docker has given an id, since the file must be there when the pause container is created; hashed,
     since a sandbox name may be longer than a file name can be.
@@ -55,5 +58,5 @@ def resolv_conf_path(rt: Runtime, *, metadata: pb.PodSandboxMetadata) -> Path:
 
 
 def resolv_conf_directory(rt: Runtime) -> Path:
-    """Where each pod's own resolv.conf is."""
+    """Return the directory of all pods' resolv.conf files."""
     return rt.config.root_directory / state.RESOLV_CONF

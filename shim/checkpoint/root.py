@@ -22,7 +22,7 @@ _SHOWN = 3
 def ensure_root_directory(path: Path) -> None:
     """Make `path` and what is missing above it; it is 0700 afterwards.
 
-    FailedPrecondition where others may look into it and it holds what is no server's: to close a directory that
+    Raise FailedPrecondition where others may read it and it holds files of others: to close a directory that
     programs share would keep them out of what is theirs.
     """
     if foreign := _foreign_names(path):
@@ -35,8 +35,8 @@ def ensure_root_directory(path: Path) -> None:
 
 
 def _foreign_names(path: Path) -> set[str]:
-    """Give the names in a directory that is open to others, unless a server has made them."""
-    with atomic_files.failing_as(f"look into root_directory {path}"):
+    """Return the names in a directory that is open to others, but for those that a server has made."""
+    with atomic_files.failing_as(f"list root_directory {path}"):
         if not path.is_dir() or not path.stat().st_mode & 0o077:
             return set()
         names = {entry.name for entry in path.iterdir()}

@@ -24,7 +24,7 @@ from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import host_defaults
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.spec.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.spec.mounts import uncovered
+from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
 from shim.spec.users import DockerUser, docker_user, identity
@@ -40,7 +40,7 @@ def create_container(
 ) -> ContainerId:
     """Create a container in a ready sandbox; the view knows it before this returns.
 
-    A sandbox that is stopped or removed meanwhile fails it, as it would have before: nothing is left then.
+    Fails if the sandbox is stopped or removed in the meantime: nothing is left then.
 
     `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
     fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
@@ -54,7 +54,7 @@ def create_container(
         sandbox=sandbox,
         config=config,
         log_directory=log_directory,
-        privileged_pod=_privileged(sandbox.config) or _privileged(sandbox_config),
+        privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(sandbox_config),
     )
     body = container_body(config, ctx)
     with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
@@ -64,27 +64,28 @@ def create_container(
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
-        # Only now: a StopPodSandbox or RemovePodSandbox that came meanwhile has seen this container, or is seen here.
+        # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is
+        # seen here.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
         rollback.commit()
     return ContainerId(made[0])
 
 
-def _privileged(pod_config: pb.PodSandboxConfig) -> bool:
-    """Whether a pod's containers may be privileged.
+def _allows_privileged(pod_config: pb.PodSandboxConfig) -> bool:
+    """Return whether a pod's containers may be privileged.
 
-    A kubelet works this out anew for each create, from all containers that the pod has by then: one with an ephemeral
-    container for debugging may become privileged after its sandbox was made. Of a pod that another shim made, what the
-    sandbox was made with does not tell.
+    A kubelet works this out again for each create, from all containers that the pod has by then: one with an ephemeral
+    container for debugging may become privileged after its sandbox was made. The configuration of a legacy pod does
+    not record it.
     """
     return pod_config.linux.security_context.privileged
 
 
 def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     host = body["HostConfig"]
-    mounts = uncovered(host["Mounts"])
+    mounts = without_covered(host["Mounts"])
     if len(mounts) < len(host["Mounts"]):
-        log.warning("mounts that later ones cover are left out", name=name)
+        log.warning("dropped mounts covered by later ones", name=name)
     try:
         return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:
@@ -123,7 +124,7 @@ def _create_context(
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
         labels=labels.container_labels(with_image_refs(config, volumes), sandbox_id=sandbox.id, log_path=log_path),
-        resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
+        resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
         recursive_read_only=_recursive_read_only(rt, defaults.runtime),
@@ -155,7 +156,7 @@ def _recursive_read_only(rt: Runtime, runtime: str) -> bool:
 
 
 def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecord) -> str:
-    """Full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
+    """Return the full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
     options = config.linux.security_context.namespace_options
     if options.pid != pb.TARGET:
         return ""

@@ -7,7 +7,7 @@ from shim.container.teardown import ensure_killed
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
-LONGEST_GRACE = 2**31 - 1
+MAX_GRACE = 2**31 - 1
 """Seconds; Docker counts a grace period in nanoseconds, and one of centuries would overflow to none at all."""
 
 
@@ -23,6 +23,6 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     if timeout == 0:
         ensure_killed(rt, record.id)
         return
-    with suppress(NotFound):  # removed by somebody while we waited is as stopped as it gets
-        rt.engine.stop_container(record.id, grace=min(timeout, LONGEST_GRACE))
+    with suppress(NotFound):  # removed during the grace period
+        rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
     rt.view.refresh_ended(record.id)

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
-    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Returns its id.
+    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
 
     A sandbox of the same attempt that is ready is the answer to an earlier try whose client gave up waiting: its id is
     returned. One that is not ready is removed first. On any error everything is undone in reverse; where an undo
@@ -43,7 +43,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
     with rt.locks.sandbox(name):
         for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
             if pod.is_ready(rt, earlier):
-                log.info("pod sandbox is there already", sandbox=earlier.id)
+                log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
         with rt.view.making(name), Rollback(f"run of pod sandbox {name}") as rollback:
@@ -53,7 +53,9 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
 
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
-    # Chosen before anything exists: without a network there is nothing to begin with.
+    # Strategy: checkpoint what DEL needs before anything of it exists, and mark the sandbox ready last. So a crash at
+    # any point leaves one that is listed as not ready, and that Stop and Remove can clean up.
+    # The network is chosen first: without one there is nothing to begin with.
     chosen = None if pod.host_network(config) else rt.cni.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
@@ -108,12 +110,17 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
         ensure_all_removed(rt, made)
     except ShimError:
         what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
-        rt.deferred_checks.watch(partial(_is_cleared, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS)
+        rt.deferred_checks.watch(
+            partial(_clear_resolv_conf, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS
+        )
         raise
 
 
-def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
-    """Remove the resolv.conf of a sandbox that is gone. False while there is one: its Remove removes the file."""
+def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
+    """Remove the resolv.conf of a sandbox that is gone.
+
+    Return False while there is a sandbox of that name: its RemovePodSandbox removes the file.
+    """
     name = names.sandbox_name(metadata)
     with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.sandbox(name):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
@@ -123,7 +130,7 @@ def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
 
 
 def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
-    """Whom pause runs as; for most pods that is whom its image says, and nobody need look into it."""
+    """Return the user of the pause process; usually the image's default, for which its files need not be read."""
     context = config.linux.security_context
     if not asks_for_identity(context):
         return DockerUser()

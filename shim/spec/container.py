@@ -1,6 +1,6 @@
 """The body of Docker's container create, built from the CRI's configuration. Pure.
 
-What does not depend on the fields here is decided by the client's door (shape of the request) or by Docker itself
+What does not depend on the fields here is decided by `shim.cri.validate` (shape of the request) or by Docker itself
 (whether a capability or device exists).
 """
 
@@ -44,7 +44,7 @@ class ContainerContext(CreateContext):
 
 
 def container_body(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObject:
-    """Build the create body. InvalidArgument, FailedPrecondition and Unsupported name the field."""
+    """Build the create body. Raise InvalidArgument, FailedPrecondition or Unsupported, which name the field."""
     return {
         "Image": ctx.image_id,
         "Entrypoint": list(config.command) or None,
@@ -64,7 +64,7 @@ def container_body(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObj
 
 
 def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
-    """`key=value`. Values are bytes, but Docker's API is JSON text: others than UTF-8 are refused, not altered."""
+    """Return `key=value` for each. Raise InvalidArgument for a value that is not UTF-8: Docker's API is JSON text."""
     lines = []
     for index, pair in enumerate(envs):
         try:
@@ -114,7 +114,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext
         pb.TARGET: f"container:{ctx.target_id}",
     }
     return {
-        # The network is the pod's whatever the container says; for a host-network pod that is the host's.
+        # The network is always the pod's; for a host-network pod that is the host's.
         "NetworkMode": pause,
         "IpcMode": "host" if options.ipc == pb.NODE else pause,
         "PidMode": pid[options.pid],
@@ -124,7 +124,7 @@ def _namespaces(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext
 
 
 def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
-    """Give the lists as asked for; a privileged container has none, although kubelets send theirs for every container.
+    """Return the lists as requested, for a privileged container empty ones: kubelets send theirs for every container.
 
     Docker keeps to the lists also where it is privileged, and fills in its defaults for null, not for an empty list.
     """

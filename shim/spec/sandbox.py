@@ -1,7 +1,7 @@
 """The body of Docker's container create for the pause container of a pod. Pure, but for reading a seccomp profile."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cgroup.shares import LEAST_SHARES
+from shim.cgroup.shares import MIN_SHARES
 from shim.engine.interface import JsonObject
 from shim.pod import RESOLV_CONF, host_network
 from shim.spec import mounts, seccomp, security
@@ -33,7 +33,7 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext) -> JsonObject:
         **base_host_config(ctx),
         **_namespaces(config),
         "Sysctls": dict(config.linux.sysctls),
-        "CpuShares": LEAST_SHARES,  # pause sleeps
+        "CpuShares": MIN_SHARES,  # pause sleeps
         "ShmSize": SHM_SIZE,
         "Mounts": [mounts.bind(ctx.resolv_conf, RESOLV_CONF)],
         # A privileged pod lets its containers be privileged; pause itself has no use for it.

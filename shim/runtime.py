@@ -97,9 +97,9 @@ class Runtime:
     """Limits of containers that were changed since and that Docker has no field for."""
     cni: Cni
     host_fs: HostFs
-    """Has host paths, which may hang, used by another process."""
+    """Uses host paths, which may hang, in another process."""
     sessions: Sessions
-    """Gives out the URLs of streaming sessions."""
+    """Issues the URLs of streaming sessions."""
     locks: Locks = field(default_factory=Locks)
     puller: ImagePuller = field(default_factory=ImagePuller)
     accounts: LoadingCache[ImageId, ImageAccounts] = field(default_factory=lambda: LoadingCache(capacity=16 << 20))

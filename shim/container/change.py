@@ -35,7 +35,7 @@ def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[Conta
     late after its call has failed, or after the server that asked for it was killed.
 
     For `shim.base.deferred_checks`: reads memory alone until the container runs. Raise Unavailable or DeadlineExceeded
-    while the view cannot answer: what it knew last says nothing of now.
+    while the view cannot answer: its last state may be out of date.
     """
     try:
         with deadline.bound(0):

@@ -308,7 +308,9 @@ def _poll_until(
 
 
 def _pauses(what: str, *, began: float) -> Iterator[None]:
-    """Pause at each step, twice as long as before; raise Cancelled or DeadlineExceeded once `what` must not go on.
+    """Yield after a pause, each time twice as long as before.
+
+    Raise Cancelled or DeadlineExceeded once `what` must not go on.
 
     Once _FAST_SECONDS have passed since `began`, no pause is shorter than _SLOW_PAUSE.
     """

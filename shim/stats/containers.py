@@ -27,7 +27,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
     """Return what all running containers use that match every part of the filter; ids in it may be unique prefixes.
 
     Raise InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
-    ends meanwhile is left out, and so is one whose control group cannot be read.
+    ends in the meantime is left out, and so is one whose control group cannot be read.
     """
     cache = rt.stats_cache.container_stats
     cache.touch()

@@ -21,14 +21,14 @@ from shim.stats.disk import Sum
 from shim.stats_cache import StoreUsage
 
 PERIOD = 30.0
-"""Seconds between two looks at which layers there are."""
+"""Seconds between two listings of the layers."""
 _PROC = Path("/proc")
 
 log = structlog.get_logger(__name__)
 
 
 class StoreMeter:
-    """Says what is to be walked next, and adds up what that gave. For one thread."""
+    """Chooses what is to be walked next, and adds up the results. For one thread."""
 
     def __init__(self, rt: Runtime, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rt = rt

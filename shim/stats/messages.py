@@ -1,4 +1,4 @@
-"""Figures as messages of the CRI. A figure the kernel does not tell is a field that is not set."""
+"""Figures as messages of the CRI. A figure the kernel does not report is a field that is not set."""
 
 from collections.abc import Sequence
 

@@ -23,7 +23,7 @@ _DEVICES = Path("/sys/dev/block")
 
 
 def list_metric_descriptors() -> list[pb.MetricDescriptor]:
-    """Describe every metric there can be; those the kernel of a node does not tell have no values there."""
+    """Describe every metric there can be; those the kernel of a node does not report have no values there."""
     return [descriptor(metric) for metric in (*CONTAINER, *NETWORK)]
 
 
@@ -36,7 +36,7 @@ def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
 def pod_metrics(
     rt: Runtime, record: SandboxRecord, *, read: Mapping[ContainerId, Reading | None] | None = None
 ) -> pb.PodSandboxMetrics:
-    """Read all metrics of a pod now. Containers that have ended meanwhile are left out.
+    """Read all metrics of a pod now. Containers that have ended in the meantime are left out.
 
     `read` is what the same pass has read of its containers already.
     """

@@ -48,7 +48,7 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
 
 
 def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
-    """Read the soft limits of a process that are told, by their names in metrics. Unlimited ones are left out."""
+    """Read the soft limits of a process that are in the metrics, by their names there. Unlimited ones are left out."""
     found = {}
     for line in (read(f"{proc}/{pid}/limits") or b"").splitlines():
         for title, name in _ULIMITS.items():

@@ -37,7 +37,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     """Return what all ready pods use that match every part of the filter; the id in it may be a unique prefix.
 
     Raise InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
-    meanwhile is left out.
+    in the meantime is left out.
     """
     rt.stats_cache.sandbox_stats.touch()
     fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 def moved_to_corrupt(path: Path, *, directory: Path) -> Path:
-    """Move a damaged file below `directory`, where none replaces another, and return its new path. Raises OSError."""
+    """Move a damaged file below `directory`, where none replaces another, and return its new path. Raise OSError."""
     corrupt = directory / CORRUPT
     corrupt.mkdir(mode=0o700, exist_ok=True)
     number = 1
@@ -67,7 +67,7 @@ class NewerFiles:
                 self._ids.discard(sandbox_id)
 
     def keep(self, path: Path) -> Path:
-        """Move the file of a newer server here, and return its new path. Raises OSError."""
+        """Move the file of a newer server here, and return its new path. Raise OSError."""
         self._newer.mkdir(mode=0o700, exist_ok=True)
         target = self._newer / path.name
         _move(path, target)

@@ -86,7 +86,7 @@ class CheckpointStore:
 
         The first of a sandbox survives a power loss. After one, a later one may be found as it was before: no pod
         survives a power loss, and what is needed to clean up after it is in the first.
-        Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
+        Raise ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
         with self._writing.hold(checkpoint.sandbox_id):
             if not rebuilt:

@@ -40,6 +40,8 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     containerd does not either. Raise FailedPrecondition for a container that has ended, and for a memory limit below
     what it uses.
     """
+    # Strategy: check all that can be refused before the first write. Then Docker's fields; last the files it has no
+    # field for, since Docker, or the runtime for it, writes its own again. Any error puts all of it back in reverse.
     with changing(rt, container_id) as known:
         record = _refresh_alive(rt, known.id)
         check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)

@@ -16,14 +16,13 @@ import structlog
 
 from shim.base import atomic_files, deadline
 from shim.base.deferred_checks import DeferredChecks
-from shim.base.locks import KeyedLocks
 from shim.checkpoint import root as state
 from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
-from shim.cni.programs import finding_by
+from shim.cni.programs import FindPlugin, finding_by
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
@@ -45,7 +44,7 @@ from shim.recover import (
     remove_orphaned_files,
     restore_limits,
 )
-from shim.runtime import Runtime
+from shim.runtime import Cni, ImagePuller, Runtime
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
@@ -239,24 +238,29 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
-            pod_cidr=PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr),
-            networks=networks,
-            plugins=Plugins(
-                bin_dirs=config.cni_bin_dir,
-                cache_dir=config.cni_cache_dir,
-                timeout=config.cni_plugin_timeout,
-                find=find,
-            ),
+            cni=_cni(config, networks, find=find),
             host_fs=host_fs,
-            locks=KeyedLocks(),
             sessions=sessions,
-            keyring=keyring,
+            puller=ImagePuller(keyring=keyring),
             deferred_checks=deferred_checks,
         )
         watcher = Watcher(engine, view, on_connect=facts.refresh, before_first_sync=partial(_recover_pods, rt))
         watcher.start()
         ending.callback(watcher.stop)
         yield rt
+
+
+def _cni(config: Config, networks: ConfDirectory, *, find: FindPlugin) -> Cni:
+    return Cni(
+        networks=networks,
+        plugins=Plugins(
+            bin_dirs=config.cni_bin_dir,
+            cache_dir=config.cni_cache_dir,
+            timeout=config.cni_plugin_timeout,
+            find=find,
+        ),
+        pod_cidr=PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr),
+    )
 
 
 @contextlib.contextmanager

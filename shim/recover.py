@@ -1,10 +1,11 @@
-"""What is put right once after a start, before the kubelet's questions matter.
+"""The recovery after a start: what an earlier server left unfinished.
 
-Little is left to do here: unfinished sandboxes are listed as not ready, and so are checkpoints without a pause
+There is little to do here: unfinished sandboxes are listed as not ready, and so are checkpoints without a pause
 container, so that the kubelet's own Stop and Remove clean up after a crash.
 """
 
 import math
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -13,37 +14,37 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
-from shim.container.delayed_start import apply_when_running
+from shim.container.change import apply_when_running, changing
 from shim.domain.errors import NotFound, ShimError
 from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import sandboxes
-from shim.sandbox.rebuild import recovered_checkpoint
+from shim.sandbox.rebuild import recover_checkpoint
 from shim.view.records import ContainerRecord, SandboxRecord
 
 log = structlog.get_logger(__name__)
 
 
 def recover_checkpoints(rt: Runtime) -> None:
-    """Give every pod that has lost its checkpoint one again, so that it goes on and its addresses can be released."""
-    # Not `sandboxes()`: the view answers questions only when this is done. So no request makes or ends a pod meanwhile.
+    """Rebuild the checkpoint of every pod that has lost it, so that it goes on and its addresses can be released."""
+    # Not `sandboxes()`: the view answers RPCs only when this is done. Until then no request makes or ends a pod.
     for record in rt.view.records().values():
         if not isinstance(record, SandboxRecord) or rt.checkpoints.get(record.id) is not None:
             continue
         try:
             _recover_checkpoint(rt, record)
         except ShimError as error:
-            log.error("cannot recover a pod sandbox without a checkpoint", sandbox=record.id, error=error)
+            log.error("failed to recover checkpoint of pod sandbox", sandbox=record.id, error=error)
 
 
 def _recover_checkpoint(rt: Runtime, record: SandboxRecord) -> None:
-    checkpoint = recovered_checkpoint(rt, record)
+    checkpoint = recover_checkpoint(rt, record)
     if checkpoint is None:
         return
     rt.checkpoints.put(checkpoint, rebuilt=True)
-    log.info("rebuilt the checkpoint of a pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
-    if not record.foreign and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
+    log.info("rebuilt checkpoint of pod sandbox", sandbox=record.id, network=checkpoint.network is not None)
+    if not record.legacy and not pod.resolv_conf_path(rt, metadata=record.config.metadata).exists():
         # Lost with the checkpoint; without it no further container could be created in the pod.
         dns.ensure_pod_resolv_conf(rt, record.config)
         dns.label_pod_resolv_conf(rt, record)
@@ -56,33 +57,26 @@ def restore_limits(rt: Runtime) -> None:
     that crashed.
     """
     for record in rt.view.containers():
-        if record.foreign or record.life.state == pb.CONTAINER_EXITED:
+        if record.legacy or record.life.state == pb.CONTAINER_EXITED:
             continue
         if record.life.pid:
-            with rt.locks.hold(("limits", record.id)):
-                _restore_limits(rt, record)
+            with suppress(NotFound), changing(rt, record.id) as current:
+                _restore_limits(rt, current)
         elif needs_writing(wanted_resources(rt, record)):
-            look = partial(_late_limits_are_set, rt, record.id)
-            rt.deferred_checks.watch(look, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
+            check = partial(_restore_late_limits, rt, record.id)
+            rt.deferred_checks.watch(check, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
 
 
-def _late_limits_are_set(rt: Runtime, container_id: str) -> bool:
-    """Whether a container has been started, and got its limits, or never can be."""
-
-    def restore() -> None:
-        try:
-            _restore_limits(rt, rt.view.container(container_id))
-        except NotFound:
-            log.debug("a container has gone before its limits were set", container=container_id)
-
-    return apply_when_running(rt, container_id, act=restore)
+def _restore_late_limits(rt: Runtime, container_id: str) -> bool:
+    """Write the limits of a container if it runs now; return whether that has been done, or never will be."""
+    return apply_when_running(rt, container_id, apply=partial(_restore_limits, rt))
 
 
 def _restore_limits(rt: Runtime, record: ContainerRecord) -> None:
     try:
         ensure_limits(rt, record)
     except ShimError as error:
-        log.error("cannot set the limits of a running container", container=record.id, error=error)
+        log.error("failed to write limits of running container", container=record.id, error=error)
 
 
 def end_orphaned_plugins(rt: Runtime) -> None:
@@ -98,7 +92,7 @@ def end_orphaned_plugins(rt: Runtime) -> None:
 def remove_orphaned_files(rt: Runtime) -> None:
     """Remove what an earlier server kept of containers that are gone, since no Remove will ever name them.
 
-    That is the limits of those that were removed behind our back, and each resolv.conf of a pod whose container Docker
+    That is the limits of those that were removed externally, and each resolv.conf of a pod whose container Docker
     had not made yet when the server crashed. Files of this server are left alone: its requests may be under way.
     """
     rt.limits.keep_only({record.id for record in rt.view.containers()})
@@ -109,11 +103,11 @@ def remove_orphaned_files(rt: Runtime) -> None:
         try:
             if path.stat().st_mtime < rt.started_at:
                 path.unlink()
-                log.info("removed the resolv.conf of a pod that never was", file=str(path))
+                log.info("removed orphaned resolv.conf", file=str(path))
         except FileNotFoundError:
-            continue  # a Remove was faster
+            continue  # removed by a RemovePodSandbox
         except OSError as error:
-            log.error("cannot remove the resolv.conf of a pod that never was", file=str(path), error=error)
+            log.error("failed to remove orphaned resolv.conf", file=str(path), error=error)
 
 
 def remove_leftover_containers(rt: Runtime) -> None:

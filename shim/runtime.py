@@ -1,13 +1,20 @@
-"""The collaborators of the domain in one frozen bundle, the first argument of every verb. Data, no methods."""
+"""The collaborators of the domain in frozen bundles; `Runtime` is the first argument of every verb. Data, no methods.
+
+`Locks` alone has methods: which RPCs exclude each other is written there and nowhere else.
+"""
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from shim.base.deadline import ProgressClock
 from shim.base.deferred_checks import DeferredChecks
+from shim.base.loading_cache import LoadingCache
 from shim.base.locks import KeyedLocks
 from shim.base.lru_cache import LruCache
 from shim.base.single_flight import SingleFlight
+from shim.cgroup.locator import CgroupLocator
+from shim.cgroup.places import this_machines_mounts
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -15,7 +22,7 @@ from shim.cni.network import Plugins
 from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
-from shim.domain.ids import ImageId
+from shim.domain.ids import ContainerId, ImageId
 from shim.domain.passwd import ImageAccounts
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
@@ -24,6 +31,55 @@ from shim.logs.interface import ContainerLogs
 from shim.stats_cache import StatsCache
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
+
+
+class Locks:
+    """Which RPCs wait for each other. A wait ends with the caller's deadline: Cancelled or DeadlineExceeded."""
+
+    def __init__(self) -> None:
+        self._locks = KeyedLocks()
+
+    def sandbox(self, name: str) -> AbstractContextManager[None]:
+        """Hold the name of a pod sandbox: its run, stop, removal and update come one after the other."""
+        return self._locks.hold(("sandbox", name))
+
+    def container(self, name: str) -> AbstractContextManager[None]:
+        """Hold the name of a container while it is created."""
+        return self._locks.hold(("container", name))
+
+    def limits(self, container_id: ContainerId) -> AbstractContextManager[None]:
+        """Hold the limits of a container: what writes them (start, update, recovery) comes one after the other."""
+        return self._locks.hold(("limits", container_id))
+
+    def image(self, image_id: ImageId) -> AbstractContextManager[None]:
+        """Hold an image while it is removed."""
+        return self._locks.hold(("image", image_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cni:
+    """What gives pods their network."""
+
+    networks: ConfDirectory
+    """Which CNI configuration new pods get."""
+    plugins: Plugins
+    """Runs CNI plugins."""
+    pod_cidr: PodCidr
+    """Address ranges of the node's pods, as the kubelet has sent them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePuller:
+    """What pulls share."""
+
+    keyring: Keyring = field(default_factory=Keyring)
+    """Credentials of the node, for pulls that bring none."""
+    pulls: SingleFlight[ImageId] = field(default_factory=SingleFlight)
+    """Pulls under way, so that two of one image are one."""
+    progress: ProgressClock = field(default_factory=ProgressClock)
+    """When any of them has shown progress last: Docker lets one wait for the layers of another."""
+    manifests: LruCache[str, ImageId] = field(default_factory=lambda: LruCache(capacity=1000))
+    """What pulls have brought, by the digest of the manifest: it stands for the same image for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,31 +95,20 @@ class Runtime:
     checkpoints: CheckpointStore
     limits: LimitStore
     """Limits of containers that were changed since and that Docker has no field for."""
-    pod_cidr: PodCidr
-    networks: ConfDirectory
-    """Which CNI configuration new pods get."""
-    plugins: Plugins
-    """Runs CNI plugins."""
+    cni: Cni
     host_fs: HostFs
-    """Has host paths, which may hang, used by another process."""
-    locks: KeyedLocks
+    """Uses host paths, which may hang, in another process."""
     sessions: Sessions
-    """Gives out the URLs of streaming sessions."""
-    keyring: Keyring = field(default_factory=Keyring)
-    """Credentials of the node, for pulls that bring none."""
-    pulls: SingleFlight[ImageId] = field(default_factory=SingleFlight)
-    """Pulls under way, so that two of one image are one."""
-    pull_motion: ProgressClock = field(default_factory=ProgressClock)
-    """When any of them has shown progress last: Docker lets one wait for the layers of another."""
-    manifests: LruCache[str, ImageId] = field(default_factory=lambda: LruCache(capacity=1000))
-    """What pulls have brought, by the digest of the manifest: it stands for the same image for ever."""
-    accounts: LruCache[ImageId, ImageAccounts] = field(default_factory=lambda: LruCache(capacity=16 << 20))
+    """Issues the URLs of streaming sessions."""
+    locks: Locks = field(default_factory=Locks)
+    puller: ImagePuller = field(default_factory=ImagePuller)
+    accounts: LoadingCache[ImageId, ImageAccounts] = field(default_factory=lambda: LoadingCache(capacity=16 << 20))
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
-    account_looks: SingleFlight[ImageAccounts] = field(default_factory=SingleFlight)
-    """Images whose users are being read."""
     deferred_checks: DeferredChecks = field(default_factory=DeferredChecks)
     """Watches what may still happen after a call has ended."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
+    cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
+    """Finds the control groups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)
     """What was measured of containers and pods before."""

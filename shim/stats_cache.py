@@ -1,4 +1,4 @@
-"""What was measured of containers and pods before: memory for figures that need two looks, or a slow one.
+"""What was measured of containers and pods before: memory for figures that need two readings, or a slow one.
 
 Filled by the threads of `shim.stats`, read by its answers. Nothing here measures.
 """
@@ -13,28 +13,27 @@ from typing import Generic, TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import SECOND
-from shim.cgroup.places import Group, Mounts, this_machines_mounts
 
 M = TypeVar("M")
 V = TypeVar("V")
 
 INTERVAL = 9.0
-"""Seconds between two background looks at what everything uses: less than the longest window of a rate, and than the
+"""Seconds between two background readings of what everything uses: less than the longest window of a rate, and than the
 ten seconds after which the kubelet asks again."""
 METRICS_INTERVAL = 18.0
-"""Seconds between two background looks at all that metrics tell; cAdvisor's are nearly as far apart."""
-WANTED = 60.0
-"""Seconds for which lists are made ahead after one has been asked for."""
+"""Seconds between two background readings of everything in the metrics; cAdvisor's are nearly as far apart."""
+PREFETCH_SECONDS = 60.0
+"""Seconds for which lists are prefetched after one has been requested."""
 
-_LEAST_WINDOW = 1 * SECOND
-_MOST_WINDOW = 10 * SECOND
-_KEPT = 4
+_MIN_WINDOW = 1 * SECOND
+_MAX_WINDOW = 10 * SECOND
+_MAX_POINTS = 4
 """Points for each container: at one every nine seconds, more than the longest window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """CPU time at one moment, both in nanoseconds; the moment by the wall clock, as the CRI tells it."""
+    """CPU time at one moment, both in nanoseconds; the moment by the wall clock, as in the CRI."""
 
     at: int
     usage: int
@@ -48,12 +47,12 @@ class CpuHistory:
         self._points: dict[str, deque[Point]] = {}
 
     def note(self, key: str, point: Point) -> None:
-        """Remember a point; later ones must not be earlier."""
+        """Add a point; later ones must not be earlier."""
         with self._lock:
-            self._points.setdefault(key, deque(maxlen=_KEPT)).append(point)
+            self._points.setdefault(key, deque(maxlen=_MAX_POINTS)).append(point)
 
     def rate(self, key: str, now: Point, *, born_at: int) -> int:
-        """Give nanoseconds of CPU time per second up to `now`, over a window of one to ten seconds.
+        """Return nanoseconds of CPU time per second up to `now`, over a window of one to ten seconds.
 
         For what has not been seen before, the window begins at `born_at`, when it had used nothing: it has a
         complete sample at once. Before a second has passed, the figure is what was used over that second.
@@ -64,12 +63,12 @@ class CpuHistory:
         return _rate(base, now)
 
     def rate_since_seen(self, key: str, now: Point) -> int | None:
-        """Give the same for what may have been used before its birth; None while it has not been seen for a second."""
+        """Return the same for what may have been used before its birth; None until it is known for a second."""
         then = self._base(key, now)
         return None if then is None else _rate(then, now)
 
     def last(self, key: str) -> Point | None:
-        """Give the last point."""
+        """Return the last point."""
         with self._lock:
             points = self._points.get(key)
             return points[-1] if points else None
@@ -82,23 +81,23 @@ class CpuHistory:
     def _base(self, key: str, now: Point) -> Point | None:
         with self._lock:
             points = tuple(self._points.get(key, ()))
-        old_enough = [point for point in points if now.at - point.at >= _LEAST_WINDOW]
-        recent = [point for point in old_enough if now.at - point.at <= _MOST_WINDOW]
+        old_enough = [point for point in points if now.at - point.at >= _MIN_WINDOW]
+        recent = [point for point in old_enough if now.at - point.at <= _MAX_WINDOW]
         # The longest window that is allowed is the steadiest figure; after a pause in sampling, the last point.
         return recent[0] if recent else old_enough[-1] if old_enough else None
 
 
 def _is_another_run(then: Point, now: Point, *, born_at: int) -> bool:
-    """Whether a container was started again between two looks: it then has a new group, which had used nothing."""
+    """Return whether a container was started again between two points: it then has a new group."""
     return then.at < born_at <= now.at and now.usage < then.usage
 
 
 def _rate(then: Point, now: Point) -> int:
-    # A clock that was set, or a group that was made anew under the same id.
+    # A clock that was set, or a group that was made again under the same id.
     if now.at <= then.at or now.usage < then.usage:
         return 0
-    # Two processors that were busy for the first milliseconds of a life would else be told as dozens.
-    return (now.usage - then.usage) * SECOND // max(_LEAST_WINDOW, now.at - then.at)
+    # Avoid an inflated rate over a very short window.
+    return (now.usage - then.usage) * SECOND // max(_MIN_WINDOW, now.at - then.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,45 +139,35 @@ class StoreUsage:
     """False before all of the store has been walked for the first time: then the figures are its file system's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the control groups of a running container are; true for one process only."""
-
-    pid: int
-    group: Group
-    pod: Group
-    """The group around it."""
-
-
 class PrefetchCache(Generic[M]):
-    """Answers that were made ahead, by id, for as long as somebody asks for them. Thread-safe.
+    """Answers that are prefetched, by id, for as long as lists are requested. Thread-safe.
 
-    With hundreds of containers a list that reads every file when it is asked takes longer than all other lists
-    together. One that is asked every few seconds is read in the background instead, a few seconds before.
+    With hundreds of containers a list that reads every file on request takes longer than all other lists together.
+    One that is requested every few seconds is read in the background instead, a few seconds before.
     """
 
     def __init__(self, *, freshness: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`freshness` is how many seconds after it was made an answer may still be given."""
+        """Return answers up to `freshness` seconds after they were made."""
         self._freshness = freshness
         self._clock = clock
         self._made: dict[str, tuple[M, float]] = {}
-        self._asked = -WANTED
+        self._asked = -PREFETCH_SECONDS
 
     @property
-    def wanted(self) -> bool:
-        """Whether somebody has asked for a list within the last minute."""
-        return self._clock() - self._asked < WANTED
+    def requested_recently(self) -> bool:
+        """Return whether a list was requested within the last minute."""
+        return self._clock() - self._asked < PREFETCH_SECONDS
 
-    def ask(self) -> None:
-        """Say that a list is asked for."""
+    def touch(self) -> None:
+        """Note that a list is requested."""
         self._asked = self._clock()
 
     def put(self, key: str, answer: M) -> None:
-        """Keep an answer that was made just now; nobody may change it from then on."""
+        """Keep an answer that was made just now; it must not be changed from then on."""
         self._made[key] = (answer, self._clock())
 
     def get(self, key: str) -> M | None:
-        """Give an answer that is fresh enough."""
+        """Return an answer that is fresh enough."""
         answer, at = self._made.get(key, (None, 0.0))
         return answer if self._clock() - at <= self._freshness else None
 
@@ -196,37 +185,33 @@ class StatsCache:
         """By container id; nothing for one that has not been measured yet."""
         self.images: StoreUsage | None = None
         """None before the store has been found."""
-        self.places: dict[str, Place] = {}
-        """By container or sandbox id."""
         self.container_stats = PrefetchCache[pb.ContainerStats](freshness=2 * INTERVAL)
         self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](freshness=2 * INTERVAL)
         self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id, of those that have one that can be seen."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
-        """By container id, with the configuration they were made from; nobody may change them."""
-        self.started = threading.Event()
-        """Set when a container has been started: its layer wants measuring."""
-        self._mounts: Mounts | None = None
+        """By container id, with the configuration they were made from; they must not be changed."""
+        self._on_container_started: Callable[[], object] = lambda: None
 
-    @property
-    def mounts(self) -> Mounts:
-        """Where control groups are mounted, looked up once."""
-        if self._mounts is None:
-            self._mounts = this_machines_mounts()
-        return self._mounts
+    def on_container_started(self, callback: Callable[[], object]) -> None:
+        """Set what is called, without arguments, when a container has been started."""
+        self._on_container_started = callback
+
+    def container_started(self) -> None:
+        """Report that a container has been started: its layer is to be measured."""
+        self._on_container_started()
 
     def keep_only(self, ids: Collection[str]) -> None:
         """Forget what is known of all other containers and sandboxes."""
         for store in (self.cpu, self.container_stats, self.sandbox_stats, self.sandbox_metrics):
             store.keep_only(ids)
         _keep_only(self.layers, ids)
-        _keep_only(self.places, ids)
         _keep_only(self.uppers, ids)
         _keep_only(self.attributes, ids)
 
 
 def _keep_only(known: dict[str, V], keys: Collection[str]) -> None:
-    # A copy of the keys: answers that are under way add to these dictionaries meanwhile.
+    # A copy of the keys: answers under way may add to these dictionaries at the same time.
     for gone in set(known).difference(keys):
         known.pop(gone, None)

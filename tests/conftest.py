@@ -8,7 +8,6 @@ import pytest
 import structlog
 
 from shim.base.deferred_checks import DeferredChecks
-from shim.base.locks import KeyedLocks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -17,7 +16,7 @@ from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
-from shim.runtime import Runtime
+from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
@@ -98,11 +97,14 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
         logs=logs,
         checkpoints=CheckpointStore(config.root_directory / "sandboxes"),
         limits=LimitStore(config.root_directory / "limits"),
-        pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
-        networks=networks,
-        plugins=Plugins(bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout),
+        cni=Cni(
+            networks=networks,
+            plugins=Plugins(
+                bin_dirs=config.cni_bin_dir, cache_dir=config.cni_cache_dir, timeout=config.cni_plugin_timeout
+            ),
+            pod_cidr=PodCidr(config.root_directory / "pod-cidr", default=""),
+        ),
         host_fs=host_fs,
-        locks=KeyedLocks(),
         sessions=Sessions(base_url="http://127.0.0.1:1"),
         deferred_checks=deferred_checks,
     )

@@ -25,7 +25,12 @@ NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
 
 LEFT_OUT = {
     "shim/cgroup/figures.py NO_LIMIT": "stands for no limit",
+    "shim/cgroup/keys.py MAX_PIDS": "a number that the kernel has",
+    "shim/cgroup/parse.py _MAX_NUMBERS": "a number that the kernel has",
+    "shim/cgroup/shares.py MAX_SHARES": "a number that the kernel has",
     "shim/cni/arguments.py MAX_BANDWIDTH": "a number that the plugin takes",
+    "shim/container/exec_process.py _MAX_PAUSE": "how often the server polls",
+    "shim/container/stop.py MAX_GRACE": "a number that Docker has",
     "shim/cri/validate/limits.py MAX_CPU": "a number that the kernel has",
     "shim/cri/validate/limits.py MAX_NODE": "a number that the kernel has",
     "shim/cri/validate/limits.py MAX_OOM_SCORE_ADJ": "a number that the kernel has",
@@ -37,6 +42,9 @@ LEFT_OUT = {
     "shim/streaming/spdy/flow.py MAX_WINDOW": "a number that the protocol has",
     "shim/streaming/spdy/frames.py MAX_ID": "a number that the protocol has",
     "shim/streaming/spdy/frames.py MAX_LENGTH": "a number that the protocol has",
+    "shim/stats/readings.py _MAX_READS": "how often the server reads again",
+    "shim/stats_cache.py _MAX_POINTS": "what the server keeps of its own measurements",
+    "shim/stats_cache.py _MAX_WINDOW": "a time of the server's own",
     "shim/view/foreign.py _MAX_ATTEMPT": "a number that the CRI has",
 }
 """Constants of such a name that need no row, and why."""

@@ -118,7 +118,7 @@ def test_limits_that_a_crash_came_before_are_written(
     rt: Runtime, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = new_group_v1(tmp_path, "pause")
-    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: group)
+    monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: group)
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
     container = created(rt, ready_pod(rt), linux=linux)
     engine.start_container(container)
@@ -139,7 +139,7 @@ def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     group = new_group_v1(tmp_path, "late")
     groups: dict[str, Group] = {sandbox: new_group_v1(tmp_path, "pause")}
     other = new_group_v1(tmp_path, "other")
-    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, name, **_: groups.get(name, other))
+    monkeypatch.setattr(rt.cgroups, "find", lambda key, **_: groups.get(key, other))
     linux = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
     late, gone, ended = (created(rt, sandbox, name, linux=linux) for name in ("late", "gone", "ended"))
     groups[late] = group

@@ -74,29 +74,22 @@ def test_what_is_gone_is_forgotten() -> None:
 
 def test_an_answer_is_given_while_it_is_fresh() -> None:
     clock = Clock(0)
-    shelf = PrefetchCache[str](freshness=10, clock=clock)
-    assert shelf.get("a") is None
+    cache = PrefetchCache[str](freshness=10, clock=clock)
+    assert cache.get("a") is None
 
-    shelf.put("a", "answer")
+    cache.put("a", "answer")
     clock.now = 10
-    assert shelf.get("a") == "answer"
+    assert cache.get("a") == "answer"
     clock.now = 10.1
-    assert shelf.get("a") is None
+    assert cache.get("a") is None
 
 
 def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
     clock = Clock(0)
-    shelf = PrefetchCache[str](freshness=INTERVAL, clock=clock)
-    wanted = [shelf.wanted]
-    shelf.ask()
+    cache = PrefetchCache[str](freshness=INTERVAL, clock=clock)
+    wanted = [cache.requested_recently]
+    cache.touch()
     for clock.now in (59, 61):
-        wanted.append(shelf.wanted)
+        wanted.append(cache.requested_recently)
 
     assert wanted == [False, True, False]
-
-
-def test_the_trees_of_this_machine_are_looked_up() -> None:
-    samples = StatsCache()
-
-    assert samples.mounts
-    assert samples.mounts is samples.mounts

@@ -26,10 +26,10 @@ from shim.domain.ids import SandboxId
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.hostfs.host_paths import HostSource
-from shim.pod import docker_log
-from shim.spec import container as container_spec
-from shim.spec import sandbox as sandbox_spec
+from shim.spec.container import ContainerContext, container_body
+from shim.spec.defaults import CreateContext, HostDefaults, docker_log
 from shim.spec.resources import update_fields
+from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.seccomp import seccomp_of_daemon
 from shim.spec.users import DockerUser
 
@@ -57,15 +57,21 @@ class Floor:
         self._bed = bed
         self._docker = DirectDocker(bed.engine.socket, version=bed.engine.api.api_version)
         self._oom_score_adj = _oom_score_adj(bed)
-        self._seccomp = seccomp_of_daemon(bed.engine.api.info()["SecurityOptions"])
+        self._defaults = HostDefaults(
+            cgroup_parent="",
+            cgroupns_mode="",
+            runtime="",
+            docker_log=docker_log(Config()),
+            daemon_seccomp=seccomp_of_daemon(bed.engine.api.info()["SecurityOptions"]),
+        )
         self._resolv_conf = bed.home / "floor/resolv.conf"
         self._resolv_conf.write_bytes(Path("/etc/resolv.conf").read_bytes())
 
     def up(self, lap: Lap, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
         """Run a pod with one container."""
         made = FloorPod(name=f"floor-{config.metadata.name}", config=config)
-        docker, pause_body = self._docker, self._pause_body(config)
-        made.pause = lap.call("create pause", lambda: docker.create(f"{made.name}-pause", pause_body))
+        docker, pause = self._docker, self._pause_body(config)
+        made.pause = lap.call("create pause", lambda: docker.create(f"{made.name}-pause", pause))
         lap.call("start pause", lambda: docker.post(f"/containers/{made.pause}/start"))
         made.pid = lap.call("inspect pause", lambda: docker.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
         made.result = lap.call("CNI ADD", lambda: self._plugins("ADD", made))
@@ -99,25 +105,22 @@ class Floor:
         self._docker.close()
 
     def _pause_body(self, config: pb.PodSandboxConfig) -> dict[str, Any]:
-        around = sandbox_spec.Surroundings(
+        ctx = CreateContext(
+            defaults=self._defaults,
             image_id=self._bed.pause,
             user=DockerUser(),
             labels=labels.sandbox_labels(config, runtime_handler=""),
             resolv_conf=str(self._resolv_conf),
-            cgroup_parent="",
-            cgroupns_mode="",
-            runtime="",
             oom_score_adj=self._oom_score_adj,
-            docker_log=docker_log(Config()),
-            daemon_seccomp=self._seccomp,
             seccomp_profile=b"",
             oci_annotations={},
         )
-        return sandbox_spec.pause_body(config, around)
+        return pause_body(config, ctx)
 
     def _container_body(self, config: pb.ContainerConfig, *, sandbox_id: str) -> dict[str, Any]:
         major, minor = self._bed.engine.api.api_version.split(".")
-        around = container_spec.Surroundings(
+        ctx = ContainerContext(
+            defaults=self._defaults,
             sandbox_id=SandboxId(sandbox_id),
             privileged_pod=False,
             host_network=False,
@@ -126,21 +129,16 @@ class Floor:
             labels=labels.container_labels(config, sandbox_id=sandbox_id, log_path=""),
             resolv_conf=str(self._resolv_conf),
             api_version=(int(major), int(minor)),
-            cgroup_parent="",
-            cgroupns_mode="",
-            runtime="",
             oom_score_adj=0,
             recursive_read_only=False,
             host_sources={index: HostSource(mount.host_path) for index, mount in enumerate(config.mounts)},
             device_sources=[],
             image_mounts={},
-            docker_log=docker_log(Config()),
-            daemon_seccomp=self._seccomp,
             seccomp_profile=b"",
             oci_annotations={},
             target_id="",
         )
-        return container_spec.container_body(config, around)
+        return container_body(config, ctx)
 
     def _plugins(self, verb: str, pod: FloorPod) -> dict[str, Any]:
         """Run the plugins of the list, for DEL in reverse; returns the last result of an ADD."""
@@ -243,7 +241,7 @@ def _oom_score_adj(bed: Bed) -> int:
     engine = DockerEngine(bed.engine.url, request_timeout=_CALL_SECONDS)
     try:
         facts = EngineFacts(engine, restrict_oom_score_adj="auto")
-        return facts.possible_oom_score_adj(sandbox_spec.OOM_SCORE_ADJ)
+        return facts.possible_oom_score_adj(OOM_SCORE_ADJ)
     finally:
         engine.close()
 

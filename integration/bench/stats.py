@@ -24,7 +24,7 @@ from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
-from shim.stats_cache import METRICS_INTERVAL, WANTED
+from shim.stats_cache import METRICS_INTERVAL, PREFETCH_SECONDS
 
 AT_ONCE = 8
 """Pods made or removed at the same time."""
@@ -75,7 +75,7 @@ def _measure(bed: Bed, server: Server, cri: Cri, *, pods: int, polls: int) -> No
     whole = _times(cri)
     asked = {name: count - asked_before.get(name, 0) for name, count in _docker_calls().items()}
     with step("nobody asks"):
-        time.sleep(WANTED)
+        time.sleep(PREFETCH_SECONDS)
         idle = _cpu_shares(bed, server, seconds=POLL_SECONDS * 2, poll=lambda: None)
     with step(f"{polls} polls"):
         polled = _cpu_shares(bed, server, seconds=POLL_SECONDS * polls, poll=lambda: _poll(cri))

@@ -12,7 +12,6 @@ from integration.node.engine import Engine
 from integration.node.images import File, busybox_image, load
 from integration.node.registry import Registry
 from integration.node.registry_proxy import Proxy
-from shim.base.locks import KeyedLocks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
@@ -22,7 +21,7 @@ from shim.config.model import Config
 from shim.engine.client import DockerEngine
 from shim.engine.facts import EngineFacts
 from shim.hostfs.client import HostFs
-from shim.runtime import Runtime
+from shim.runtime import Cni, Runtime
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from tests.fakes.logs import FakeLogs
@@ -51,11 +50,12 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
         logs=FakeLogs(),
         checkpoints=CheckpointStore(tmp_path / "sandboxes"),
         limits=LimitStore(tmp_path / "limits"),
-        pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
-        networks=ConfDirectory(tmp_path, bin_dirs=[]),
-        plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),
+        cni=Cni(
+            networks=ConfDirectory(tmp_path, bin_dirs=[]),
+            plugins=Plugins(bin_dirs=[], cache_dir=tmp_path, timeout=10),
+            pod_cidr=PodCidr(tmp_path / "pod-cidr", default=""),
+        ),
         host_fs=HostFs(),
-        locks=KeyedLocks(),
         sessions=Sessions(base_url=""),
     )
     client.close()

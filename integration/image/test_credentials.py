@@ -30,7 +30,7 @@ from shim.engine.errors import RegistryDenied
 from shim.image.ensure import ensure_image
 from shim.image.pull import pull_image
 from shim.image.remove import remove_image
-from shim.runtime import Runtime
+from shim.runtime import ImagePuller, Runtime
 
 AUTH = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 WRONG = "wr0ng pa55word"
@@ -39,7 +39,9 @@ WRONG = "wr0ng pa55word"
 def pull(rt: Runtime, reference: str, *, keyring: Keyring) -> str:
     """Pull without credentials, which must not show in the log, and remove the image again."""
     with capture_logs() as logs:
-        image_id = pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+        image_id = pull_image(
+            replace(rt, puller=ImagePuller(keyring=keyring)), image=pb.ImageSpec(image=reference), auth=None
+        )
     assert not [secret for secret in (PASSWORD, WRONG, AUTH) if secret in str(logs)]
     remove_image(rt, image=pb.ImageSpec(image=image_id))
     return str(next(line["credentials"] for line in logs if line["event"] == "pulled an image"))
@@ -224,7 +226,7 @@ def test_denied(rt: Runtime, publish: Publish, private_registry: Registry, tmp_p
 def test_the_pause_image(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
     reference = publish("pause:1", private=True)
     file = file_with(tmp_path / "config.json", **{private_registry.address: {"auth": AUTH}})
-    image_id = ensure_image(replace(rt, keyring=Keyring(paths=[file])), reference=reference)
+    image_id = ensure_image(replace(rt, puller=ImagePuller(keyring=Keyring(paths=[file]))), reference=reference)
     remove_image(rt, image=pb.ImageSpec(image=image_id))
 
 
@@ -234,7 +236,7 @@ def test_a_registry_with_tls(
     reference = tls_registry.push(engine.api, images.busybox, name="secured:1")
     file = file_with(tmp_path / "config.json", **{f"https://{tls_registry.address}": {"auth": AUTH}})
     keyring = Keyring(paths=[file])
-    pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    pull_image(replace(rt, puller=ImagePuller(keyring=keyring)), image=pb.ImageSpec(image=reference), auth=None)
     engine.api.remove_image(reference)
 
 
@@ -245,7 +247,7 @@ def test_several_are_tried_in_turn_with_tls(
     wrong = {"username": USER, "password": WRONG}
     entries = {f"{tls_registry.address}/team": wrong, tls_registry.address: {"auth": AUTH}}
     keyring = Keyring(paths=[file_with(tmp_path / "config.json", **entries)])
-    pull_image(replace(rt, keyring=keyring), image=pb.ImageSpec(image=reference), auth=None)
+    pull_image(replace(rt, puller=ImagePuller(keyring=keyring)), image=pb.ImageSpec(image=reference), auth=None)
     engine.api.remove_image(reference)
 
 

@@ -229,4 +229,4 @@ def test_a_server_that_docker_never_answered_says_what_to_do(hung: Served, dirs:
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             assert "systemctl start docker" in str(refused.value.details())
     assert runtime.Version(pb.VersionRequest()).runtime_version
-    assert "the kept answer of docker is ignored" in hung.server.daemon.log.read_text()
+    assert "ignored stored engine facts" in hung.server.daemon.log.read_text()

@@ -1,7 +1,7 @@
-"""What the files of a control group say, the same for both versions. Bytes and nanoseconds throughout.
+"""What the files of a control group hold, the same for both versions. Bytes and nanoseconds throughout.
 
-None is what the kernel does not tell: an old one, a controller that is off, a file that was cut short. It is never
-told as 0, which would be a measurement.
+None is what the kernel does not report: an old one, a controller that is off, a file that was cut short. It is never
+reported as 0, which would be a measurement.
 """
 
 from dataclasses import dataclass
@@ -94,12 +94,12 @@ class Memory:
 
     @property
     def available(self) -> int | None:
-        """Bytes up to the limit, None without one."""
+        """Return the bytes up to the limit, None without one."""
         return None if self.limit is None else max(0, self.limit - self.working_set)
 
     @property
     def swap_available(self) -> int | None:
-        """Bytes of swap up to the limit, None without one."""
+        """Return the bytes of swap up to the limit, None without one."""
         if self.swap_limit is None or self.swap_usage is None:
             return None
         return max(0, self.swap_limit - self.swap_usage)

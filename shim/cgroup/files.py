@@ -7,11 +7,12 @@ from collections.abc import Callable
 _ONE_READ = 1 << 16
 """Bytes; no file that comes in one piece is as long."""
 _LINKS_OF_A_LEAF = 2
-_MOST_GROUPS = 1000
+_MAX_GROUPS = 1000
+"""Groups of one container that are read: a process in it may make many."""
 
 
 def read(path: str) -> bytes | None:
-    """Give the content of a file that comes in one piece, None when it is not there or went away while it was read.
+    """Return the content of a file that comes in one piece, None when it is not there or went away while it was read.
 
     Three system calls: pathlib and file objects would take several times as long, for thousands of files per answer.
     """
@@ -19,7 +20,7 @@ def read(path: str) -> bytes | None:
 
 
 def read_list(path: str) -> bytes | None:
-    """Give the content of a file that is a list of any length, None as above.
+    """Return the content of a file that is a list of any length, None as above.
 
     The kernel hands such lists out a page at a time, however much is asked for: of `cgroup.procs` some 800 processes.
     """
@@ -44,10 +45,10 @@ def _all_pieces(descriptor: int, size: int) -> bytes:
 
 
 def with_those_below(directory: str) -> list[str]:
-    """Give a group's directory, and those of the groups below it: of very many, not all."""
+    """Return a group's directory, and those of the groups below it, at most _MAX_GROUPS."""
     found = [directory]
     for each in found:
-        if len(found) >= _MOST_GROUPS:
+        if len(found) >= _MAX_GROUPS:
             break
         if _is_leaf(each):
             continue
@@ -57,7 +58,7 @@ def with_those_below(directory: str) -> list[str]:
 
 
 def _is_leaf(directory: str) -> bool:
-    """Whether nothing is below: a directory has one link of itself, one of its name, and one from each below."""
+    """Return whether no group is below: a directory has a link of itself, one of its name, and one from each below."""
     try:
         return os.stat(directory).st_nlink == _LINKS_OF_A_LEAF  # noqa: PTH116 - a text
     except OSError:

@@ -22,7 +22,7 @@ _CORE_LIMITS = frozenset({"cgroup.max.depth", "cgroup.max.descendants"})
 # Neither are these: they make the kernel act at once, split the machine, or watch.
 _NO_LIMITS = frozenset({"memory.reclaim", "cpuset.cpus.partition"})
 _WATCHES = ".pressure"
-MOST_PIDS = 1 << 22
+MAX_PIDS = 1 << 22
 """The most processes a Linux kernel can have (PID_MAX_LIMIT); it takes no higher limit."""
 _PIDS = re.compile(r"0*([1-9][0-9]{0,6})\Z")
 _BYTES = re.compile(r"(0x[0-9a-f]+|0[0-7]*|[1-9][0-9]*|)([KMGTPE]?)\Z", re.IGNORECASE)
@@ -54,8 +54,8 @@ def _is_limit(key: str) -> bool:
 def _check_pids(value: str, *, field: str) -> None:
     number = _PIDS.match(value)
     # With 0, which Docker reads as no limit, not even the first process could be started.
-    if value != "max" and (not number or int(number[1]) > MOST_PIDS):
-        raise InvalidArgument(f"{field} {value[:20]!r} is neither a number from 1 to {MOST_PIDS} nor max")
+    if value != "max" and (not number or int(number[1]) > MAX_PIDS):
+        raise InvalidArgument(f"{field} {value[:20]!r} is neither a number from 1 to {MAX_PIDS} nor max")
 
 
 def bytes_from_limit(text: str) -> int | None:
@@ -72,7 +72,7 @@ def bytes_from_limit(text: str) -> int | None:
 
 
 def huge_page_limits(limits: Iterable[pb.HugepageLimit], *, field: str) -> dict[str, int]:
-    """Give bytes by size of the page, as the kernel names it: `2MB`, however it is spelled (`2Mi`, `2048KB`)."""
+    """Return bytes by size of the page, as the kernel names it: `2MB`, however it is spelled (`2Mi`, `2048KB`)."""
     found: dict[str, int] = {}
     for index, one in enumerate(limits):
         size = page_size_name(one.page_size)
@@ -85,7 +85,7 @@ def huge_page_limits(limits: Iterable[pb.HugepageLimit], *, field: str) -> dict[
 
 
 def page_size_name(text: str) -> str:
-    """Give the kernel's name of a page size, empty for what is none. Pages are powers of two."""
+    """Return the kernel's name of a page size, empty for what is none. Pages are powers of two."""
     parsed = _PAGE_SIZE.match(text)
     size = int(parsed[1]) * _UNITS[parsed[2]] if parsed else 0
     if size == 0 or size & (size - 1):

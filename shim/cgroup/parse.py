@@ -14,7 +14,7 @@ UNLIMITED = 1 << 62
 """From here on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
 
 _MICROSECOND = 1000
-_MOST_NUMBERS = 1 << 16
+_MAX_NUMBERS = 1 << 16
 """More CPUs, and memory nodes, than a kernel can be built for."""
 _AVERAGE = rb"(\d+\.\d+)"
 _PSI_LINE = re.compile(
@@ -41,8 +41,8 @@ def limit(text: bytes | None) -> int | None:
     return None if value is None or value >= UNLIMITED else value
 
 
-def allowed(text: bytes | None) -> int | None:
-    """Read a limit and tell none (NO_LIMIT) from one that cannot be read (None), in either version's spelling."""
+def parse_limit(text: bytes | None) -> int | None:
+    """Read a limit, in either version's spelling. Return NO_LIMIT for none, None for one that cannot be read."""
     word = (text or b"").strip()
     if word in {b"max", b"-1"}:
         return NO_LIMIT
@@ -60,7 +60,7 @@ def numbers(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (last or first).isdecimal() and int(last or first) < _MOST_NUMBERS:
+        if first.isdecimal() and (last or first).isdecimal() and int(last or first) < _MAX_NUMBERS:
             found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
 
@@ -116,7 +116,7 @@ def blkio(*, byte_lines: bytes | None, operation_lines: bytes | None) -> list[Io
 
 
 def fullest(*counted: Iterable[Io]) -> list[Io]:
-    """Give for each device what one has counted who has seen the most: each begins when it is set up for the device."""
+    """Return for each device the counter that has seen the most: each begins when it is set up for the device."""
     found: dict[tuple[int, int], Io] = {}
     for io in itertools.chain(*counted):
         known = found.setdefault((io.major, io.minor), io)

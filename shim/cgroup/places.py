@@ -15,73 +15,81 @@ UNIFIED = ""
 
 
 class Group(Protocol):
-    """One control group. Every answer is read anew; None, or an empty list, once the group has gone."""
+    """One control group. Every answer is read again; None, or an empty list, once the group has gone."""
 
     def cpu(self) -> Cpu | None:
-        """CPU time and pressure."""
+        """Return CPU time and pressure."""
         ...
 
     def cpu_times(self) -> CpuTimes:
-        """User and system time, and throttling."""
+        """Return user and system time, and throttling."""
         ...
 
     def memory(self) -> Memory | None:
-        """Memory and swap now."""
+        """Return memory and swap in use."""
         ...
 
     def memory_history(self) -> MemoryHistory:
-        """Peak, failures and what the kernel holds."""
+        """Return peak, failures and what the kernel holds."""
         ...
 
     def pids(self) -> Pids | None:
-        """Tasks and their limit."""
+        """Return tasks and their limit."""
         ...
 
     def io_psi(self) -> Psi | None:
-        """Pressure of block I/O."""
+        """Return the pressure of block I/O."""
         ...
 
     def io(self) -> list[Io]:
-        """Block I/O by device."""
+        """Return block I/O by device."""
         ...
 
     def huge_pages(self) -> list[HugePages]:
-        """Huge pages by size; empty where the controller is off."""
+        """Return huge pages by size; empty where the controller is off."""
         ...
 
     def process_ids(self) -> list[int]:
-        """Processes of this group and of those below it, such as systemd makes in a container."""
+        """Return the processes of this group and of those below it, such as systemd makes in a container."""
         ...
 
     def limits(self) -> Limits:
-        """What it is allowed of CPU and memory."""
+        """Return the limits of CPU and memory."""
         ...
 
     def limit_files(self) -> list[str]:
-        """Paths of the files that an OCI runtime may write to change these, whether they are there or not."""
+        """Return the paths of the files that an OCI runtime may write to change these, also of missing ones."""
         ...
 
     def cpuset(self) -> tuple[str, str]:
-        """CPUs and memory nodes it runs on, in a form that can be set; empty for what is not told."""
+        """Return CPUs and memory nodes it runs on, in a form that can be set; empty for what is unknown."""
         ...
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """Path and text for a limit of memory, bytes or NO_LIMIT."""
+        """Return path and text for a limit of memory, bytes or NO_LIMIT."""
         ...
 
     def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
-        """Path and text for a limit of memory and swap together, beside one of memory; not there on every kernel."""
+        """Return path and text for a limit of memory and swap together, beside one of memory.
+
+        Not there on every kernel.
+        """
         ...
 
     def huge_page_files(self, size: str) -> list[str]:
-        """Paths of the limits of huge pages of a size, in use and reserved; newer kernels alone have the second.
+        """Return the paths of the limits of huge pages of a size, in use and reserved.
+
+        Newer kernels alone have the second.
 
         Empty where no tree could have them.
         """
         ...
 
     def unified_file(self, key: str) -> str:
-        """Path of a file of version 2 by its name; empty for a group of version 1. The name has been checked."""
+        """Return the path of a file of version 2 by its name; empty for a group of version 1.
+
+        The name has been checked.
+        """
         ...
 
 
@@ -93,7 +101,7 @@ class Mount:
     root: str
 
     def directory(self, group: str) -> str:
-        """The directory of a group as /proc/<pid>/cgroup names it."""
+        """Return the directory of a group as /proc/<pid>/cgroup names it."""
         # Whole names only: of the mounted part `/a`, the group `/ab` is no part.
         inside = group.removeprefix(self.root) if f"{group}/".startswith(f"{self.root}/") else group
         return f"{self.point}/{inside.strip('/')}".rstrip("/")
@@ -130,9 +138,9 @@ def groups_from_proc(text: str) -> dict[str, str]:
 
 
 def group_at(groups: Mapping[str, str], mounts: Mounts) -> Group:
-    """Give the group with these paths, of the version that counts memory on this machine.
+    """Return the group with these paths, of the version that counts memory on this machine.
 
-    NotFound when memory is not counted for it in any mounted tree.
+    Raise NotFound when memory is not counted for it in any mounted tree.
     """
     if "memory" in mounts and "memory" in groups:
         return _group_v1(groups, mounts)
@@ -155,7 +163,7 @@ def belonging_to(groups: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def above(groups: Mapping[str, str]) -> dict[str, str]:
-    """Give the paths of the groups around these: of a container's, the pod's."""
+    """Return the paths of the groups around these: of a container's, the pod's."""
     return {controller: path.rstrip("/").rpartition("/")[0] or "/" for controller, path in groups.items()}
 
 
@@ -165,7 +173,7 @@ def this_machines_mounts() -> Mounts:
 
 
 def groups_of_process(pid: int) -> dict[str, str]:
-    """Read the groups of a process. NotFound when it has ended."""
+    """Read the groups of a process. Raise NotFound when it has ended."""
     try:
         # A process that may make groups names them as it likes, also with bytes that are no text.
         return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
@@ -174,11 +182,11 @@ def groups_of_process(pid: int) -> dict[str, str]:
 
 
 def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:
-    """Give the paths of the group that was made for a container, `name` its full id, whose first process this is.
+    """Return the paths of the group that was made for a container, `name` its full id, whose first process this is.
 
     A tree in which the process is elsewhere counts as not mounted: that group is not the container's, and may be the
-    whole machine's. NotFound when the process has ended, or is in no such group where memory is counted; one that is
-    ending has left its groups of version 1, and not that of version 2.
+    whole machine's. Raise NotFound when the process has ended, or is in no such group where memory is counted; one that
+    is ending has left its groups of version 1, and not that of version 2.
     """
     groups = belonging_to(groups_of_process(pid), name)
     own = {controller: path for controller, path in groups.items() if name in path}
@@ -187,17 +195,12 @@ def own_groups(pid: int, *, name: str, mounts: Mounts) -> dict[str, str]:
     return own
 
 
-def own_group(pid: int, *, name: str, mounts: Mounts) -> Group:
-    """Give the group that was made for a container, as `own_groups` finds it."""
-    return group_at(own_groups(pid, name=name, mounts=mounts), mounts)
-
-
 def _group_v1(groups: Mapping[str, str], mounts: Mounts) -> GroupV1:
     def directory(controller: str) -> str:
         known = controller in groups and controller in mounts
         return mounts[controller].directory(groups[controller]) if known else ""
 
-    # The unified tree of a hybrid machine counts only where somebody made a group of the same name in it; else the
+    # The unified tree of a hybrid machine counts only where there is a group of the same name in it; else the
     # process is in its root, whose pressure is that of the whole machine.
     own = groups.get(UNIFIED, "/").rpartition("/")[2] == groups["memory"].rpartition("/")[2] != ""
     return GroupV1(

@@ -10,7 +10,7 @@ from shim.cgroup.parse import number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupV1:
-    """See `shim.cgroup.places.Group`. Directories of the controllers, empty for one that is not mounted."""
+    """A group of version 1. Directories of the controllers, empty for one that is not mounted."""
 
     cpu_directory: str
     cpuacct: str
@@ -20,15 +20,15 @@ class GroupV1:
     hugetlb: str
     cpuset_directory: str = ""
     unified: str = ""
-    """Directory in the version 2 tree of a hybrid machine, where pressure is told; empty without one of its own."""
+    """Directory in the version 2 tree of a hybrid machine, where pressure is reported; empty without one of its own."""
 
     def cpu(self) -> Cpu | None:
-        """See `Group`."""
+        """Return CPU time and pressure."""
         usage = number(read(f"{self.cpuacct}/cpuacct.usage"))
         return None if usage is None else Cpu(usage, self._psi("cpu"))
 
     def cpu_times(self) -> CpuTimes:
-        """See `Group`."""
+        """Return user and system time."""
         stat = parse.flat(read(f"{self.cpu_directory}/cpu.stat"))
         return CpuTimes(
             user=number(read(f"{self.cpuacct}/cpuacct.usage_user")),
@@ -39,7 +39,10 @@ class GroupV1:
         )
 
     def memory(self) -> Memory | None:
-        """See `Group`. Two files: memory.stat tells limits and swap too, as those above have narrowed them."""
+        """Return memory and swap in use.
+
+        Two files: memory.stat has limits and swap too, as narrowed by the groups above.
+        """
         usage = number(read(f"{self.memory_directory}/memory.usage_in_bytes"))
         if usage is None:
             return None
@@ -64,7 +67,7 @@ class GroupV1:
         )
 
     def memory_history(self) -> MemoryHistory:
-        """See `Group`."""
+        """Return peak and failures."""
         directory = self.memory_directory
         control = parse.flat(read(f"{directory}/memory.oom_control"))
         return MemoryHistory(
@@ -76,20 +79,20 @@ class GroupV1:
         )
 
     def pids(self) -> Pids | None:
-        """See `Group`."""
+        """Return tasks and their limit."""
         current = number(read(f"{self.pids_directory}/pids.current"))
         return None if current is None else Pids(current, number(read(f"{self.pids_directory}/pids.max")))
 
     def io_psi(self) -> Psi | None:
-        """See `Group`."""
+        """Return the pressure of block I/O."""
         return self._psi("io")
 
     def io(self) -> list[Io]:
-        """See `Group`. Two that count, and neither does so for every device: a limiter and a scheduler."""
+        """Return block I/O by device, as a limiter and a scheduler count it: neither does so for every device."""
         return parse.fullest(self._io_counted_by("throttle"), self._io_counted_by("bfq"))
 
     def huge_pages(self) -> list[HugePages]:
-        """See `Group`."""
+        """Return huge pages by size."""
         found = []
         for name in names(self.hugetlb) if self.hugetlb else ():
             size = name.removeprefix("hugetlb.").removesuffix(".usage_in_bytes")
@@ -102,25 +105,25 @@ class GroupV1:
         return found
 
     def process_ids(self) -> list[int]:
-        """See `Group`."""
+        """Return the processes of this group and of those below it."""
         directories = with_those_below(self.memory_directory)
         return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
-        """See `Group`."""
+        """Return the limits of CPU and memory."""
         return Limits(
             cpu_period=number(read(f"{self.cpu_directory}/cpu.cfs_period_us")),
-            cpu_quota=parse.allowed(read(f"{self.cpu_directory}/cpu.cfs_quota_us")),
+            cpu_quota=parse.parse_limit(read(f"{self.cpu_directory}/cpu.cfs_quota_us")),
             cpu_shares=number(read(f"{self.cpu_directory}/cpu.shares")),
             cpu_weight=None,
             cpuset_cpus=parse.line(read(f"{self.cpuset_directory}/cpuset.cpus")),
             cpuset_mems=parse.line(read(f"{self.cpuset_directory}/cpuset.mems")),
-            memory=parse.allowed(read(f"{self.memory_directory}/memory.limit_in_bytes")),
-            memory_swap=parse.allowed(read(f"{self.memory_directory}/memory.memsw.limit_in_bytes")),
+            memory=parse.parse_limit(read(f"{self.memory_directory}/memory.limit_in_bytes")),
+            memory_swap=parse.parse_limit(read(f"{self.memory_directory}/memory.memsw.limit_in_bytes")),
         )
 
     def limit_files(self) -> list[str]:
-        """See `Group`."""
+        """Return the paths of the files that an OCI runtime may write to change these."""
         found = {
             self.cpu_directory: ("cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.shares"),
             self.cpuset_directory: ("cpuset.cpus", "cpuset.mems"),
@@ -130,26 +133,29 @@ class GroupV1:
         return [f"{directory}/{name}" for directory, files in found.items() if directory for name in files]
 
     def cpuset(self) -> tuple[str, str]:
-        """See `Group`."""
+        """Return CPUs and memory nodes it runs on."""
         found = [parse.line(read(f"{self.cpuset_directory}/cpuset.{name}")) for name in ("cpus", "mems")]
         return found[0] or "", found[1] or ""
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """See `Group`."""
+        """Return path and text for a limit of memory."""
         return f"{self.memory_directory}/memory.limit_in_bytes", str(memory)
 
-    def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:  # noqa: ARG002 - see `Group`
-        """See `Group`."""
+    def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:  # noqa: ARG002 - as in `Group`
+        """Return path and text for a limit of memory and swap together."""
         return f"{self.memory_directory}/memory.memsw.limit_in_bytes", str(memory_swap)
 
     def huge_page_files(self, size: str) -> list[str]:
-        """See `Group`. On a hybrid machine the controller may be in the tree of version 2."""
+        """Return the paths of the limits of huge pages of a size.
+
+        On a hybrid machine the controller may be in the tree of version 2.
+        """
         if self.hugetlb:
             return [f"{self.hugetlb}/hugetlb.{size}.{name}" for name in ("limit_in_bytes", "rsvd.limit_in_bytes")]
         return [f"{self.unified}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")] if self.unified else []
 
-    def unified_file(self, key: str) -> str:  # noqa: ARG002 - see `Group`
-        """See `Group`."""
+    def unified_file(self, key: str) -> str:  # noqa: ARG002 - as in `Group`
+        """Return the path of a file of version 2 by its name."""
         return ""
 
     def _io_counted_by(self, policy: str) -> list[Io]:

@@ -10,17 +10,17 @@ from shim.cgroup.parse import number
 
 @dataclass(frozen=True, slots=True)
 class GroupV2:
-    """See `shim.cgroup.places.Group`."""
+    """A group of version 2."""
 
     directory: str
 
     def cpu(self) -> Cpu | None:
-        """See `Group`."""
+        """Return CPU time and pressure."""
         usage = parse.microseconds(parse.flat(read(f"{self.directory}/cpu.stat")).get(b"usage_usec"))
         return None if usage is None else Cpu(usage, self._psi("cpu"))
 
     def cpu_times(self) -> CpuTimes:
-        """See `Group`."""
+        """Return user and system time."""
         stat = parse.flat(read(f"{self.directory}/cpu.stat"))
         return CpuTimes(
             user=parse.microseconds(stat.get(b"user_usec")),
@@ -31,7 +31,7 @@ class GroupV2:
         )
 
     def memory(self) -> Memory | None:
-        """See `Group`."""
+        """Return memory and swap in use."""
         usage = number(read(f"{self.directory}/memory.current"))
         if usage is None:
             return None
@@ -54,7 +54,7 @@ class GroupV2:
         )
 
     def memory_history(self) -> MemoryHistory:
-        """See `Group`."""
+        """Return peak."""
         events = parse.flat(read(f"{self.directory}/memory.events"))
         stat = parse.flat(read(f"{self.directory}/memory.stat"))
         return MemoryHistory(
@@ -66,20 +66,20 @@ class GroupV2:
         )
 
     def pids(self) -> Pids | None:
-        """See `Group`."""
+        """Return tasks and their limit."""
         current = number(read(f"{self.directory}/pids.current"))
         return None if current is None else Pids(current, number(read(f"{self.directory}/pids.max")))
 
     def io_psi(self) -> Psi | None:
-        """See `Group`."""
+        """Return the pressure of block I/O."""
         return self._psi("io")
 
     def io(self) -> list[Io]:
-        """See `Group`."""
+        """Return block I/O by device."""
         return parse.io_stat(read(f"{self.directory}/io.stat"))
 
     def huge_pages(self) -> list[HugePages]:
-        """See `Group`; this version does not tell the most that was used."""
+        """Return huge pages by size; this version has no peak."""
         found = []
         for name in names(self.directory):
             size = name.removeprefix("hugetlb.").removesuffix(".current")
@@ -91,19 +91,19 @@ class GroupV2:
         return found
 
     def process_ids(self) -> list[int]:
-        """See `Group`."""
+        """Return the processes of this group and of those below it."""
         directories = with_those_below(self.directory)
         return [pid for each in directories for pid in parse.process_ids(read_list(f"{each}/cgroup.procs"))]
 
     def limits(self) -> Limits:
-        """See `Group`."""
+        """Return the limits of CPU and memory."""
         quota, _, period = (read(f"{self.directory}/cpu.max") or b"").partition(b" ")
-        memory = parse.allowed(read(f"{self.directory}/memory.max"))
-        swap = parse.allowed(read(f"{self.directory}/memory.swap.max"))
+        memory = parse.parse_limit(read(f"{self.directory}/memory.max"))
+        swap = parse.parse_limit(read(f"{self.directory}/memory.swap.max"))
         unlimited = NO_LIMIT in (memory, swap)
         return Limits(
             cpu_period=number(period),
-            cpu_quota=parse.allowed(quota),
+            cpu_quota=parse.parse_limit(quota),
             cpu_shares=None,
             cpu_weight=number(read(f"{self.directory}/cpu.weight")),
             cpuset_cpus=parse.line(read(f"{self.directory}/cpuset.cpus")),
@@ -113,30 +113,30 @@ class GroupV2:
         )
 
     def limit_files(self) -> list[str]:
-        """See `Group`."""
+        """Return the paths of the files that an OCI runtime may write to change these."""
         files = ("cpu.max", "cpu.weight", "cpuset.cpus", "cpuset.mems", "memory.max", "memory.swap.max", "pids.max")
         return [f"{self.directory}/{name}" for name in files]
 
     def cpuset(self) -> tuple[str, str]:
-        """See `Group`."""
+        """Return CPUs and memory nodes it runs on."""
         found = [parse.line(read(f"{self.directory}/cpuset.{name}.effective")) for name in ("cpus", "mems")]
         return found[0] or "", found[1] or ""
 
     def memory_file(self, memory: int) -> tuple[str, str]:
-        """See `Group`."""
+        """Return path and text for a limit of memory."""
         return f"{self.directory}/memory.max", _limit_text(memory)
 
     def swap_file(self, memory_swap: int, *, memory: int) -> tuple[str, str]:
-        """See `Group`."""
+        """Return path and text for a limit of memory and swap together."""
         swap = NO_LIMIT if memory_swap == NO_LIMIT else memory_swap - memory
         return f"{self.directory}/memory.swap.max", _limit_text(swap)
 
     def huge_page_files(self, size: str) -> list[str]:
-        """See `Group`."""
+        """Return the paths of the limits of huge pages of a size."""
         return [f"{self.directory}/hugetlb.{size}.{name}" for name in ("max", "rsvd.max")]
 
     def unified_file(self, key: str) -> str:
-        """See `Group`."""
+        """Return the path of a file of version 2 by its name."""
         return f"{self.directory}/{key}"
 
     def _psi(self, what: str) -> Psi | None:

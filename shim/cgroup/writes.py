@@ -24,7 +24,10 @@ class Write:
 
 
 def check_there(writes: Iterable[Write]) -> None:
-    """Check that every file that is needed is there and may be written. FailedPrecondition names the first other."""
+    """Check that every file that is needed is there and may be written.
+
+    Raise FailedPrecondition, which names the first other.
+    """
     for write in writes:
         if not write.optional and not os.access(write.path, os.W_OK):
             raise FailedPrecondition(f"{write.field}: this node has no {_shown(write.path)} to write to")
@@ -33,8 +36,8 @@ def check_there(writes: Iterable[Write]) -> None:
 def write_all(writes: Sequence[Write]) -> bool:
     """Write in order; False when the group has gone, and with it what was to be limited.
 
-    InvalidArgument names the field whose value the kernel does not take, FailedPrecondition the file that cannot be
-    written.
+    Raise InvalidArgument, which names the field whose value the kernel does not take, FailedPrecondition the file that
+    cannot be written.
     """
     for write in writes:
         try:
@@ -54,7 +57,9 @@ def contents(paths: Iterable[str]) -> dict[str, bytes]:
 
 
 def put_back(former: Mapping[str, bytes]) -> None:
-    """Let files say again what they said. ShimError names one that does not; a group that has gone is fine.
+    """Write the former content back to files.
+
+    Raise ShimError, which names one that does not; a group that has gone is fine.
 
     One file may refuse its value until another has its own back (a limit of memory that is not to be above that of
     memory and swap): so again, as long as it helps.
@@ -100,7 +105,7 @@ def _refusal(write: Write, error: OSError) -> ShimError:
 
 
 def _shown(path: str) -> str:
-    """The file by its own name: the directory holds the id, which the message has elsewhere."""
+    """Return the file's own name: the directory holds the id, which the message has elsewhere."""
     return path.rpartition("/")[2]
 
 

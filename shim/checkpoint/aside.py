@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 def moved_to_corrupt(path: Path, *, directory: Path) -> Path:
-    """Move a damaged file below `directory`, where none replaces another, and return its new path. Raises OSError."""
+    """Move a damaged file below `directory`, where none replaces another, and return its new path. Raise OSError."""
     corrupt = directory / CORRUPT
     corrupt.mkdir(mode=0o700, exist_ok=True)
     number = 1
@@ -37,7 +37,7 @@ class NewerFiles:
     """The files of newer servers, one for each sandbox at most. The caller keeps two writers of one sandbox apart."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is that of the checkpoints, and is there."""
+        """Use `directory`, that of the checkpoints, which exists."""
         self._directory = directory
         self._newer = directory / NEWER
         self._ids = {path.name.removesuffix(SUFFIX) for path in self._newer.glob(f"[!.]*{SUFFIX}")}
@@ -61,13 +61,13 @@ class NewerFiles:
                 log.error("checkpoint of a newer server is damaged", sandbox=sandbox_id, file=str(path), error=error)
             except OSError as error:
                 reason = reason_of(error)
-                log.error("cannot take back a checkpoint", sandbox=sandbox_id, file=str(path), error=reason)
+                log.error("failed to restore checkpoint", sandbox=sandbox_id, file=str(path), error=reason)
             else:
-                log.info("checkpoint that an older server had set aside is used again", sandbox=sandbox_id)
+                log.info("restored checkpoint set aside by an older server", sandbox=sandbox_id)
                 self._ids.discard(sandbox_id)
 
     def keep(self, path: Path) -> Path:
-        """Move the file of a newer server here, and return its new path. Raises OSError."""
+        """Move the file of a newer server here, and return its new path. Raise OSError."""
         self._newer.mkdir(mode=0o700, exist_ok=True)
         target = self._newer / path.name
         _move(path, target)
@@ -75,7 +75,7 @@ class NewerFiles:
         return target
 
     def drop(self, sandbox_id: str) -> None:
-        """Remove the file of a sandbox whose state is about to change; none is fine. Raises ShimError.
+        """Remove the file of a sandbox whose state is about to change; none is fine. Raise ShimError.
 
         Before the change: after a crash in between there is the rebuilt checkpoint, and nothing that contradicts it.
         """
@@ -84,11 +84,11 @@ class NewerFiles:
             self._ids.discard(sandbox_id)
 
     def try_drop(self, sandbox_id: str) -> None:
-        """Do `drop` for a change that must not fail; log it instead."""
+        """Run `drop` for a change that must not fail; log its error instead."""
         try:
             self.drop(sandbox_id)
         except ShimError as error:
-            log.warning("checkpoint of a newer server not removed", sandbox=sandbox_id, error=error)
+            log.warning("failed to remove checkpoint of a newer server", sandbox=sandbox_id, error=error)
 
     def _path(self, sandbox_id: str) -> Path:
         return self._newer / f"{sandbox_id}{SUFFIX}"

@@ -1,4 +1,4 @@
-"""What Docker last said of itself, in one small file, for clients that ask before Docker is there.
+"""What Docker last reported of itself, in one small file, for clients that ask before Docker is available.
 
 A kubelet asks for the runtime's version and cgroup driver when it starts, and ends if it gets no answer.
 """
@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from shim.base import atomic_files
-from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.envelope import Untrusted, parsed, seal, unseal
 from shim.checkpoint.model import KnownEngine
 from shim.domain.errors import ShimError, reason_of
 
@@ -29,17 +29,17 @@ class EngineStore:
         """Read `path`. A file that is missing or cannot be trusted counts as none, and is logged."""
         self._path = path
         self._lock = threading.Lock()
-        self._content = _stored(path)
+        self._content = _load(path)
         self._failed = False
 
     @property
     def server_version(self) -> str:
-        """Docker's version when it last answered; empty when it never has."""
+        """Return Docker's version when it last answered; empty when it never has."""
         return "" if self._content is None else self._content.server_version
 
     @property
     def cgroup_driver(self) -> str:
-        """Docker's cgroup driver when it last answered; empty when it never has."""
+        """Return Docker's cgroup driver when it last answered; empty when it never has."""
         return "" if self._content is None else self._content.cgroup_driver
 
     def keep(self, *, server_version: str, cgroup_driver: str) -> None:
@@ -53,22 +53,22 @@ class EngineStore:
 
     def _write(self, known: KnownEngine) -> None:
         try:
-            atomic_files.write_atomically(self._path, sealed(msgspec.json.encode(known)), sync="content")
+            atomic_files.write_atomically(self._path, seal(msgspec.json.encode(known)), sync="content")
         except ShimError as error:
             if not self._failed:
-                log.warning("what docker says of itself is not kept for the next start", error=str(error))
+                log.warning("failed to store engine facts", error=str(error))
             self._failed = True
         else:
             self._failed = False
 
 
-def _stored(path: Path) -> KnownEngine | None:
+def _load(path: Path) -> KnownEngine | None:
     try:
-        return parsed(_known, unsealed(atomic_files.read_regular(path, most=FILE_LIMIT)))
+        return parsed(_known, unseal(atomic_files.read_regular(path, most=FILE_LIMIT)))
     except FileNotFoundError:
-        log.info("no earlier answer of docker is kept: its version is known when it answers", file=str(path))
+        log.info("no stored engine facts: version unknown until docker answers", file=str(path))
     except OSError as error:
-        log.warning("the kept answer of docker is ignored", file=str(path), error=reason_of(error))
+        log.warning("ignored stored engine facts", file=str(path), error=reason_of(error))
     except Untrusted as error:
-        log.warning("the kept answer of docker is ignored", file=str(path), error=str(error))
+        log.warning("ignored stored engine facts", file=str(path), error=str(error))
     return None

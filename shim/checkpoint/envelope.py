@@ -22,14 +22,14 @@ class Newer(Untrusted):
     """A newer server has written it, in a form that this one does not know."""
 
 
-def sealed(data: bytes) -> bytes:
+def seal(data: bytes) -> bytes:
     """Wrap JSON for its file."""
     envelope = Envelope(version=VERSION, checksum=hashlib.sha256(data).hexdigest(), data=msgspec.Raw(data))
     return msgspec.json.encode(envelope)
 
 
-def unsealed(content: bytes) -> bytes:
-    """Unwrap the JSON of a file. Untrusted says why not."""
+def unseal(content: bytes) -> bytes:
+    """Unwrap the JSON of a file. Raise Untrusted with the reason why not."""
     version = parsed(_versioned, content).version
     if version > VERSION:
         raise Newer(f"its version {version} is newer than this shim, which knows {VERSION}")
@@ -43,7 +43,7 @@ def unsealed(content: bytes) -> bytes:
 
 
 def parsed(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Decode JSON. Untrusted for what is none, or is of another shape."""
+    """Decode JSON. Raise Untrusted for what is none, or is of another shape."""
     try:
         return decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

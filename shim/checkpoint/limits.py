@@ -16,7 +16,7 @@ from google.protobuf import json_format
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import atomic_files
-from shim.checkpoint.envelope import Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.envelope import Untrusted, parsed, seal, unseal
 from shim.checkpoint.model import ContainerLimits
 from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
@@ -34,7 +34,7 @@ class LimitStore:
     """All such limits below one directory. Thread-safe; the caller keeps two writers of one container apart."""
 
     def __init__(self, directory: Path) -> None:
-        """Load `directory`, made if need be. Raises ShimError only when it cannot be made or listed."""
+        """Load `directory`, made if need be. Raise ShimError only when it cannot be made or listed."""
         self._directory = directory
         self._lock = threading.Lock()
         self._known: dict[str, pb.LinuxContainerResources] = {}
@@ -47,14 +47,14 @@ class LimitStore:
             self._load(path)
 
     def get(self, container_id: str) -> pb.LinuxContainerResources | None:
-        """Give what was put for a container, by its full id; nobody may change it."""
+        """Return what was put for a container, by its full id; it must not be changed."""
         with self._lock:
             return self._known.get(container_id)
 
     def check(self, container_id: str) -> None:
         """Check that the file of a container can be trusted: without it, it might run with less than it was promised.
 
-        FailedPrecondition tells which file cannot. Removing the container removes it.
+        Raise FailedPrecondition with the file that cannot. Removing the container removes it.
         """
         with self._lock:
             reason = self._damaged.get(container_id)
@@ -64,7 +64,7 @@ class LimitStore:
             )
 
     def put(self, container_id: str, resources: pb.LinuxContainerResources | None) -> None:
-        """Keep these, or none again; on an error what was kept stays. ResourceExhausted when the disk is full."""
+        """Keep these, or none again; on an error what was kept stays. Raise ResourceExhausted when the disk is full."""
         if resources is None:
             self.delete(container_id)
             return
@@ -86,14 +86,14 @@ class LimitStore:
             self._damaged.pop(container_id, None)
 
     def keep_only(self, container_ids: Collection[str]) -> None:
-        """Forget all others: they were removed behind our back. A file that cannot be removed stays, and is told."""
+        """Remove all others: they were removed externally. A file that cannot be removed stays, and is logged."""
         with self._lock:
             gone = {*self._known, *self._damaged}.difference(container_ids)
         for container_id in gone:
             try:
                 self.delete(container_id)
             except ShimError as error:
-                log.error("cannot remove the limits of a container that is gone", error=error)
+                log.error("failed to remove limits of removed container", error=error)
 
     def _path(self, container_id: str) -> Path:
         if not _ID.match(container_id):
@@ -109,13 +109,13 @@ class LimitStore:
         except (OSError, Untrusted) as error:
             reason = str(error) if isinstance(error, Untrusted) else reason_of(error)
             self._damaged[container_id] = reason
-            log.error("limits of a container are lost", container=container_id, file=str(path), reason=reason)
+            log.error("lost limits of container", container=container_id, file=str(path), reason=reason)
 
 
 def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:
-    """Give the content of the file of a container. InvalidArgument when it is too large."""
+    """Return the content of the file of a container. Raise InvalidArgument when it is too large."""
     plain = json_format.MessageToDict(resources, preserving_proto_field_name=True)
-    content = sealed(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
+    content = seal(_json.encode(ContainerLimits(container_id=container_id, resources=plain)))
     if len(content) > FILE_LIMIT:
         raise InvalidArgument(
             f"keep the limits of container {container_id}: {len(content)} bytes, at most {FILE_LIMIT}"
@@ -124,8 +124,8 @@ def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:
 
 
 def decode(content: bytes, *, container_id: str) -> pb.LinuxContainerResources:
-    """Read the content of the file of a container. Untrusted says why it is none."""
-    limits = parsed(_limits, unsealed(content))
+    """Read the content of the file of a container. Raise Untrusted with the reason why it is none."""
+    limits = parsed(_limits, unseal(content))
     if limits.container_id != container_id:
         raise Untrusted(f"it is of container {limits.container_id!r}")
     try:

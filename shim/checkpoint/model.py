@@ -44,7 +44,7 @@ class SandboxCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Docker's id of the pause container."""
 
     config: dict[str, Any]
-    """The PodSandboxConfig as JSON, keys spelled as in the CRI; tells which pod it is when the container is gone."""
+    """The PodSandboxConfig as JSON, keys spelled as in the CRI; identifies the pod when the container is gone."""
 
     runtime_handler: str
     """As RunPodSandbox was asked; empty for the default."""
@@ -80,7 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """What Docker last said of itself, as far as it is asked for before Docker is there."""
+    """What Docker last reported of itself, as far as clients ask for it before Docker is available."""
 
     server_version: str
     cgroup_driver: str

@@ -1,6 +1,6 @@
-"""The pod address ranges the kubelet told by UpdateRuntimeConfig.
+"""The pod address ranges the kubelet has sent by UpdateRuntimeConfig.
 
-The kubelet tells them once, when the node gets its range; a restart of the shim alone must not lose them.
+The kubelet sends them once, when the node gets its range; a restart of the shim alone must not lose them.
 """
 
 import threading
@@ -22,18 +22,18 @@ class PodCidr:
     """The ranges in force, kept in one small file. Thread-safe."""
 
     def __init__(self, path: Path, *, default: str) -> None:
-        """Read `path`; `default` (the setting) holds until the kubelet has told something else."""
+        """Read `path`; `default` (the setting) holds until the kubelet has sent others."""
         self._path = path
         self._lock = threading.Lock()
-        self._ranges = _stored(path) or parse_pod_cidr(default)
+        self._ranges = _load(path) or parse_pod_cidr(default)
 
     @property
     def ranges(self) -> tuple[str, ...]:
-        """Ranges such as `10.244.1.0/24`, in the order they were told; empty when none are known."""
+        """Return ranges such as `10.244.1.0/24`, in the order they were sent; empty when none are known."""
         return self._ranges
 
     def update(self, text: str) -> None:
-        """Take and store new comma-separated ranges. InvalidArgument names the one that is not a range."""
+        """Take and store new comma-separated ranges. Raise InvalidArgument, which names the one that is not a range."""
         ranges = parse_pod_cidr(text)
         with self._lock:
             if ranges != self._ranges:
@@ -41,12 +41,12 @@ class PodCidr:
                 self._ranges = ranges
 
 
-def _stored(path: Path) -> tuple[str, ...]:
+def _load(path: Path) -> tuple[str, ...]:
     try:
         return parse_pod_cidr(atomic_files.read_regular(path, most=FILE_LIMIT).decode())
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, InvalidArgument) as error:
-        # The kubelet tells the ranges again when it starts; no reason not to serve the pods that are there.
-        log.error("stored pod address ranges ignored", file=str(path), error=error)
+        # The kubelet sends the ranges again when it starts; the pods that are there are served all the same.
+        log.error("ignored stored pod address ranges", file=str(path), error=error)
         return ()

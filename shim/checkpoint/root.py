@@ -22,11 +22,11 @@ _SHOWN = 3
 def ensure_root_directory(path: Path) -> None:
     """Make `path` and what is missing above it; it is 0700 afterwards.
 
-    FailedPrecondition where others may look into it and it holds what is no server's: to close a directory that
+    Raise FailedPrecondition where others may read it and it holds files of others: to close a directory that
     programs share would keep them out of what is theirs.
     """
-    if foreign := _foreign_names(path):
-        shown = ", ".join(sorted(foreign)[:_SHOWN]) + (", ..." if len(foreign) > _SHOWN else "")
+    if others := _names_of_others(path):
+        shown = ", ".join(sorted(others)[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
         raise FailedPrecondition(
             f"root_directory {path} is not the server's own: it is open to other users and holds {shown}; name a new "
             f"or empty directory, or make this one private: chmod 0700 {path}"
@@ -34,13 +34,11 @@ def ensure_root_directory(path: Path) -> None:
     atomic_files.ensure_private_directory(path)
 
 
-def _foreign_names(path: Path) -> set[str]:
-    """Give the names in a directory that is open to others, unless a server has made them."""
-    with atomic_files.failing_as(f"look into root_directory {path}"):
+def _names_of_others(path: Path) -> set[str]:
+    """Return the names in a directory that is open to others, but for those that a server has made."""
+    with atomic_files.failing_as(f"list root_directory {path}"):
         if not path.is_dir() or not path.stat().st_mode & 0o077:
             return set()
         names = {entry.name for entry in path.iterdir()}
-    foreign = names - _OWN - _EXPECTED
-    return {
-        name for name in foreign if not any(atomic_files.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))
-    }
+    others = names - _OWN - _EXPECTED
+    return {name for name in others if not any(atomic_files.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))}

@@ -16,7 +16,7 @@ import structlog
 from shim.base import atomic_files
 from shim.base.locks import KeyedLocks
 from shim.checkpoint.aside import SUFFIX, NewerFiles, moved_to_corrupt
-from shim.checkpoint.envelope import Newer, Untrusted, parsed, sealed, unsealed
+from shim.checkpoint.envelope import Newer, Untrusted, parsed, seal, unseal
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain.errors import InvalidArgument, ShimError, reason_of
 
@@ -50,7 +50,7 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Load `directory`, made if need be. Raises ShimError only when it cannot be made or listed."""
+        """Load `directory`, made if need be. Raise ShimError only when it cannot be made or listed."""
         self._directory = directory
         self._writing = KeyedLocks()
         self._lock = threading.Lock()
@@ -66,27 +66,27 @@ class CheckpointStore:
             self._load(path)
 
     def get(self, sandbox_id: str) -> SandboxCheckpoint | None:
-        """Give the checkpoint of a sandbox by its full id."""
+        """Return the checkpoint of a sandbox by its full id."""
         with self._lock:
             return self._known.get(sandbox_id)
 
     def all(self) -> list[SandboxCheckpoint]:
-        """Give every checkpoint, in no order."""
+        """Return every checkpoint, in no order."""
         with self._lock:
             return list(self._known.values())
 
     def corrupt(self) -> list[Corrupt]:
-        """Give the files that were set aside when this store was loaded."""
+        """Return the files that were set aside when this store was loaded."""
         return list(self._corrupt)
 
     def put(self, checkpoint: SandboxCheckpoint, *, rebuilt: bool = False) -> None:
         """Write `checkpoint` instead of what was kept for its sandbox; on an error that stays.
 
-        `rebuilt` says that it stands in for one that was set aside, and that nothing has changed about its pod.
+        `rebuilt` means that it stands in for one that was set aside, and that nothing has changed about its pod.
 
         The first of a sandbox survives a power loss. After one, a later one may be found as it was before: no pod
         survives a power loss, and what is needed to clean up after it is in the first.
-        Raises ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
+        Raise ResourceExhausted when the disk is full, InvalidArgument for content that JSON cannot hold.
         """
         with self._writing.hold(checkpoint.sandbox_id):
             if not rebuilt:
@@ -105,12 +105,12 @@ class CheckpointStore:
             try:
                 self._write(checkpoint, sync="nothing")
             except ShimError as error:
-                log.warning("checkpoint not written", sandbox=checkpoint.sandbox_id, error=error)
+                log.warning("failed to write checkpoint", sandbox=checkpoint.sandbox_id, error=error)
             self._keep(checkpoint)
 
     def _write(self, checkpoint: SandboxCheckpoint, *, sync: atomic_files.Sync) -> None:
         path, content = self._path(checkpoint.sandbox_id), encode(checkpoint)
-        # Somebody may have cleared the state directory; new pods must run all the same.
+        # The state directory may have been cleared externally; new pods must run all the same.
         atomic_files.ensure_private_directory(self._directory)
         atomic_files.write_atomically(path, content, sync=sync)
 
@@ -166,12 +166,12 @@ class CheckpointStore:
 
 
 def encode(checkpoint: SandboxCheckpoint) -> bytes:
-    """Give the content of a checkpoint's file. InvalidArgument for what JSON cannot hold."""
+    """Return the content of a checkpoint's file. Raise InvalidArgument for what JSON cannot hold."""
     try:
         data = _json.encode(checkpoint)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidArgument(f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {error}") from error
-    content = sealed(data)
+    content = seal(data)
     if len(content) > FILE_LIMIT:
         raise InvalidArgument(
             f"write the checkpoint of sandbox {checkpoint.sandbox_id}: {len(content)} bytes, at most {FILE_LIMIT}"
@@ -180,8 +180,8 @@ def encode(checkpoint: SandboxCheckpoint) -> bytes:
 
 
 def decode(content: bytes, *, sandbox_id: str) -> SandboxCheckpoint:
-    """Read the content of the checkpoint's file of a sandbox. Untrusted says why it is none."""
-    checkpoint = parsed(_checkpoint, unsealed(content))
+    """Read the content of the checkpoint's file of a sandbox. Raise Untrusted with the reason why it is none."""
+    checkpoint = parsed(_checkpoint, unseal(content))
     if checkpoint.sandbox_id != sandbox_id:
         raise Untrusted(f"it is the checkpoint of sandbox {checkpoint.sandbox_id!r}")
     return checkpoint

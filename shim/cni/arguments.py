@@ -1,4 +1,4 @@
-"""What the shim tells CNI plugins about a pod: CNI_ARGS and capability arguments. Pure.
+"""What CNI plugins get to know about a pod: CNI_ARGS and capability arguments. Pure.
 
 Sources: the CNI conventions (dynamic plugin fields), and the Kubernetes annotations for bandwidth.
 """
@@ -48,7 +48,7 @@ def cni_args(metadata: pb.PodSandboxMetadata, *, sandbox_id: str) -> list[tuple[
 
 
 def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -> dict[str, Any]:
-    """Collect the capability arguments of a pod; what says nothing is left out.
+    """Collect the capability arguments of a pod; empty ones are left out.
 
     `pod_ranges`: the node's, such as `10.244.1.0/24`, or none. InvalidArgument names the annotation.
     """
@@ -63,7 +63,7 @@ def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -
 
 
 def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
-    """Host ports of a pod; a mapping without host port only documents a container port and is skipped.
+    """Return the host ports of a pod; a mapping without host port only documents a container port and is skipped.
 
     Of two that differ in how they spell all addresses, as `0.0.0.0` and as nothing, the latter is given: it is for both
     families.
@@ -77,7 +77,7 @@ def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
 
 
 def host_address(host_ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Give the address of the host that a port mapping is for; nothing stands for all. ValueError for no address."""
+    """Return the host address that a port mapping is for; nothing stands for all. Raise ValueError for no address."""
     return ipaddress.ip_address(host_ip or "0.0.0.0")
 
 
@@ -91,7 +91,7 @@ def _port_mapping(mapping: pb.PortMapping) -> dict[str, Any]:
 
 
 def bandwidth(annotations: Mapping[str, str]) -> dict[str, int]:
-    """Traffic limits in bits per second, seen from the pod; empty without the annotations."""
+    """Return the traffic limits in bits per second, seen from the pod; empty without the annotations."""
     limits: dict[str, int] = {}
     for key, direction in ((INGRESS_BANDWIDTH, "ingress"), (EGRESS_BANDWIDTH, "egress")):
         if key in annotations:
@@ -113,7 +113,7 @@ def _bits_per_second(text: str, *, key: str) -> int:
 
 
 def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
-    """Resolver settings of the pod; empty when it brings none."""
+    """Return the resolver settings of the pod; empty when it brings none."""
     lists = {
         "servers": list(config.servers),
         "searches": list(config.searches),
@@ -123,7 +123,7 @@ def dns(config: pb.DNSConfig) -> dict[str, list[str]]:
 
 
 def ip_ranges(pod_ranges: Iterable[str]) -> list[list[dict[str, str]]]:
-    """One range set per family, since a plugin assigns one address from each set; one of each thus gives a pod both."""
+    """Return one range set per family: a plugin assigns one address from each set."""
     sets: dict[int, list[dict[str, str]]] = {}
     for text in pod_ranges:
         sets.setdefault(ipaddress.ip_network(text).version, []).append({"subnet": text})

@@ -42,7 +42,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def network(self) -> str:
-        """Name of the network."""
+        """Return the name of the network."""
         return str(self.conflist["name"])
 
 
@@ -87,7 +87,7 @@ def remove_cached(cache_dir: Path, attachment: Attachment) -> None:
 
 
 def cached_result(cache_dir: Path, attachment: Attachment) -> JsonObject | None:
-    """Look up the result of an ADD of which only the cache knows: a crash came before the checkpoint."""
+    """Find the result of an ADD that only the cache has: a crash came before the checkpoint."""
     entry = _read(_path(cache_dir, attachment))
     return entry.result if entry else None
 

@@ -46,16 +46,16 @@ class NetworkConfig:
 
     @property
     def name(self) -> str:
-        """Name of the network."""
+        """Return the name of the network."""
         return str(self.conflist["name"])
 
     @property
     def plugin_types(self) -> list[str]:
-        """Types of the plugins, in the order of ADD."""
+        """Return the types of the plugins, in the order of ADD."""
         return [plugin["type"] for plugin in self.conflist["plugins"]]
 
     def declares(self, capability: str) -> bool:
-        """Whether a plugin of the list takes `capability`; without one, for instance, host ports do nothing."""
+        """Return whether a plugin of the list takes `capability`; without one, for instance, host ports do nothing."""
         return any(declares(plugin, capability) for plugin in self.conflist["plugins"])
 
 
@@ -89,12 +89,12 @@ class Choice:
 
 
 def declares(plugin: JsonObject, capability: str) -> bool:
-    """Whether the configuration of one plugin takes `capability`."""
+    """Return whether the configuration of one plugin takes `capability`."""
     return (plugin.get("capabilities") or {}).get(capability) is True
 
 
 def read_directory(directory: Path) -> Listing:
-    """Read every configuration file of a directory. Whether the plugins exist is not looked at: see `choose`."""
+    """Read every configuration file of a directory. Whether the plugins exist is not checked: see `choose`."""
     try:
         paths = sorted((path for path in directory.iterdir() if _is_conf(path)), key=lambda path: path.name)
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = fin
 
 
 def parse_network(data: bytes, *, file: str) -> NetworkConfig:
-    """Read a network configuration; ConfError says why it is none.
+    """Read a network configuration; Raise ConfError with the reason why it is none.
 
     A `.conflist` must be a list. In `.conf` and `.json` both forms are met in the field, and `plugins` tells them
     apart: a single plugin is wrapped into a list.
@@ -196,7 +196,7 @@ def _check_plugin(plugin: Any, *, where: str) -> None:
 
 
 def _version_in_use(raw: JsonObject) -> str:
-    """Take the newest version that the list offers and we know; 0.1.0 where it says nothing (section 1)."""
+    """Take the newest version that the list offers and we know; 0.1.0 by default (section 1)."""
     offered = raw.get("cniVersions") or []
     if not isinstance(offered, list):
         raise ConfError("cniVersions is not a list")

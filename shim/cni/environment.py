@@ -1,4 +1,4 @@
-"""What the environment of a process says about the CNI plugin that it is, or that has started it.
+"""The CNI plugin that a process is, or that has started it, by its environment.
 
 The read may hang with the process: `shim.cni.orphans` has this called in the helper process. So this module imports
 little.
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def sandboxes_of_plugins(processes: Sequence[Path], container_ids: Collection[str]) -> list[str]:
-    """Do `sandbox_of_plugin` for several processes, in order."""
+    """Return `sandbox_of_plugin` of several processes, in order."""
     return [sandbox_of_plugin(process, container_ids) for process in processes]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def is_executable(path: Path) -> bool:
-    """Whether there is a program; none in a directory that cannot be read, such as one of a server that is gone."""
+    """Return whether there is a program; false in a directory that cannot be read, such as one of a dead NFS server."""
     try:
         return path.is_file() and os.access(path, os.X_OK)
     except OSError:

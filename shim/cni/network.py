@@ -53,7 +53,7 @@ class Plugins:
     def delete(self, attachment: Attachment) -> None:
         """Run DEL against the order of ADD, each plugin with the final result of the ADD. May be repeated.
 
-        A namespace that has gone is told to the plugins as such (empty CNI_NETNS): they release what they can. The
+        A namespace that has gone is passed to the plugins as such (empty CNI_NETNS): they release what they can. The
         first error ends it, as section 3 demands; the plugins behind it are reached when the caller repeats.
         """
         netns = attachment.netns if _is_namespace(attachment.netns) else ""
@@ -95,7 +95,7 @@ class Plugins:
 
 
 def _checked(call: Call, raw: JsonObject) -> JsonObject:
-    """Let pass what normalises, so that reading the stored result later cannot fail."""
+    """Check that a result normalises, so that reading the stored one later cannot fail."""
     try:
         result_from_json(raw)
     except ResultError as error:
@@ -104,7 +104,7 @@ def _checked(call: Call, raw: JsonObject) -> JsonObject:
 
 
 def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject | None) -> JsonObject:
-    """Derive what one plugin reads from its part of the list (section 3, deriving request configuration)."""
+    """Build what one plugin reads from its part of the list (section 3, deriving request configuration)."""
     config = {
         **plugin,
         "name": attachment.network,
@@ -120,12 +120,12 @@ def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject 
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:
-    """Whether the version knows `prevResult` in a DEL: 0.4.0 and later."""
+    """Return whether the version knows `prevResult` in a DEL: 0.4.0 and later."""
     return SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_RESULT_ON_DEL
 
 
 def _is_namespace(path: str) -> bool:
-    """Whether `path` still is a namespace: a pin without its mount is an empty file, which plugins refuse."""
+    """Return whether `path` still is a namespace: a pin without its mount is an empty file, which plugins refuse."""
     if not path:
         return False
     try:

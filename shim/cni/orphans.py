@@ -145,7 +145,10 @@ class _Processes:
 
 
 def _wait_gone(handles: list[int], *, give_up: float) -> bool:
-    """Whether all have ended by then, a time of the monotonic clock. Cancelled or DeadlineExceeded with the scope."""
+    """Wait, and return whether all have ended by then, a time of the monotonic clock.
+
+    Raise Cancelled or DeadlineExceeded with the scope.
+    """
     scope, what = deadline.current(), "wait for the end of cni plugins"
     poll = select.poll()
     for handle in handles:
@@ -163,7 +166,7 @@ def _wait_gone(handles: list[int], *, give_up: float) -> bool:
 
 @contextmanager
 def _cancellation(scope: deadline.Scope) -> Iterator[socket.socket]:
-    """Give a socket that becomes readable when the scope is cancelled."""
+    """Yield a socket that becomes readable when the scope is cancelled."""
     try:
         wakes, waker = socket.socketpair()
     except OSError as error:  # no descriptor is free

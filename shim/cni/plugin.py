@@ -61,11 +61,11 @@ class Call:
 
     @property
     def what(self) -> str:
-        """How messages about this run begin."""
+        """Return the beginning of messages about this run."""
         return f"cni {self.verb} by plugin {self.binary} for sandbox {self.container_id}"
 
     def environment(self) -> dict[str, str]:
-        """Environment of the plugin: ours, since plugins look for iptables and the like, and the protocol's."""
+        """Return the environment of the plugin: ours, since plugins run iptables and the like, and the protocol's."""
         return {
             **os.environ,
             "CNI_COMMAND": self.verb,
@@ -130,7 +130,7 @@ def result_of(call: Call, stdout: bytes) -> JsonObject:
 
 
 def failure_of(call: Call, outcome: Outcome) -> PluginError:
-    """Return the error of a plugin that has failed, with what it says itself."""
+    """Return the error of a plugin that has failed, with its own message."""
     ended = _how_it_ended(outcome.returncode)
     if not outcome.stdout.strip():
         return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)

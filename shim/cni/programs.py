@@ -12,7 +12,7 @@ FindPlugin = Callable[[str, Sequence[Path]], Path | None]
 
 
 def find_plugin(plugin_type: str, bin_dirs: Sequence[Path]) -> Path | None:
-    """See FindPlugin. May hang with the volume of a directory."""
+    """Find a plugin as `FindPlugin` does. May hang with the volume of a directory."""
     return next((path for path in (directory / plugin_type for directory in bin_dirs) if is_executable(path)), None)
 
 

@@ -33,7 +33,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     ip: str
     """Without a prefix length."""
     interface: int | None = None
-    """Index into `Result.interfaces`; None where the plugin tells none."""
+    """Index into `Result.interfaces`; None where the plugin has none."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +94,9 @@ class _ListResult(msgspec.Struct):
 
 
 def result_from_json(raw: dict[str, Any]) -> Result:
-    """Normalise the JSON of a result; ResultError when it is none."""
+    """Normalise the JSON of a result. Raise ResultError when it is none."""
     try:
-        # Told by the keys: plugins exist that print no version, or that of their library.
+        # Recognised by the keys: plugins exist that print no version, or that of their library.
         if "ips" not in raw and ("ip4" in raw or "ip6" in raw):
             return _from_old(msgspec.convert(raw, _OldResult))
         return _from_lists(msgspec.convert(raw, _ListResult))
@@ -105,7 +105,7 @@ def result_from_json(raw: dict[str, Any]) -> Result:
 
 
 def pod_ips(result: Result, *, ifname: str) -> list[str]:
-    """Every address of the pod, without prefix lengths, in plugin order: those on `ifname` if there are any.
+    """Return every address of the pod, without prefix lengths, in plugin order: those on `ifname` if there are any.
 
     An address without an interface counts as on it: older versions have none, and several networks leave the index
     out. If there is none, every address counts whose interface is in a sandbox. A plugin for several networks may list

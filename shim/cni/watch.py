@@ -52,9 +52,9 @@ class NetworkStatus:
 class ConfDirectory:
     """Knows the network in force at every moment. Thread-safe; the directory may come, go and be replaced.
 
-    Files are read when inotify tells of a change. Plugin binaries are looked up at every question instead: a few `stat`
+    Files are read when inotify reports a change. Plugin binaries are looked up on each request instead: a few `stat`
     calls, right to the moment, where watches on directories that may not exist yet could only come close. These may
-    hang: no lock is held meanwhile, and Status does not wait for long. A link is
+    hang: no lock is held during that, and Status does not wait for long. A link is
     followed when it is read. A change behind it counts at once where it is in the directory itself, as in a mounted
     ConfigMap, which swaps the link `..data` that its files lead through; elsewhere, from the next change here.
     """
@@ -91,14 +91,14 @@ class ConfDirectory:
         self._thread = self._stop = None
 
     def chosen(self) -> NetworkConfig:
-        """Give the network for new pods. FailedPrecondition says what is missing, and where it was looked for."""
+        """Return the network for new pods. Raise FailedPrecondition with what is missing, and where it was searched."""
         status, network = self._now()
         if network is None:
             raise FailedPrecondition(status.message)
         return network
 
     def status(self) -> NetworkStatus:
-        """Say whether there is a network for new pods, which one, and which files were passed over and why."""
+        """Return whether there is a network for new pods, which one, and which files were skipped and why."""
         outer = deadline.current()
         try:
             with deadline.bound(LOOK_SECONDS):
@@ -218,19 +218,19 @@ class _Watch:
 
 
 def _has_links(directory: Path) -> bool:
-    """Whether a configuration file is a link, which may lead to or through any other name.
+    """Return whether a configuration file is a link, which may lead to or through any other name.
 
     Only then do other names count: a reading more may meet a file that is just being written.
     """
     try:
         with os.scandir(directory) as entries:
             return any(entry.name.endswith(SUFFIXES) and entry.is_symlink() for entry in entries)
-    except OSError:  # it has gone, and has said so
+    except OSError:  # it has gone, which is an event of its own
         return False
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether a name that has just appeared is a link. A file that is being written announces its end by itself."""
+    """Return whether a new name is a link. The end of writing a file is an event of its own."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
-    """What the NetworkReady condition says of a directory."""
+    """Return the NetworkReady condition of a directory."""
     where = listing.directory
     passed = "; ".join(map(str, choice.skipped[:TOLD_FILES]))
     if more := len(choice.skipped) - TOLD_FILES:

@@ -1,93 +1,94 @@
-"""What a container is limited to now: by its control group while it runs, else by Docker. No call to Docker."""
+"""The limits of a container that are in force: those of its control group while it runs, else Docker's.
+
+No call to Docker. Each function below takes what was `requested` and what the kernel has, and returns what is reported:
+the request where the kernel only rounds it, else the kernel's value.
+"""
 
 import os
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT, Limits
 from shim.cgroup.files import read
-from shim.cgroup.parse import allowed, line, numbers
+from shim.cgroup.parse import line, numbers, parse_limit
 from shim.cgroup.places import Group
 from shim.cgroup.shares import DEFAULT_SHARES, may_become, shares_from_weight
 from shim.container.cgroup import wanted_resources
 from shim.runtime import Runtime
-from shim.stats.readings import place_of
 from shim.view.records import ContainerRecord
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes; the kernel counts in whole pages."""
-_MOST_HUGE_PAGES = (1 << 64) - 1
-"""How the CRI, which counts them without a sign, tells of no limit."""
+_UNLIMITED_PAGES = (1 << 64) - 1
+"""The value for no limit: the field of the CRI is unsigned."""
 
 
 def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
-    """Give the limits of a container as they are in force, whoever has changed them.
+    """Return the limits of a container as they are in force, whatever has changed them.
 
-    What the kernel keeps coarser than it was told (whole pages, CPU weights) is given as it was told. No limit is 0
-    where Docker has none either, and else -1.
+    A value that the kernel rounds (whole pages, CPU weights) is reported as it was requested. No limit is 0 where
+    Docker has none either, and else -1.
     """
-    told = wanted_resources(rt, record)
-    if told.memory_limit_in_bytes <= 0:
-        told.memory_limit_in_bytes = told.memory_swap_limit_in_bytes = 0
-    group = _own_group(rt, record)
-    if group is not None:
-        _take_limits(told, group.limits())
-        _take_files(told, group)
-        told.oom_score_adj = _oom_score(record.life.pid, told=told.oom_score_adj)
-    return told
+    requested = wanted_resources(rt, record)
+    if requested.memory_limit_in_bytes <= 0:
+        requested.memory_limit_in_bytes = requested.memory_swap_limit_in_bytes = 0
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    # A sandboxed runtime makes no group for the container.
+    return requested if place is None else _reported(requested, place.group, pid=record.life.pid)
 
 
-def _own_group(rt: Runtime, record: ContainerRecord) -> Group | None:
-    """The group that was made for the container, while it runs; None where a sandboxed runtime made none for it."""
-    place = place_of(rt, record) if record.life.pid else None
-    return place.group if place else None
+def _reported(requested: pb.LinuxContainerResources, group: Group, *, pid: int) -> pb.LinuxContainerResources:
+    reported = pb.LinuxContainerResources()
+    reported.CopyFrom(requested)
+    _report_limits(requested, group.limits(), reported)
+    _report_files(requested, group, reported)
+    reported.oom_score_adj = _oom_score(pid, requested=requested.oom_score_adj)
+    return reported
 
 
-def _take_limits(told: pb.LinuxContainerResources, limits: Limits) -> None:
-    if limits.cpu_period:
-        told.cpu_period = limits.cpu_period
-    told.cpu_quota = _limit(limits.cpu_quota, told=told.cpu_quota)
-    told.cpu_shares = _shares(limits, told=told.cpu_shares)
-    told.cpuset_cpus = _set(limits.cpuset_cpus, told=told.cpuset_cpus)
-    told.cpuset_mems = _set(limits.cpuset_mems, told=told.cpuset_mems)
-    told.memory_limit_in_bytes = _pages(limits.memory, told=told.memory_limit_in_bytes)
-    told.memory_swap_limit_in_bytes = _pages(limits.memory_swap, told=told.memory_swap_limit_in_bytes)
+def _report_limits(requested: pb.LinuxContainerResources, limits: Limits, reported: pb.LinuxContainerResources) -> None:
+    reported.cpu_period = limits.cpu_period or requested.cpu_period
+    reported.cpu_quota = _limit(limits.cpu_quota, requested=requested.cpu_quota)
+    reported.cpu_shares = _shares(limits, requested=requested.cpu_shares)
+    reported.cpuset_cpus = _set(limits.cpuset_cpus, requested=requested.cpuset_cpus)
+    reported.cpuset_mems = _set(limits.cpuset_mems, requested=requested.cpuset_mems)
+    reported.memory_limit_in_bytes = _pages(limits.memory, requested=requested.memory_limit_in_bytes)
+    reported.memory_swap_limit_in_bytes = _pages(limits.memory_swap, requested=requested.memory_swap_limit_in_bytes)
 
 
-def _take_files(told: pb.LinuxContainerResources, group: Group) -> None:
-    """Read what was asked for by file; what was not is not told."""
-    # A copy: setting a key may move the others of a map that is walked.
-    for key, asked in dict(told.unified).items():
-        told.unified[key] = line(read(group.unified_file(key))) or asked
-    for limit in told.hugepage_limits:
+def _report_files(requested: pb.LinuxContainerResources, group: Group, reported: pb.LinuxContainerResources) -> None:
+    """Read the files that were requested by name or page size; no others are reported."""
+    for key, value in requested.unified.items():
+        reported.unified[key] = line(read(group.unified_file(key))) or value
+    for limit in reported.hugepage_limits:
         files = group.huge_page_files(limit.page_size)
-        found = allowed(read(files[0])) if files else None
+        found = parse_limit(read(files[0])) if files else None
         if found is not None:
-            limit.limit = _MOST_HUGE_PAGES if found == NO_LIMIT else found
+            limit.limit = _UNLIMITED_PAGES if found == NO_LIMIT else found
 
 
-def _oom_score(pid: int, *, told: int) -> int:
+def _oom_score(pid: int, *, requested: int) -> int:
     text = line(read(f"/proc/{pid}/oom_score_adj"))
-    return int(text) if text else told
+    return int(text) if text else requested
 
 
-def _limit(found: int | None, *, told: int) -> int:
-    unlimited_to_both = found == NO_LIMIT and told <= 0
-    return told if found is None or unlimited_to_both else found
+def _limit(found: int | None, *, requested: int) -> int:
+    unlimited_to_both = found == NO_LIMIT and requested <= 0
+    return requested if found is None or unlimited_to_both else found
 
 
-def _pages(found: int | None, *, told: int) -> int:
-    if found is not None and found <= told < found + _PAGE:
-        return told
-    return _limit(found, told=told)
+def _pages(found: int | None, *, requested: int) -> int:
+    if found is not None and found <= requested < found + _PAGE:
+        return requested
+    return _limit(found, requested=requested)
 
 
-def _shares(limits: Limits, *, told: int) -> int:
+def _shares(limits: Limits, *, requested: int) -> int:
     if limits.cpu_weight is None:
-        return limits.cpu_shares or told
-    known = told or DEFAULT_SHARES
+        return limits.cpu_shares or requested
+    known = requested or DEFAULT_SHARES
     return known if may_become(known, weight=limits.cpu_weight) else shares_from_weight(limits.cpu_weight)
 
 
-def _set(found: str | None, *, told: str) -> str:
-    """A set as Docker has it where the kernel has the same: what is `0,1` to the one is `0-1` to the other."""
-    return told if found is None or numbers(found) == numbers(told) else found
+def _set(found: str | None, *, requested: str) -> str:
+    """Return a set in Docker's spelling where the kernel has the same: `0,1` and `0-1` are equal."""
+    return requested if found is None or numbers(found) == numbers(requested) else found

@@ -10,7 +10,7 @@ from shim.streaming.sessions import Kind, RemoteTask
 
 
 def attach_url(rt: Runtime, *, request: pb.AttachRequest) -> str:
-    """Give the URL at which a client can attach, once. FailedPrecondition unless the container is running."""
+    """Return the URL at which a client can attach, once. Raise FailedPrecondition unless the container is running."""
     record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.ATTACH,
@@ -43,5 +43,5 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         rt.engine.attach_container(task.container_id, options=options) as stream,
         inputs(stream, streams, resize=resize),
     ):
-        # The form of the output follows from the container, whatever the client believes it to be.
+        # The form of the output follows from the container, whatever the client expects.
         copy_output(stream, streams, tty=config.tty, passed=Passed())

@@ -10,7 +10,7 @@ import select
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
-from shim.cgroup.places import Group, own_group
+from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, write_all
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.runtime import Runtime
@@ -22,16 +22,16 @@ EXIT_SECONDS = 1.0
 
 
 def check_unified_possible(resources: pb.LinuxContainerResources, *, field: str, version: str) -> None:
-    """Check that files of cgroup v2 can be had on cgroup `version` ("1" or "2"); their names were checked before. Pure.
+    """Check that the files of cgroup v2 exist on cgroup `version` ("1" or "2"); their names were checked before. Pure.
 
-    InvalidArgument on v1: OCI runtimes refuse them there too, and the kubelet sends none.
+    Raise InvalidArgument on v1: OCI runtimes refuse them there too, and the kubelet sends none.
     """
     if resources.unified and version != "2":
         raise InvalidArgument(f"{field}.unified needs cgroup v2; this node has v1")
 
 
 def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: str, sandbox: SandboxRecord) -> None:
-    """Check what a new container in this pod is to have, as far as it can be told.
+    """Check the limits of a new container in this pod, as far as that is possible before it exists.
 
     The group of pause has the same files as that of the container will have beside it.
     """
@@ -40,7 +40,7 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
     if not needs_writing(resources) or not sandbox.life.pid:
         return
     try:
-        group = own_group(sandbox.life.pid, name=sandbox.id, mounts=rt.stats_cache.mounts)
+        group = rt.cgroups.find(sandbox.id, pid=sandbox.life.pid)
     except NotFound:
         return
     check_there(writes_beyond_docker(resources, group, field=field))
@@ -62,21 +62,21 @@ def writes_beyond_docker(resources: pb.LinuxContainerResources, group: Group, *,
 
 
 def needs_writing(resources: pb.LinuxContainerResources) -> bool:
-    """Whether there may be anything that Docker has no field for."""
+    """Return whether there may be anything that Docker has no field for."""
     memory = resources.memory_limit_in_bytes
     unlimited = NO_LIMIT in (memory, resources.memory_swap_limit_in_bytes)
     return bool(resources.unified or resources.hugepage_limits) or unlimited or is_small(memory)
 
 
 def wanted_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerResources:
-    """What a container is to have now, by Docker, its configuration and the updates since."""
+    """Return what a container is to have now, by Docker, its configuration and the updates since."""
     return known_resources(record.host, rt.limits.get(record.id) or record.config.linux.resources)
 
 
 def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
     """Write what Docker has no field for to the group of a container that has been started; not if it has ended.
 
-    The caller holds its lock `limits`, or nobody else knows of the container yet.
+    The caller holds its lock `limits`, or no other thread knows the container yet.
     """
     resources = wanted_resources(rt, record)
     if not needs_writing(resources):
@@ -87,13 +87,13 @@ def ensure_limits(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxContainerResources) -> Group | None:
-    """The group of a running container; None when it has ended meanwhile, or is in none of its own.
+    """Return the group of a running container; None when it has ended in the meantime, or is in no group of its own.
 
-    FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
+    Raise FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
     """
     pid = record.life.pid
     try:
-        return own_group(pid, name=record.id, mounts=rt.stats_cache.mounts) if pid else None
+        return rt.cgroups.find(record.id, pid=pid) if pid else None
     except NotFound as error:
         if needs_writing(resources) and not _ends(pid):
             raise FailedPrecondition(f"write limits of container {record.id}: {error}") from error
@@ -101,7 +101,7 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
 
 
 def _ends(pid: int) -> bool:
-    """Whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
+    """Return whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

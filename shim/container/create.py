@@ -20,13 +20,13 @@ from shim.image.find import find_image
 from shim.runtime import Runtime
 from shim.spec.annotations import container_annotations
 from shim.spec.cdi import check_cdi_devices
-from shim.spec.container import Surroundings, container_body
+from shim.spec.container import ContainerContext, container_body
+from shim.spec.defaults import host_defaults
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
 from shim.spec.image_volumes import docker_image_mounts, image_volumes, with_image_refs
-from shim.spec.mounts import uncovered
+from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
-from shim.spec.seccomp import seccomp_of_daemon
 from shim.spec.users import DockerUser, docker_user, identity
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
@@ -40,7 +40,7 @@ def create_container(
 ) -> ContainerId:
     """Create a container in a ready sandbox; the view knows it before this returns.
 
-    A sandbox that is stopped or removed meanwhile fails it, as it would have before: nothing is left then.
+    Fails if the sandbox is stopped or removed in the meantime: nothing is left then.
 
     `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
     fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
@@ -49,42 +49,43 @@ def create_container(
     check_cdi_devices(rt, config.CDI_devices)
     name = names.container_name(config.metadata, pod=sandbox.config.metadata)
     log_directory = sandbox_config.log_directory or sandbox.config.log_directory
-    around = _surroundings(
+    ctx = _create_context(
         rt,
         sandbox=sandbox,
         config=config,
         log_directory=log_directory,
-        privileged_pod=_privileged(sandbox.config) or _privileged(sandbox_config),
+        privileged_pod=_allows_privileged(sandbox.config) or _allows_privileged(sandbox_config),
     )
-    body = container_body(config, around)
-    with rt.locks.hold(("container", name)), Rollback(f"create of container {name}") as rollback:
+    body = container_body(config, ctx)
+    with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
         _check_limits(rt.view.refresh_container(made[0]), config=config, body=body)
-        # Only now: a StopPodSandbox or RemovePodSandbox that came meanwhile has seen this container, or is seen here.
+        # Checked again: a StopPodSandbox or RemovePodSandbox that came in the meantime has seen this container, or is
+        # seen here.
         pod.ready_sandbox(rt, sandbox_id=sandbox.id)
         rollback.commit()
     return ContainerId(made[0])
 
 
-def _privileged(pod_config: pb.PodSandboxConfig) -> bool:
-    """Whether a pod's containers may be privileged.
+def _allows_privileged(pod_config: pb.PodSandboxConfig) -> bool:
+    """Return whether a pod's containers may be privileged.
 
-    A kubelet works this out anew for each create, from all containers that the pod has by then: one with an ephemeral
-    container for debugging may become privileged after its sandbox was made. Of a pod that another shim made, what the
-    sandbox was made with does not tell.
+    A kubelet works this out again for each create, from all containers that the pod has by then: one with an ephemeral
+    container for debugging may become privileged after its sandbox was made. The configuration of a legacy pod does
+    not record it.
     """
     return pod_config.linux.security_context.privileged
 
 
 def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
     host = body["HostConfig"]
-    mounts = uncovered(host["Mounts"])
+    mounts = without_covered(host["Mounts"])
     if len(mounts) < len(host["Mounts"]):
-        log.warning("mounts that later ones cover are left out", name=name)
+        log.warning("dropped mounts covered by later ones", name=name)
     try:
         return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:
@@ -104,37 +105,33 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
             relabel_mounts(rt, config.mounts, body["HostConfig"]["Mounts"], label=label)
 
 
-def _surroundings(
+def _create_context(
     rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str, privileged_pod: bool
-) -> Surroundings:
+) -> ContainerContext:
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
-    runtime = pod.docker_runtime(rt, handler=sandbox.runtime_handler)
+    defaults = host_defaults(rt, sandbox.config, runtime_handler=sandbox.runtime_handler)
     # A pod without a log directory has no logs, as with the other runtimes.
     log_path = posixpath.join(log_directory, config.log_path) if log_directory and config.log_path else ""
     check_path_length(log_path, field="config.log_path below the log directory of the pod")
     image_id = _image_id(rt, config.image)
     volumes = image_volumes(rt, config.mounts)
-    return Surroundings(
+    return ContainerContext(
+        defaults=defaults,
         sandbox_id=sandbox.id,
         privileged_pod=privileged_pod,
         host_network=pod.host_network(sandbox.config),
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
         labels=labels.container_labels(with_image_refs(config, volumes), sandbox_id=sandbox.id, log_path=log_path),
-        resolv_conf="" if sandbox.foreign else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
+        resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
-        cgroup_parent=pod.docker_cgroup_parent(rt, sandbox.config),
-        cgroupns_mode=pod.cgroupns_mode(rt),
-        runtime=runtime,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),
-        recursive_read_only=_recursive_read_only(rt, runtime),
+        recursive_read_only=_recursive_read_only(rt, defaults.runtime),
         host_sources=host_sources(rt, config.mounts),
         device_sources=device_sources(rt, config.devices),
         image_mounts=docker_image_mounts(volumes),
-        docker_log=pod.docker_log(rt.config),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
-        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
         seccomp_profile=b"" if context.privileged else seccomp_profile(rt, context),
         oci_annotations=container_annotations(rt, config, pod=sandbox.config),
     )
@@ -159,7 +156,7 @@ def _recursive_read_only(rt: Runtime, runtime: str) -> bool:
 
 
 def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecord) -> str:
-    """Full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
+    """Return the full id of the container whose pid namespace is to be joined; it must run, in the same pod."""
     options = config.linux.security_context.namespace_options
     if options.pid != pb.TARGET:
         return ""

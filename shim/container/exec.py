@@ -1,7 +1,14 @@
 """Exec."""
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.exec_process import check_success, end_failed, exit_code, first_process, ran_last, wait_ended
+from shim.container.exec_process import (
+    check_success,
+    exit_code,
+    first_process,
+    kill_after_failure,
+    last_known_running,
+    wait_ended,
+)
 from shim.container.find import running_container
 from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
 from shim.engine.interface import ProcessStream
@@ -14,7 +21,10 @@ _WITH_SIZE = (1, 42)
 
 
 def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
-    """Give the URL at which a client can run a command, once. FailedPrecondition unless the container is running."""
+    """Return the URL at which a client can run a command, once.
+
+    Raise FailedPrecondition unless the container is running.
+    """
     record = running_container(rt, container_id=request.container_id)
     task = RemoteTask(
         kind=Kind.EXEC,
@@ -29,7 +39,7 @@ def exec_url(rt: Runtime, *, request: pb.ExecRequest) -> str:
 
 
 def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
-    """Run the command between the client's streams and give its exit code.
+    """Run the command between the client's streams and return its exit code.
 
     When the client goes away, or the session fails, the process is killed before the error is raised. One that Docker
     has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
@@ -40,7 +50,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
             _run(rt, task, streams, exec_id=exec_id)
             ended = wait_ended(rt, exec_id, container_id=task.container_id)
         except BaseException as error:
-            end_failed(rt, exec_id, container_id=task.container_id, because=error)
+            kill_after_failure(rt, exec_id, container_id=task.container_id, because=error)
             raise
         check_success(rt, ended, exec_id, container_id=task.container_id, first=first)
     return exit_code(ended, exec_id)
@@ -52,13 +62,13 @@ def _run(rt: Runtime, task: RemoteTask, streams: Streams, *, exec_id: str) -> No
 
     passed = Passed()
     with rt.engine.start_exec(exec_id, tty=task.tty, size=_size_at_start(rt, streams)) as stream:
-        streams.session.watch(_EndWithContainer(rt, stream, passed, container_id=task.container_id).look)
+        streams.session.watch(_EndWithContainer(rt, stream, passed, container_id=task.container_id).check)
         with inputs(stream, streams, resize=resize):
             copy_output(stream, streams, tty=task.tty, passed=passed)
 
 
 def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
-    """The size of the terminal, if the client has told it and Docker takes it: the first lines depend on it."""
+    """Return the size of the terminal if the client has sent it and Docker takes it: the first lines depend on it."""
     if streams.resize is None or rt.engine.api_version < _WITH_SIZE:
         return None
     size = streams.resize.known()
@@ -66,9 +76,9 @@ def _size_at_start(rt: Runtime, streams: Streams) -> tuple[int, int] | None:
 
 
 class _EndWithContainer:
-    """Ends the output of an exec whose container has ended: see `shim.container.exec_process.LOOK_SECONDS`.
+    """Ends the output of an exec whose container has ended: see `shim.container.exec_process.RUNNING_CHECK_SECONDS`.
 
-    Not before one look later, nor while there is output that the client has not taken yet: it would be lost.
+    Not before one check later, nor while there is output that the client has not taken yet: it would be lost.
     """
 
     def __init__(self, rt: Runtime, stream: ProcessStream, passed: Passed, *, container_id: str) -> None:
@@ -78,9 +88,9 @@ class _EndWithContainer:
         self._container_id = container_id
         self._pieces = -1
 
-    def look(self) -> None:
-        """Close the stream if the container ended before the last look, and nothing has come since that."""
-        if ran_last(self._rt, self._container_id):
+    def check(self) -> None:
+        """Close the stream if the container ended before the last check, and no output has come since."""
+        if last_known_running(self._rt, self._container_id):
             return
         if self._pieces == self._passed.pieces and not self._passed.writing:
             self._stream.close()

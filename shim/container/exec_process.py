@@ -1,4 +1,4 @@
-"""The process of an exec: how it ended, the wait for that, and its end by force. Docker can only tell the first."""
+"""The process of an exec: how it ended, the wait for that, and killing it. Docker knows only the first."""
 
 import os
 import select
@@ -29,65 +29,65 @@ LATE_SECONDS = 120.0
 is mostly restarted, and has then forgotten the exec."""
 
 LATE_KILL_SECONDS = 0.1
-"""How long a deferred check waits for a process that it has killed. The next one looks whether it is gone."""
+"""How long a deferred check waits for a process that it has killed. The next one checks whether it is gone."""
 
 REPORT_SECONDS = 20.0
 """How long Docker is given to report what must have happened: that a process whose output has ended has begun, and that
 one that the kernel shows as gone has ended. It learns of both from containerd, and the event can be lost for good."""
 
-LOOK_SECONDS = 2.0
-"""Between two looks whether the container still runs: on Engine 20.10 the output of a command that was killed together
+RUNNING_CHECK_SECONDS = 2.0
+"""Between two checks whether the container still runs: on Engine 20.10 the output of a command that was killed together
 with its container never ends, and nothing is known of the command any more."""
 
 EXIT_KILLED = 137
-"""What newer Engines tell of a command that was killed together with its container."""
+"""The exit code that newer Engines report for a command that was killed together with its container."""
 
 _KILLED_CODES = frozenset({137, 255})
 """Exit codes of a container that was killed, perhaps since its containerd-shim was, or whose end was missed."""
 _ALIVE = frozenset({"running", "paused", "restarting"})
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.5
-"""Seconds between two questions about what Docker is to learn any moment. Each pause is twice the one before."""
+_FIRST_PAUSE, _MAX_PAUSE = 0.001, 0.5
+"""Seconds between two polls for what Docker is to learn any moment. Each pause is twice the one before."""
 
 _FAST_SECONDS, _SLOW_PAUSE = 0.2, 0.2
 """After so many seconds since the output has ended no pause is shorter: at most five questions a second, also where the
 process goes on for long before it ends."""
 
 
-def runs(rt: Runtime, container_id: str) -> bool:
-    """Whether the container is there and may run: one that Docker does not inspect may (CONTAINER_UNKNOWN)."""
+def _is_running(rt: Runtime, container_id: str) -> bool:
+    """Return whether the container may run: so may one that Docker does not inspect (CONTAINER_UNKNOWN)."""
     try:
         return rt.view.container(container_id).life.may_run
     except NotFound:
         return False
 
 
-def ran_last(rt: Runtime, container_id: str) -> bool:
-    """Do the same by what was heard last. Never waits, and is known while Docker is away."""
+def last_known_running(rt: Runtime, container_id: str) -> bool:
+    """Return the same by the last known state. Never waits, and is known while Docker is away."""
     known = rt.view.last_known(container_id)
     return known is not None and known.life.may_run
 
 
-def inspected(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
+def _inspect(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Read the state of an exec; of one that Docker forgot with the end of its container, that it was killed."""
     try:
         return rt.engine.inspect_exec(exec_id)
     except NotFound:
-        if runs(rt, container_id):
+        if _is_running(rt, container_id):
             raise
         return ExecInspect(exit_code=EXIT_KILLED)
 
 
 def exit_code(ended: ExecInspect, exec_id: str) -> int:
-    """Give the exit code of an exec that has ended."""
+    """Return the exit code of an exec that has ended."""
     if ended.exit_code is None:
-        raise ShimError(f"exec {exec_id}: Docker does not tell how it ended")
+        raise ShimError(f"exec {exec_id}: Docker does not report how it ended")
     return ended.exit_code
 
 
 @contextmanager
 def first_process(rt: Runtime, container_id: str) -> Iterator[int | None]:
-    """Give a pidfd of a container's first process, None where none can be seen."""
+    """Yield a pidfd of a container's first process, None where none can be seen."""
     record = rt.view.last_known(container_id)
     handle = None
     with suppress(OSError):
@@ -102,14 +102,14 @@ def first_process(rt: Runtime, container_id: str) -> Iterator[int | None]:
 def check_success(rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: int | None) -> None:
     """Raise ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
 
-    When a containerd-shim is killed, Docker may tell 0 of its execs, whose processes go on until the container is
+    When a containerd-shim is killed, Docker may report 0 for its execs, whose processes go on until the container is
     killed. So 0 counts only where the process of the command is gone, and the container goes on or has ended otherwise
     than by being killed: a hook may well end its container. `first` is the container's first process.
     """
     if ended.exit_code != 0:
         return
     what = f"exec {exec_id} in container {container_id}: docker reports exit code 0"
-    if _goes_on(ended.pid, exec_id=exec_id, container_id=container_id):
+    if _still_runs(ended.pid, exec_id=exec_id, container_id=container_id):
         raise ShimError(f"{what}, but process {ended.pid} still runs; was the container's containerd-shim killed?")
     if first is None or not _ends_within(first, seconds=0.0):
         return
@@ -120,18 +120,18 @@ def check_success(rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id
         raise ShimError(f"{what}, but the container was killed (exit code {code}): the result is not known")
 
 
-def _goes_on(pid: int, *, exec_id: str, container_id: str) -> bool:
-    """Whether a process still runs in the cgroup of the container."""
+def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:
+    """Return whether a process still runs in the cgroup of the container."""
     if not pid:
         return False
-    with _opened(pid, exec_id=exec_id) as handle:
+    with _open_pidfd(pid, exec_id=exec_id) as handle:
         return handle is not None and not _ends_within(handle, seconds=0.0) and is_in_container(pid, container_id)
 
 
 def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
     """Wait until Docker reports the end of a container whose process is gone; None if not within REPORT_SECONDS.
 
-    From Docker, not from the view, which holds an end back until all output is written.
+    From Docker, not from the view, which defers an exit until all output is written.
     """
     outer, what = deadline.current(), f"wait for docker's report of the end of container {container_id}"
     try:
@@ -150,18 +150,18 @@ def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
 def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     """Wait until an exec whose output has ended has ended itself: a process may close its output and go on.
 
-    As long as that takes: the kernel reports the end by a pidfd. ShimError if Docker does not report within
-    REPORT_SECONDS what the kernel has shown; if the container has ended meanwhile, that the process was killed.
+    As long as that takes: the kernel reports the end by a pidfd. Raise ShimError if Docker does not report within
+    REPORT_SECONDS what the kernel has shown. If the container has ended by then, the process counts as killed.
     """
-    reported = partial(_reported, rt, exec_id, container_id=container_id, began=time.monotonic())
-    found = reported(lambda found: found.pid > 0 or not found.running)
+    poll_until = partial(_poll_until, rt, exec_id, container_id=container_id, began=time.monotonic())
+    found = poll_until(lambda found: found.pid > 0 or not found.running)
     if found.running:
-        with _opened(found.pid, exec_id=exec_id) as handle:
-            # The pid could have been reused before the handle was opened; the Engine's word after it tells.
-            if handle is not None and inspected(rt, exec_id, container_id=container_id).running:
+        with _open_pidfd(found.pid, exec_id=exec_id) as handle:
+            # The pid could have been reused before the handle was opened; the Engine's answer after it decides.
+            if handle is not None and _inspect(rt, exec_id, container_id=container_id).running:
                 _wait_process_ended(handle, exec_id=exec_id)
         # Docker learns of the end a little later than the kernel.
-        found = reported(lambda found: not found.running)
+        found = poll_until(lambda found: not found.running)
     return found
 
 
@@ -177,65 +177,70 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
     """
     try:
         with deadline.shielded(KILL_SECONDS):
-            found, over = _ended_by_force(rt, exec_id, container_id=container_id, seconds=KILL_SECONDS)
+            found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=KILL_SECONDS)
     except Exception:
         _watch_late(rt, exec_id, container_id=container_id)
         raise
     if not over:
-        log.warning("exec'd process is left to deferred checks", exec_id=exec_id, pid=found.pid)
+        log.warning("exec process still running, kill deferred", exec_id=exec_id, pid=found.pid)
         _watch_late(rt, exec_id, container_id=container_id)
     return found if found.exit_code is not None and not found.running else None
 
 
-def end_failed(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
-    """Do `end_process` for a client that gets the failure `because`; what goes wrong is noted on that, and logged."""
+def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
+    """Kill the process as `end_process` does, for a client that gets the failure `because`.
+
+    An error of the kill is logged and added to that failure as a note.
+    """
     try:
         return end_process(rt, exec_id, container_id=container_id)
-    except NotFound:  # Docker forgot it with the end of its container, of which the view has not heard yet
+    except NotFound:  # Docker forgot it with the end of its container, which the view does not know yet
         return None
     except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
         because.add_note(f"the exec'd process could not be ended: {error}")
-        log.error("cannot end an exec'd process that is not wanted any more", exec_id=exec_id, error=error)
+        log.error("failed to kill exec process", exec_id=exec_id, error=error)
         return None
 
 
 def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
-    """Have an exec'd process killed by deferred checks: it has not begun, or cannot be ended now.
+    """Kill an exec'd process by deferred checks: it has not begun, or cannot be killed now.
 
-    By asking: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
+    By polling: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
     more for every probe of the node than the few questions here.
     """
-    check = partial(_late_is_over, rt, exec_id, container_id=container_id)
+    check = partial(_kill_late, rt, exec_id, container_id=container_id)
     rt.deferred_checks.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
-def _late_is_over(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
-    """Whether an exec that was to end has ended or never can begin; its process is killed if it has one now."""
+def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
+    """Kill the process of an exec if it has one now; return whether it has ended or never can begin."""
     try:
         with deadline.bound(deferred_checks.LOOK_SECONDS):
-            found, over = _ended_by_force(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
+            found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
     except NotFound:  # the Engine has been restarted
         return True
     if over and found.running:
-        log.warning("exec'd process that was to end earlier is ended", exec_id=exec_id)
-    return over or not (found.running or runs(rt, container_id))
+        log.warning("killed exec process late", exec_id=exec_id)
+    return over or not (found.running or _is_running(rt, container_id))
 
 
-def _ended_by_force(rt: Runtime, exec_id: str, *, container_id: str, seconds: float) -> tuple[ExecInspect, bool]:
-    """Kill the process of an exec, and wait `seconds` for its end; its state before, and whether nothing of it is left.
+def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: float) -> tuple[ExecInspect, bool]:
+    """Kill the process of an exec, and wait `seconds` for its end.
+
+    Return its state before, and whether nothing of it is left.
 
     With one question to Docker, or two where there is a process to kill: it must not wait for one to begin.
     """
-    found = inspected(rt, exec_id, container_id=container_id)
+    found = _inspect(rt, exec_id, container_id=container_id)
     if not found.running:
         return found, found.exit_code is not None
     if not found.pid:
         return found, False
-    with _opened(found.pid, exec_id=exec_id) as handle:
+    with _open_pidfd(found.pid, exec_id=exec_id) as handle:
         if handle is None:
             # Docker may be seconds late to note an end; what it has not reported in time has not ended in time.
             return found, True
-        again = inspected(rt, exec_id, container_id=container_id)  # as in `wait_ended`
+        again = _inspect(rt, exec_id, container_id=container_id)  # as in `wait_ended`
         if not again.running:
             return again, True
         _kill(handle, pid=found.pid)
@@ -253,15 +258,15 @@ def _kill(handle: int, *, pid: int) -> None:
 
 
 def _ends_within(handle: int, *, seconds: float) -> bool:
-    """Whether the process ends, in `seconds` or in what the scope leaves of them."""
+    """Wait, and return whether the process ends, in `seconds` or in what the scope leaves of them."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll((deadline.current().remaining(seconds) or 0.0) * 1000))
 
 
 @contextmanager
-def _opened(pid: int, *, exec_id: str) -> Iterator[int | None]:
-    """Give a pidfd of the process of an exec, None once it is gone."""
+def _open_pidfd(pid: int, *, exec_id: str) -> Iterator[int | None]:
+    """Yield a pidfd of the process of an exec, None once it is gone."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -275,10 +280,10 @@ def _opened(pid: int, *, exec_id: str) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _reported(
+def _poll_until(
     rt: Runtime, exec_id: str, wanted: Callable[[ExecInspect], bool], *, container_id: str, began: float
 ) -> ExecInspect:
-    """Ask Docker about an exec until its state is `wanted`, at most for REPORT_SECONDS.
+    """Poll the state of an exec until its state is `wanted`, at most for REPORT_SECONDS.
 
     Then ShimError: a result that is guessed would pass a probe or a hook that has failed. Not DeadlineExceeded, which a
     kubelet takes for a probe that has failed; any other error makes it ignore this result. If the container has ended,
@@ -288,12 +293,12 @@ def _reported(
     try:
         with deadline.bound(REPORT_SECONDS):
             pauses = _pauses(what, began=began)
-            while not wanted(found := inspected(rt, exec_id, container_id=container_id)):
+            while not wanted(found := _inspect(rt, exec_id, container_id=container_id)):
                 next(pauses)
             return found
     except DeadlineExceeded as error:
         outer.check(what)
-        if not ran_last(rt, container_id):
+        if not last_known_running(rt, container_id):
             return ExecInspect(exit_code=EXIT_KILLED)
         raise ShimError(
             f"exec {exec_id} in container {container_id}: its output has ended, but docker has not reported its end or "
@@ -303,7 +308,9 @@ def _reported(
 
 
 def _pauses(what: str, *, began: float) -> Iterator[None]:
-    """Pause at each step, twice as long as before; Cancelled or DeadlineExceeded once `what` must not go on.
+    """Yield after a pause, each time twice as long as before.
+
+    Raise Cancelled or DeadlineExceeded once `what` must not go on.
 
     Once _FAST_SECONDS have passed since `began`, no pause is shorter than _SLOW_PAUSE.
     """
@@ -315,7 +322,7 @@ def _pauses(what: str, *, began: float) -> Iterator[None]:
         with scope.on_cancel(never.set):
             never.wait(scope.remaining(seconds))
         yield
-        seconds = min(2 * seconds, _LONGEST_PAUSE)
+        seconds = min(2 * seconds, _MAX_PAUSE)
 
 
 def _wait_process_ended(handle: int, *, exec_id: str) -> None:

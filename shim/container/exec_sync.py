@@ -6,12 +6,12 @@ from contextlib import nullcontext
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.container.exec_process import (
-    LOOK_SECONDS,
+    RUNNING_CHECK_SECONDS,
     check_success,
-    end_failed,
     exit_code,
     first_process,
-    ran_last,
+    kill_after_failure,
+    last_known_running,
     wait_ended,
 )
 from shim.container.find import running_container
@@ -31,8 +31,8 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     `timeout` is in seconds, 0 for none. When it is over, the client goes away, or anything fails, the process is
     killed before DeadlineExceeded, Cancelled or the failure is raised. That is waited for for a moment only
     (`exec_process.KILL_SECONDS`): a process that Docker has not begun by then, or that cannot be ended now, is killed
-    later, as soon as that can be done. That the view is lost meanwhile is no failure: the command's own end is awaited.
-    ShimError where Docker's exit code 0 is none (`exec_process.check_success`).
+    later, as soon as that can be done. A view that is lost in the meantime is no failure: the command's own end counts.
+    Raise ShimError where Docker's exit code 0 is no success (`exec_process.check_success`).
     """
     record = running_container(rt, container_id=container_id)
     output = {STDOUT: bytearray(), STDERR: bytearray()}
@@ -45,7 +45,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
                     _collect(rt, stream, output, container_id=record.id)
                 ended = wait_ended(rt, exec_id, container_id=record.id)
             except BaseException as error:
-                ended = end_failed(rt, exec_id, container_id=record.id, because=error)
+                ended = kill_after_failure(rt, exec_id, container_id=record.id, because=error)
                 if ended is None or not isinstance(error, DeadlineExceeded):
                     raise
         check_success(rt, ended, exec_id, container_id=record.id, first=first)
@@ -55,24 +55,27 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
 
 
 def exec_body(cmd: Sequence[str]) -> dict[str, object]:
-    """Docker's exec create body for a command without input and terminal."""
+    """Build Docker's exec create body for a command without input and terminal."""
     return {"Cmd": list(cmd), "AttachStdout": True, "AttachStderr": True, "AttachStdin": False, "Tty": False}
 
 
 def _collect(rt: Runtime, stream: ProcessStream, output: dict[int, bytearray], *, container_id: str) -> None:
-    """Take all output. It may never end if the container does: then until none has come for LOOK_SECONDS after that."""
+    """Take all output.
+
+    It may never end if the container does: then until none has come for RUNNING_CHECK_SECONDS after that.
+    """
     while True:
-        ran = ran_last(rt, container_id)
-        ended, came = _collected(stream, output)
+        ran = last_known_running(rt, container_id)
+        ended, came = _collect_for_a_while(stream, output)
         if ended or not (ran or came):
             return
 
 
-def _collected(stream: ProcessStream, output: dict[int, bytearray]) -> tuple[bool, bool]:
-    """Take output for a while; whether it has come to its end, and whether there was any."""
+def _collect_for_a_while(stream: ProcessStream, output: dict[int, bytearray]) -> tuple[bool, bool]:
+    """Take output for a while; return whether it has come to its end, and whether there was any."""
     outer, came = deadline.current(), False
     try:
-        with deadline.bound(LOOK_SECONDS):
+        with deadline.bound(RUNNING_CHECK_SECONDS):
             for which, data in stream.frames():
                 came = True
                 kept = output[which]

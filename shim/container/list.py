@@ -8,7 +8,7 @@ from shim.view.lists import fitting_containers
 def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Container]:  # noqa: A002 - the CRI's word
     """List containers that fit every part of the filter; ids in it may be unique prefixes.
 
-    InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing. The messages are the
+    Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing. The messages are the
     view's own: copy before a change.
     """
     records = fitting_containers(

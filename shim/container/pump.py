@@ -22,11 +22,11 @@ _DETACH_KEYS = 16
 
 
 def unusable_detach_keys() -> str:
-    """Give Docker keys to detach with that nobody types: it cannot be told to have none.
+    """Return keys to detach with that no user types: Docker has no way to have none.
 
     Left alone it takes ctrl-p ctrl-q, and keeps each ctrl-p back until the next key. Of the keys that can be named, a
-    delayed ctrl-@ (set mark, in editors) is the one nobody sees; what follows is random, so that nothing leaves a
-    process behind without its client.
+    delayed ctrl-@ (set mark, in editors) is the one without a visible effect; what follows is random, so that no input
+    leaves a process behind without its client.
     """
     return ",".join(["ctrl-@", *(secrets.choice(string.ascii_letters) for _ in range(_DETACH_KEYS))])
 
@@ -67,7 +67,7 @@ class Passed:
 
 
 def copy_output(stream: ProcessStream, streams: Streams, *, tty: bool, passed: Passed) -> None:
-    """Copy output until its end, waiting while the client does not take it. Cancelled when the client has gone.
+    """Copy output until its end, waiting while the client does not take it. Raise Cancelled when the client has gone.
 
     `passed` follows it, for other threads.
     """
@@ -93,8 +93,8 @@ def _copy_in(stream: ProcessStream, stdin: Channel, scope: deadline.Scope) -> No
                 stream.write(piece)
             stream.close_stdin()
         except ShimError as error:
-            # The process does not read any more, or the client has gone: the output tells which.
-            log.debug("input ended early", error=error)
+            # The process does not read any more, or the client has gone: the output shows which.
+            log.debug("input closed early", error=error)
             stdin.abandon()
 
 
@@ -104,4 +104,4 @@ def _resize(sizes: Sizes, resize: Callable[[TerminalSize], None], scope: deadlin
             try:
                 resize(size)
             except ShimError as error:
-                log.debug("cannot resize a terminal", error=error)
+                log.debug("failed to resize terminal", error=error)

@@ -1,7 +1,7 @@
 """RemoveContainer."""
 
+from shim.container.find import find_container
 from shim.container.teardown import ensure_killed, ensure_removed
-from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
 
@@ -10,9 +10,8 @@ def remove_container(rt: Runtime, *, container_id: str) -> None:
 
     Its CRI log stays: the kubelet removes logs.
     """
-    try:
-        record = rt.view.container(container_id)
-    except NotFound:
+    record = find_container(rt, container_id)
+    if record is None:
         return
     if record.life.may_run:
         ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it

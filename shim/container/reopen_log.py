@@ -6,13 +6,13 @@ from shim.runtime import Runtime
 
 
 def reopen_container_log(rt: Runtime, *, container_id: str) -> None:
-    """Go on in a new log file of the same name, after the kubelet has renamed the old one.
+    """Continue in a new log file of the same name, after the kubelet has renamed the old one.
 
-    No line is lost, none is in both. FailedPrecondition when the container is not running, and for one whose log is not
-    written by us. A container without a log has nothing to reopen.
+    No line is lost, none is in both. Raise FailedPrecondition when the container is not running, and for one of a
+    legacy pod, whose log is Docker's. A container without a log has nothing to reopen.
     """
     record = running_container(rt, container_id=container_id)
-    if record.foreign:
+    if record.legacy:
         raise FailedPrecondition(f"reopen the log of container {record.id}: another shim made it; its log is docker's")
     if record.log_path:
         rt.logs.reopen(record.id)

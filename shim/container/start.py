@@ -9,7 +9,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
-from shim.container.delayed_start import apply_when_running
+from shim.container.change import apply_when_running, changing
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.drivers import docker_log_path
@@ -20,42 +20,41 @@ from shim.view.records import ContainerRecord
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""Bound on a start, also for a client that has gone: only who has Docker's answer can end what must not go on."""
+"""Bound on a start, also for a client that has gone: only with Docker's answer can what must not run be killed."""
 KILL_SECONDS = 30.0
-"""Bound on ending a container that must not go on."""
+"""Bound on killing a container that must not run."""
 
 
 def start_container(rt: Runtime, *, container_id: str) -> None:
-    """Start a created container. FailedPrecondition in any other state, and when its pod is not ready.
+    """Start a created container. Raise FailedPrecondition in any other state, and when its pod is not ready.
 
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
-    # An update comes before or after: what it was told to set is not lost between a start and the writing of limits.
-    with rt.locks.hold(("limits", rt.view.container(container_id).id)):
-        _start(rt, container_id)
+    # An update comes before or after: what it sets is not lost between a start and the writing of limits.
+    with changing(rt, container_id) as record:
+        _start(rt, record)
 
 
-def _start(rt: Runtime, container_id: str) -> None:
-    record = rt.view.container(container_id)
+def _start(rt: Runtime, record: ContainerRecord) -> None:
     if record.life.state != pb.CONTAINER_CREATED:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
     rt.limits.check(record.id)
-    rt.deferred_checks.forget(_late(record.id))
+    rt.deferred_checks.forget(_late_start(record.id))
     _follow_log(rt, record)
     with deadline.shielded(START_SECONDS):
         _start_in_docker(rt, record)
         try:
             started = rt.view.refresh_container(record.id)
-            # A StopPodSandbox that came meanwhile may have looked for what runs before this one did.
+            # A StopPodSandbox in the meantime may have listed what runs before this container did.
             pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
-            rt.stats_cache.started.set()
+            rt.stats_cache.container_started()
             if isinstance(started, ContainerRecord):
                 ensure_limits(rt, started)
         except ShimError:
             # It would run on with weaker limits than asked for, or in a pod that is gone.
-            _end_failed(rt, record.id)
+            _kill_after_failed_start(rt, record.id)
             raise
 
 
@@ -64,7 +63,7 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
         rt.engine.start_container(record.id)
     except (Unavailable, DeadlineExceeded):
         # Docker may have started it all the same, or do so yet.
-        _end_failed(rt, record.id)
+        _kill_after_failed_start(rt, record.id)
         raise
     except ShimError:
         rt.view.refresh_container(record.id)
@@ -72,39 +71,39 @@ def _start_in_docker(rt: Runtime, record: ContainerRecord) -> None:
 
 
 def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
-    """Make the log before there is anything to write. That it cannot be made, on a full disk, keeps nobody from it."""
-    if not record.log_path or record.foreign:
+    """Create the log before there is anything to write. A log that cannot be created (full disk) fails no start."""
+    if not record.log_path or record.legacy:
         return
-    # Docker tells the path of its file only once the container has been started, if at all.
+    # Docker reports the path of its file only once the container has been started, if at all.
     root = rt.facts.info().docker_root_dir
     docker = docker_log_path(driver_of(record.host), root=root, container_id=record.id)
     problem = rt.logs.follow_now(log_of(record, docker=docker))
     if problem:
-        log.warning("container starts without a log", container=record.id, path=record.log_path, problem=problem)
+        log.warning("container starts without log", container=record.id, path=record.log_path, problem=problem)
 
 
-def _end_failed(rt: Runtime, container_id: str) -> None:
-    """End a container whose start has failed; now if it runs, else if it should begin or Docker answers later."""
+def _kill_after_failed_start(rt: Runtime, container_id: str) -> None:
+    """Kill a container whose start has failed: now if it runs, else when Docker starts it or answers later."""
     try:
         with deadline.shielded(KILL_SECONDS):
             ensure_killed(rt, container_id)
     except ShimError as error:
-        log.error("a container whose start has failed may run", container=container_id, error=error)
-    check = partial(_late_is_over, rt, container_id)
-    rt.deferred_checks.watch(check, what=_late(container_id), seconds=LATE_SECONDS, asks=False)
+        log.error("failed to kill container after failed start", container=container_id, error=error)
+    check = partial(_kill_late_start, rt, container_id)
+    rt.deferred_checks.watch(check, what=_late_start(container_id), seconds=LATE_SECONDS, asks=False)
 
 
-def _late(container_id: str) -> str:
+def _late_start(container_id: str) -> str:
     return f"container {container_id}, whose start has failed"
 
 
-def _late_is_over(rt: Runtime, container_id: str) -> bool:
-    """Whether a container whose start has failed has ended or is gone; it is ended if it runs now."""
+def _kill_late_start(rt: Runtime, container_id: str) -> bool:
+    """Kill a container whose start has failed if it runs now; return whether it has ended or is gone."""
 
-    def end() -> None:
-        # Not one that somebody has started again while this thread waited.
-        if rt.deferred_checks.watches(_late(container_id)):
-            ensure_killed(rt, container_id)
-            log.warning("container that started too late is ended", container=container_id)
+    def kill(record: ContainerRecord) -> None:
+        # Not one that another start has been asked for while this thread waited.
+        if rt.deferred_checks.watches(_late_start(container_id)):
+            ensure_killed(rt, record.id)
+            log.warning("killed container started late after failed start", container=record.id)
 
-    return apply_when_running(rt, container_id, act=end)
+    return apply_when_running(rt, container_id, apply=kill)

@@ -16,7 +16,7 @@ from shim.view.records import ContainerRecord
 
 
 def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.ContainerStatusResponse:
-    """Describe a container as the view knows it. NotFound for an unknown id."""
+    """Describe a container as the view knows it. Raise NotFound for an unknown id."""
     record = rt.view.container(container_id)
     info = {"info": msgspec.json.encode(_verbose(record)).decode()} if verbose else {}
     return pb.ContainerStatusResponse(status=status_message(rt, record), info=info)
@@ -49,7 +49,7 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
 
 
 def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:
-    """Give the image as the client named it. The kubelet names it by id, and shows to people what comes back."""
+    """Return the image as the client named it; for an id, which the kubelet sends, a name that it can show to users."""
     image = rt.view.images.last_known(record.image_id)
     if image is None or references.image_id(record.image_spec.image) != image.id:
         return record.image_spec

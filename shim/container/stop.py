@@ -2,11 +2,12 @@
 
 from contextlib import suppress
 
+from shim.container.find import find_container
 from shim.container.teardown import ensure_killed
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 
-LONGEST_GRACE = 2**31 - 1
+MAX_GRACE = 2**31 - 1
 """Seconds; Docker counts a grace period in nanoseconds, and one of centuries would overflow to none at all."""
 
 
@@ -16,15 +17,12 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     Idempotent: an unknown id and a container that does not run are fine. No lock is held during the grace period, so
     a second call with a shorter one takes effect.
     """
-    try:
-        record = rt.view.container(container_id)
-    except NotFound:
-        return
-    if not record.life.may_run:
+    record = find_container(rt, container_id)
+    if record is None or not record.life.may_run:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)
         return
-    with suppress(NotFound):  # removed by somebody while we waited is as stopped as it gets
-        rt.engine.stop_container(record.id, grace=min(timeout, LONGEST_GRACE))
+    with suppress(NotFound):  # removed during the grace period
+        rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
     rt.view.refresh_ended(record.id)

@@ -1,4 +1,4 @@
-"""Ending Docker containers for good, whoever else is at it: pause and application containers alike."""
+"""Killing, removing and creating Docker containers beside other clients of Docker: pause and application containers."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,7 +31,7 @@ def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:
 
 
 def ensure_removed(rt: Runtime, container_id: str) -> None:
-    """Remove a container by force; one that is gone is fine, one that somebody removes right now is waited for."""
+    """Remove a container by force; one that is gone is fine, one whose removal is in progress is waited for."""
     try:
         rt.engine.remove_container(container_id)
     except NotFound:
@@ -48,28 +48,28 @@ def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
 
 
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
-    """Create a container and return its id, whoever holds the name.
+    """Create a container and return its id, also when the name is taken.
 
-    A pod's container that does not run is a leftover of an attempt that nobody waits for any more: it is removed.
-    A holder that runs, that a person made, or that Docker cannot find (its name index outlives a crash), keeps the
+    A pod's container that holds the name and does not run is a leftover of an abandoned attempt: it is removed.
+    A holder that runs, that a user made, or that Docker cannot find (its name index outlives a crash), keeps the
     name, and ours gets a suffix.
     """
     try:
         return rt.engine.create_container(name=name, body=body)
     except NameConflict as conflict:
-        log.info("container name is taken", name=name, holder=conflict.holder)
-        if _removed_dead_holder(rt, conflict.holder):
+        log.info("container name in use", name=name, holder=conflict.holder)
+        if _remove_dead_holder(rt, conflict.holder):
             return rt.engine.create_container(name=name, body=body)
         return rt.engine.create_container(name=with_random_suffix(name), body=body)
 
 
-def _removed_dead_holder(rt: Runtime, holder: str) -> bool:
+def _remove_dead_holder(rt: Runtime, holder: str) -> bool:
     try:
         found = rt.engine.inspect_container(holder)
         if found.state.running or TYPE not in (found.config.labels or {}):
             return False
         ensure_removed(rt, holder)
     except ShimError as error:
-        log.warning("cannot remove the holder of a container name", holder=holder, error=error)
+        log.warning("failed to remove container that holds the name", holder=holder, error=error)
         return False
     return True

@@ -11,10 +11,11 @@ from shim.cgroup.keys import bytes_from_limit
 from shim.cgroup.places import Group
 from shim.cgroup.writes import Write, check_there, contents, put_back, write_all
 from shim.container.cgroup import check_unified_possible, group_to_write, wanted_resources, writes_beyond_docker
+from shim.container.change import changing
 from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.interface import JsonObject
 from shim.runtime import Runtime
-from shim.spec.resources import beyond_docker, check_kept, check_memory, former_fields, merged, update_fields
+from shim.spec.resources import beyond_docker, check_kept, check_memory, former_fields, merge_resources, update_fields
 from shim.view.records import ContainerRecord
 
 FIELD = "linux"
@@ -27,7 +28,7 @@ class Former:
 
     kept: pb.LinuxContainerResources | None
     files: dict[str, bytes]
-    """What the files of the container's group said by path; none for a container that does not run."""
+    """Content of the files of the container's group by path; none for a container that does not run."""
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
 
@@ -36,15 +37,16 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
     """Change the limits of a created or running container, all or none; what is 0 or empty stays as it is.
 
     A created container gets them when it is started. An OOM score is passed over: Docker cannot change it, and
-    containerd does not either. FailedPrecondition for a container that has ended, and for a memory limit below what it
-    uses.
+    containerd does not either. Raise FailedPrecondition for a container that has ended, and for a memory limit below
+    what it uses.
     """
-    known = rt.view.container(container_id).id
-    with rt.locks.hold(("limits", known)):
-        record = _current(rt, known)
+    # Strategy: check all that can be refused before the first write. Then Docker's fields; last the files it has no
+    # field for, since Docker, or the runtime for it, writes its own again. Any error puts all of it back in reverse.
+    with changing(rt, container_id) as known:
+        record = _refresh_alive(rt, known.id)
         check_unified_possible(linux, field=FIELD, version=rt.facts.info().cgroup_version)
         rt.limits.check(record.id)
-        wanted = merged(wanted_resources(rt, record), linux)
+        wanted = merge_resources(wanted_resources(rt, record), linux)
         check_memory(wanted, field=FIELD)
         group = group_to_write(rt, record, resources=wanted)
         writes = [] if group is None else writes_beyond_docker(wanted, group, field=FIELD)
@@ -56,22 +58,22 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
                 "the update", partial(_put_back, rt, record, body=body, former=_former(rt, record, group, writes))
             )
             _apply(rt, record, wanted=wanted, body=body, writes=writes)
-            updated = _looked_at(rt, record.id)
+            updated = _refresh(rt, record.id)
             if body:
                 check_kept(updated.host, linux, body=body, field=FIELD)
             rollback.commit()
 
 
-def _current(rt: Runtime, container_id: str) -> ContainerRecord:
-    """Look at the container as it is: one whose end is held back for its output has ended."""
-    record = _looked_at(rt, container_id)
+def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:
+    """Return the container as Docker has it. Raise FailedPrecondition when it has ended, or its exit is pending."""
+    record = _refresh(rt, container_id)
     if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
     return record
 
 
-def _looked_at(rt: Runtime, container_id: str) -> ContainerRecord:
-    """Have the view look at Docker's container, and give what it has found."""
+def _refresh(rt: Runtime, container_id: str) -> ContainerRecord:
+    """Inspect the container, and return its new record."""
     record = rt.view.refresh_container(container_id)
     if not isinstance(record, ContainerRecord):
         raise NotFound(f"no container has the id {container_id}")
@@ -79,7 +81,7 @@ def _looked_at(rt: Runtime, container_id: str) -> ContainerRecord:
 
 
 def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record: ContainerRecord) -> None:
-    """Refuse what would make the kernel kill: page cache that is not in use it gives back, the rest it cannot."""
+    """Refuse a limit that would make the kernel kill: it frees page cache that is not in use, the rest it cannot."""
     limits = list(_memory_limits(linux))
     memory = group.memory() if group and limits else None
     for field, limit in limits:
@@ -91,7 +93,7 @@ def _check_usage(linux: pb.LinuxContainerResources, group: Group | None, record:
 
 
 def _memory_limits(linux: pb.LinuxContainerResources) -> Iterator[tuple[str, int]]:
-    """Field and bytes of each limit of memory that an update sets. They are written one after the other."""
+    """Yield field and bytes of each limit of memory that an update sets. They are written one after the other."""
     if linux.memory_limit_in_bytes > 0:
         yield "memory_limit_in_bytes", linux.memory_limit_in_bytes
     limit = bytes_from_limit(linux.unified.get(MEMORY_FILE, "max"))
@@ -137,7 +139,7 @@ def _put_back(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former:
 
 
 def _undo_docker(rt: Runtime, record: ContainerRecord, *, body: JsonObject, former: Former) -> None:
-    # Docker itself puts back what it refuses; after an answer that was lost, nobody knows.
+    # Docker itself puts back what it refuses; after a lost answer its state is unknown.
     if body and rt.engine.inspect_container(record.id).host_config != record.host:
         sets = {"cpuset_cpus": former.cpuset_cpus, "cpuset_mems": former.cpuset_mems}
         rt.engine.update_container(record.id, body=former_fields(record.host, body, **sets))

@@ -16,27 +16,20 @@ _ENTRY_WEIGHT = 4096
 
 
 def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
-    """Give what is known of an image; the first time it is read from Docker, for all who ask meanwhile.
+    """Return what is known of an image; read from Docker the first time, once for all who ask meanwhile.
 
-    NotFound when the image is gone, FailedPrecondition when its passwd or group is no file, or is too large.
+    Raise NotFound when the image is gone, FailedPrecondition when its passwd or group is no file, or is too large.
     """
-    known = rt.accounts.get(image_id)
-    if known is not None:
-        return known
-    return rt.account_looks.join(image_id, lambda: _found(rt, image_id), what=f"read the users of image {image_id}")
+    what = f"read the users of image {image_id}"
+    return rt.accounts.get_or_load(image_id, lambda: _load(rt, image_id), what=what)
 
 
-def _found(rt: Runtime, image_id: ImageId) -> ImageAccounts:
-    known = rt.accounts.get(image_id)
-    if known is not None:  # another has landed between the question and this flight
-        return known
+def _load(rt: Runtime, image_id: ImageId) -> tuple[ImageAccounts, int]:
     settings = rt.engine.inspect_image(image_id).config
     accounts, weight = look_into(rt, image_id=image_id, look=read_accounts)
-    found = ImageAccounts(default_user=settings.user if settings else "", accounts=accounts)
     if rt.view.images.is_listed(patience=0):
         rt.accounts.keep_only([image.id for image in rt.view.images.all()])
-    rt.accounts.put(image_id, found, weight=weight)
-    return found
+    return ImageAccounts(default_user=settings.user if settings else "", accounts=accounts), weight
 
 
 def _weight(content: bytes) -> int:

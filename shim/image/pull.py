@@ -42,7 +42,7 @@ def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) 
     meant_for = other_registry(auth, domain=reference.domain)
     # Credentials that are for another registry are the caller's word, too: the keyring does not overrule it.
     use_keyring = auth is None or not is_given(auth)
-    return rt.pulls.join(
+    return rt.puller.pulls.join(
         (canonical, given, use_keyring, meant_for),
         lambda: _pull(
             rt,
@@ -68,7 +68,7 @@ def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
     """Yield a login for each credentials the node has for the image; without any, the one that brings none."""
     image = references.parse(canonical)
     are_found = False
-    for found in rt.keyring.find(image):
+    for found in rt.puller.keyring.find(image):
         are_found = True
         yield _Login(engine_auth(found.credentials, domain=image.domain), found.source)
     if not are_found:
@@ -113,7 +113,7 @@ def _recognised(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord 
     The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
-    image_id = rt.manifests.get(pulled.digest) or ImageId(pulled.digest)
+    image_id = rt.puller.manifests.get(pulled.digest) or ImageId(pulled.digest)
     return rt.view.images.confirm(reference, image_id, since=pulled.ended)
 
 
@@ -129,7 +129,7 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | Non
     else:
         record = _first(rt.view.images.refresh_one, [by_digest, reference])
     if record is not None and digest and by_digest in record.repo_digests:
-        rt.manifests.put(digest, record.id, weight=1)
+        rt.puller.manifests.put(digest, record.id, weight=1)
     return record
 
 
@@ -195,7 +195,7 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
     # A scope of its own: silence ends the pull, not what its callers do next.
     patience = StallTimeout(
         rt.config.image_pull_progress_deadline,
-        motion=rt.pull_motion,
+        motion=rt.puller.progress,
         has_queue=not is_containerd_store(rt.facts.info()),
     )
     with deadline.current().on_cancel(patience.cancel), deadline.entered(patience):

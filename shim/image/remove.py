@@ -23,7 +23,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
     record = find_image(rt, image.image)
     while record is not None:
         # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
-        with rt.locks.hold(("image", record.id)):
+        with rt.locks.image(record.id):
             current = _meant(rt, image.image)
             if current is not None and current.id == record.id:
                 _remove(rt, current)

@@ -21,7 +21,7 @@ containers after a restart of Docker takes a few seconds, on a slow machine with
 
 def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
     """Readiness of Docker and of the pod network, within 5 s. A node that is not ready is no error, and says why."""
-    network = rt.networks.status()
+    network = rt.cni.networks.status()
     conditions = [
         _runtime_condition(rt),
         pb.RuntimeCondition(type=NETWORK_READY, status=network.ready, reason=network.reason, message=network.message),

@@ -19,7 +19,7 @@ RESOLV_CONF_LIMIT = 1 << 20
 
 
 def resolv_conf(dns: pb.DNSConfig | None, *, host: Path = HOST_RESOLV_CONF) -> bytes:
-    """What is in the file; without any DNS setting the host's own, as the CRI wants. ShimError where that fails.
+    """Return the content of the file; without any DNS setting the host's own, as the CRI wants. Raise ShimError.
 
     Bytes, since a comment of the host's may be in any encoding.
     """
@@ -55,13 +55,13 @@ def write_resolv_conf(path: Path, content: bytes) -> None:
 
 
 def ensure_pod_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:
-    """Make the file of a pod say what the pod was asked for. Raises ShimError."""
+    """Write the file of a pod, unless it has the right content already. Raise ShimError where that fails."""
     wanted = resolv_conf(config.dns_config if config.HasField("dns_config") else None)
     write_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata), wanted)
 
 
 def label_pod_resolv_conf(rt: Runtime, record: SandboxRecord) -> None:
-    """Let a pod that SELinux confines read its file: Docker labels only what it makes itself."""
+    """Label the file so that a pod that SELinux confines can read it: Docker labels only what it makes itself."""
     if record.mount_label:
         label_file(pod.resolv_conf_path(rt, metadata=record.config.metadata), label=record.mount_label)
 

@@ -1,6 +1,6 @@
 """Which pod sandboxes there are: those whose pause container exists, and those of which only a checkpoint is left.
 
-A pause container can be removed behind our back (`docker rm -f`, `docker system prune`) while its addresses are still
+A pause container can be removed externally (`docker rm -f`, `docker system prune`) while its addresses are still
 reserved. Listed as not ready, it is stopped and removed by the kubelet like any other, which releases them.
 """
 
@@ -18,16 +18,16 @@ from shim.view.records import Life, SandboxRecord
 
 
 def sandboxes(rt: Runtime) -> list[SandboxRecord]:
-    """All sandboxes of the node."""
+    """Return all sandboxes of the node."""
     alive = list(rt.view.sandboxes())
     known = {record.id for record in alive}
     return alive + [
-        _left_behind(checkpoint) for checkpoint in rt.checkpoints.all() if checkpoint.sandbox_id not in known
+        _record_from_checkpoint(checkpoint) for checkpoint in rt.checkpoints.all() if checkpoint.sandbox_id not in known
     ]
 
 
 def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
-    """The sandbox of an id or unique prefix. NotFound; InvalidArgument when the prefix fits several."""
+    """Return the sandbox of an id or unique prefix. Raise NotFound, or InvalidArgument when the prefix is ambiguous."""
     try:
         return rt.view.sandbox(sandbox_id)
     except NotFound:
@@ -35,21 +35,21 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
         only = only_id(sandbox_id, kept, field="pod sandbox id")
         if only is None:
             raise
-    return _left_behind(kept[only])
+    return _record_from_checkpoint(kept[only])
 
 
 @contextmanager
 def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
-    """Hold the lock of a sandbox's name, and give its record as it is then; None for an unknown id.
+    """Hold the lock of a sandbox's name, and yield its record as it is then; None for an unknown id.
 
-    Looked up again under the lock, since whoever held it may have started, stopped or removed the sandbox.
+    Read again under the lock, since its last holder may have started, stopped or removed the sandbox.
     """
     try:
         name = sandbox_name(find_sandbox(rt, sandbox_id).config.metadata)
     except NotFound:
         yield None
         return
-    with rt.locks.hold(("sandbox", name)):
+    with rt.locks.sandbox(name):
         try:
             record = find_sandbox(rt, sandbox_id)
         except NotFound:
@@ -57,7 +57,7 @@ def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]
         yield record
 
 
-def _left_behind(checkpoint: SandboxCheckpoint) -> SandboxRecord:
+def _record_from_checkpoint(checkpoint: SandboxCheckpoint) -> SandboxRecord:
     config = sandbox_config_from_dict(checkpoint.config)
     life = Life(
         state=pb.CONTAINER_EXITED,

@@ -11,21 +11,21 @@ from shim.view.records import SandboxRecord
 def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.PodSandbox]:  # noqa: A002 - the CRI's word
     """List sandboxes that fit every part of the filter; the id in it may be a unique prefix.
 
-    InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
+    Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
     """
     records = fitting_sandboxes(sandboxes(rt), sandbox_id=filter.id, selector=filter.label_selector)
-    listed = [_listed(rt, record) for record in records]
+    listed = [_message(rt, record) for record in records]
     if filter.HasField("state"):
         return [sandbox for sandbox in listed if sandbox.state == filter.state.state]
     return listed
 
 
 def sandbox_state(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxState:
-    """Ready or not, in the CRI's words."""
+    """Return SANDBOX_READY or SANDBOX_NOTREADY."""
     return pb.SANDBOX_READY if pod.is_ready(rt, record) else pb.SANDBOX_NOTREADY
 
 
-def _listed(rt: Runtime, record: SandboxRecord) -> pb.PodSandbox:
+def _message(rt: Runtime, record: SandboxRecord) -> pb.PodSandbox:
     message = pb.PodSandbox()
     message.CopyFrom(record.listed)
     message.state = sandbox_state(rt, record)

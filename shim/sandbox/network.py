@@ -1,7 +1,7 @@
 """The network of a pod, from intent to release.
 
 The checkpoint holds the intent before anything exists: which CNI configuration, with which arguments, in which network
-namespace. ADD adds its result there; DEL runs with what is written there, whatever the node's configuration says by
+namespace. ADD adds its result there; DEL runs with what is written there, whatever the node's configuration is by
 then, until it has succeeded once.
 """
 
@@ -31,14 +31,14 @@ log = structlog.get_logger(__name__)
 
 
 def netns_path(rt: Runtime, sandbox_id: str) -> Path:
-    """Where the network namespace of a sandbox is pinned."""
+    """Return the path at which the network namespace of a sandbox is pinned."""
     return rt.config.netns_directory / f"cri-{sandbox_id}"
 
 
 def network_intent(
     rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, chosen: NetworkConfig | None
 ) -> NetworkIntent | None:
-    """What ADD is going to be run with; None where no network was chosen, since the pod has the host's."""
+    """Return what ADD will be run with; None where no network was chosen, since the pod has the host's."""
     if chosen is None:
         return None
     _warn_of_dead_host_ports(config, chosen)
@@ -47,14 +47,14 @@ def network_intent(
         netns=str(netns_path(rt, sandbox_id)),
         ifname=INTERFACE,
         args=cni_args(config.metadata, sandbox_id=sandbox_id),
-        capabilities=capability_args(config, pod_ranges=rt.pod_cidr.ranges),
+        capabilities=capability_args(config, pod_ranges=rt.cni.pod_cidr.ranges),
     )
 
 
 def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
     """Keep the network namespace of the pause process alive on its path, with the loopback interface up.
 
-    ProcessEnded when the process is not there any more, or not the one that `confirmed` looks for.
+    Raise ProcessEnded when the process has ended, or is not the one that `confirmed` expects.
     """
     path = _netns(checkpoint)
     ensure_pinned(path, pid=pid, confirmed=confirmed)
@@ -63,21 +63,21 @@ def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[]
 
 
 def forbids_loopback_ipv6(sysctls: Mapping[str, str]) -> bool:
-    """Whether the sysctls of a pod switch IPv6 off on its loopback interface. Names may have slashes, as with runc."""
+    """Return whether the sysctls of a pod switch IPv6 off on its loopback interface. Names may have slashes."""
     return any(name.replace("/", ".") in _LOOPBACK_IPV6 and value.strip() != "0" for name, value in sysctls.items())
 
 
 def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
-    """Let the network namespace go; done already is fine."""
+    """Release the network namespace. Idempotent."""
     if checkpoint.network is not None:
         unpin(_netns(checkpoint))
 
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI ADD in the pinned namespace; the checkpoint that comes back holds the result, not yet on disk."""
+    """Run CNI ADD in the pinned namespace; return the checkpoint with the result, not yet on disk."""
     attachment = _attachment(checkpoint)
-    result = rt.plugins.add(attachment)
-    attached = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, result=result))
+    result = rt.cni.plugins.add(attachment)
+    attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
     if not addresses(attached):
         raise FailedPrecondition(
             f"cni network {attachment.network} gave pod sandbox {checkpoint.sandbox_id} no address on {INTERFACE}"
@@ -86,11 +86,11 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
 
 
 def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig) -> None:
-    """Say that host ports will lead nowhere; like the other runtimes, the pod runs all the same."""
+    """Log that host ports have no effect; like with the other runtimes, the pod runs all the same."""
     ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
     if ports and not chosen.declares("portMappings"):
         log.warning(
-            "host ports have no effect: no plugin of the cni network maps them",
+            "host ports have no effect: cni network without a portMappings plugin",
             pod=f"{config.metadata.namespace}/{config.metadata.name}",
             network=chosen.name,
             host_ports=ports,
@@ -98,17 +98,17 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig)
 
 
 def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
-    """Run CNI DEL unless it has succeeded before; the checkpoint that comes back says so."""
+    """Run CNI DEL unless it has succeeded before; return the checkpoint that records it."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
-    rt.plugins.delete(_attachment(checkpoint))
-    released = msgspec.structs.replace(checkpoint, network=_changed(checkpoint, released=True), ready=False)
+    rt.cni.plugins.delete(_attachment(checkpoint))
+    released = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, released=True), ready=False)
     rt.checkpoints.note(released)
     return released
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
-    """Every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
+    """Return every address ADD gave to the pod, in the order of the plugin; empty before ADD and after DEL.
 
     Empty too where the result cannot be read. No ADD of ours leaves one, but the cache that other runtimes fill may,
     and the pod must have a status all the same.
@@ -123,17 +123,17 @@ def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:
 
 
 def _netns(checkpoint: SandboxCheckpoint) -> Path:
-    assert checkpoint.network is not None  # noqa: S101 - callers look first; host-network pods have none
+    assert checkpoint.network is not None  # noqa: S101 - callers check first; host-network pods have none
     return Path(checkpoint.network.netns)
 
 
-def _changed(checkpoint: SandboxCheckpoint, **changes: Any) -> NetworkIntent:
+def _replace_network(checkpoint: SandboxCheckpoint, **changes: Any) -> NetworkIntent:
     assert checkpoint.network is not None  # noqa: S101 - as above
     return msgspec.structs.replace(checkpoint.network, **changes)
 
 
 def _attachment(checkpoint: SandboxCheckpoint) -> Attachment:
-    network = _changed(checkpoint)
+    network = _replace_network(checkpoint)
     return Attachment(
         conflist=network.conflist,
         container_id=checkpoint.sandbox_id,

@@ -16,11 +16,14 @@ from shim.view.processes import is_process_of
 DIAL_SECONDS = 30.0
 
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
-"""Where a pod's servers are looked for, in this order."""
+"""Addresses that are tried, in this order."""
 
 
 def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
-    """Give the URL at which a client can reach ports of a pod, once. FailedPrecondition unless the pod is ready."""
+    """Return the URL at which a client can reach ports of a pod, once.
+
+    Raise FailedPrecondition unless the pod is ready.
+    """
     record = ready_sandbox(rt, sandbox_id=request.pod_sandbox_id)
     return rt.sessions.url_of(PortForwardTask(sandbox_id=record.id, ports=tuple(request.port)))
 
@@ -28,15 +31,15 @@ def port_forward_url(rt: Runtime, *, request: pb.PortForwardRequest) -> str:
 def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
     """Connect to a port on the loopback of a pod.
 
-    The socket is made inside the pod's network namespace, to which it then belongs wherever it is used. ShimError tells
-    why neither address answers.
+    The socket is made inside the pod's network namespace, to which it then belongs wherever it is used. Raise
+    ShimError with the reasons why neither address answers.
     """
     record = ready_sandbox(rt, sandbox_id=sandbox_id)
     with deadline.bound(DIAL_SECONDS):
         if host_network(record.config):
-            return _connected(port, sandbox_id=record.id)
-        connect = partial(_connected, port, sandbox_id=record.id)
-        if record.foreign:  # nobody has pinned its namespace: it lives and ends with pause
+            return _connect(port, sandbox_id=record.id)
+        connect = partial(_connect, port, sandbox_id=record.id)
+        if record.legacy:  # its namespace is not pinned: it ends with pause
             return in_netns_of(record.life.pid, connect, confirmed=partial(is_process_of, record))
         return in_netns(_netns(rt, record.id), connect)
 
@@ -48,7 +51,7 @@ def _netns(rt: Runtime, sandbox_id: str) -> Path:
     return Path(checkpoint.network.netns)
 
 
-def _connected(port: int, *, sandbox_id: str) -> socket.socket:
+def _connect(port: int, *, sandbox_id: str) -> socket.socket:
     reasons = []
     for family, address in LOOPBACK:
         made = socket.socket(family, socket.SOCK_STREAM)

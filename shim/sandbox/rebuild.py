@@ -1,4 +1,4 @@
-"""The checkpoint of a sandbox whose own is lost, or that another shim made.
+"""The checkpoint of a sandbox whose own is lost, or of a legacy (cri-dockerd) pod.
 
 It comes from the CNI result cache, which is in the format that all runtimes on the CNI reference library share: it
 knows configuration, arguments and result of the ADD, which is all that DEL needs. A pod on the node's network needs
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 
 
 def checkpoint_of(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
-    """The sandbox's checkpoint, rebuilt where it has none; None when nothing is known of a network of it."""
+    """Return the sandbox's checkpoint, rebuilt if it has none; None when no network of it is known."""
     checkpoint = rt.checkpoints.get(record.id)
     if checkpoint is not None or pod.host_network(record.config):
         return checkpoint
     attachments = cached_attachments(rt.config.cni_cache_dir, container_id=record.id)
     pods = [found for found in attachments if found.ifname == INTERFACE and found.network != LOOPBACK]
-    return _rebuilt(rt, record, pods[0]) if pods else None
+    return _rebuild(rt, record, pods[0]) if pods else None
 
 
-def recovered_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
+def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint | None:
     """Rebuild the lost checkpoint of a sandbox that is to go on; None when nothing is known of its network.
 
     On the node's network there is nothing to know: a pod whose pause container runs is ready, and nothing of it can
@@ -42,8 +42,8 @@ def recovered_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoin
     """
     if not pod.host_network(record.config):
         return checkpoint_of(rt, record)
-    if record.foreign or not record.life.running:
-        return None  # of another shim's, pause alone decides
+    if record.legacy or not record.life.running:
+        return None  # of a legacy pod, pause alone decides
     return SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
@@ -54,8 +54,8 @@ def recovered_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoin
     )
 
 
-def _rebuilt(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
-    # Another shim's path may be /proc/<pid>/ns/net, and that pid may be anybody's by now: ours is the only safe one.
+def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> SandboxCheckpoint:
+    # A legacy pod's path may be /proc/<pid>/ns/net, and that pid may have been reused: ours is the only safe one.
     known = msgspec.structs.asdict(attachment) | {"netns": str(netns_path(rt, record.id))}
     checkpoint = SandboxCheckpoint(
         sandbox_id=record.id,
@@ -66,5 +66,5 @@ def _rebuilt(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         network=msgspec.convert(known, NetworkIntent),
     )
     if not addresses(checkpoint):
-        log.warning("the CNI cache tells no address of a pod sandbox", sandbox=record.id, result=attachment.result)
+        log.warning("no address of pod sandbox in cni cache", sandbox=record.id, result=attachment.result)
     return checkpoint

@@ -25,13 +25,13 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     stop_record(rt, record)
     ensure_all_removed(rt, [container.id for container in rt.view.containers_of(record.id)])
     ensure_removed(rt, record.id)
-    if not record.foreign and not _has_twin(rt, record):
+    if not record.legacy and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
     rt.checkpoints.delete(record.id)
 
 
 def _has_twin(rt: Runtime, record: SandboxRecord) -> bool:
-    """Whether there is another sandbox of the same attempt, and hence with the same resolv.conf.
+    """Return whether there is another sandbox of the same attempt, and hence with the same resolv.conf.
 
     Docker may make a container long after we have given up waiting for it, and have asked again under another name.
     """

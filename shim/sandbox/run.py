@@ -24,26 +24,26 @@ from shim.sandbox import dns, network
 from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
+from shim.spec.defaults import CreateContext, host_defaults
 from shim.spec.host_calls import seccomp_profile
-from shim.spec.sandbox import OOM_SCORE_ADJ, Surroundings, pause_body
-from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
 
 log = structlog.get_logger(__name__)
 
 
 def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str) -> SandboxId:
-    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Returns its id.
+    """Make a pod's sandbox: pause container, resolv.conf, pinned network namespace, CNI ADD. Return its id.
 
     A sandbox of the same attempt that is ready is the answer to an earlier try whose client gave up waiting: its id is
     returned. One that is not ready is removed first. On any error everything is undone in reverse; where an undo
     fails too, the sandbox stays listed as not ready, for the kubelet's Stop and Remove to finish.
     """
     name = names.sandbox_name(config.metadata)
-    with rt.locks.hold(("sandbox", name)):
+    with rt.locks.sandbox(name):
         for earlier in [record for record in sandboxes(rt) if names.sandbox_name(record.config.metadata) == name]:
             if pod.is_ready(rt, earlier):
-                log.info("pod sandbox is there already", sandbox=earlier.id)
+                log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
         with rt.view.making(name), Rollback(f"run of pod sandbox {name}") as rollback:
@@ -53,8 +53,10 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
 
 
 def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
-    # Chosen before anything exists: without a network there is nothing to begin with.
-    chosen = None if pod.host_network(config) else rt.networks.chosen()
+    # Strategy: checkpoint what DEL needs before anything of it exists, and mark the sandbox ready last. So a crash at
+    # any point leaves one that is listed as not ready, and that Stop and Remove can clean up.
+    # The network is chosen first: without one there is nothing to begin with.
+    chosen = None if pod.host_network(config) else rt.cni.networks.chosen()
     sandbox_id = _create_pause(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
     checkpoint = SandboxCheckpoint(
         sandbox_id=sandbox_id,
@@ -79,21 +81,17 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
     image_id = ensure_image(rt, reference=rt.config.pod_infra_container_image)
-    around = Surroundings(
+    ctx = CreateContext(
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
-        cgroup_parent=pod.docker_cgroup_parent(rt, config),
-        cgroupns_mode=pod.cgroupns_mode(rt),
-        runtime=pod.docker_runtime(rt, handler=runtime_handler),
+        defaults=host_defaults(rt, config, runtime_handler=runtime_handler),
         oom_score_adj=rt.facts.possible_oom_score_adj(OOM_SCORE_ADJ),
-        docker_log=pod.docker_log(rt.config),
-        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
         seccomp_profile=seccomp_profile(rt, config.linux.security_context),
         oci_annotations=sandbox_annotations(rt, config),
     )
-    body = pause_body(config, around)
+    body = pause_body(config, ctx)
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []
@@ -112,14 +110,19 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
         ensure_all_removed(rt, made)
     except ShimError:
         what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
-        rt.deferred_checks.watch(partial(_is_cleared, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS)
+        rt.deferred_checks.watch(
+            partial(_clear_resolv_conf, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS
+        )
         raise
 
 
-def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
-    """Remove the resolv.conf of a sandbox that is gone. False while there is one: its Remove removes the file."""
+def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
+    """Remove the resolv.conf of a sandbox that is gone.
+
+    Return False while there is a sandbox of that name: its RemovePodSandbox removes the file.
+    """
     name = names.sandbox_name(metadata)
-    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.hold(("sandbox", name)):
+    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.sandbox(name):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
             return False
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))
@@ -127,7 +130,7 @@ def _is_cleared(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
 
 
 def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> DockerUser:
-    """Whom pause runs as; for most pods that is whom its image says, and nobody need look into it."""
+    """Return the user of the pause process; usually the image's default, for which its files need not be read."""
     context = config.linux.security_context
     if not asks_for_identity(context):
         return DockerUser()

@@ -18,8 +18,8 @@ from shim.view.records import SandboxRecord
 
 
 def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.PodSandboxStatusResponse:
-    """Describe a sandbox and its containers as of one moment. NotFound for an unknown id."""
-    # Before the look, not after it: to the kubelet it says which of two statuses is the newer.
+    """Describe a sandbox and its containers as of one moment. Raise NotFound for an unknown id."""
+    # Taken before the read, not after it: the kubelet decides by it which of two statuses is newer.
     now = time.time_ns()
     record = find_sandbox(rt, sandbox_id)
     return pb.PodSandboxStatusResponse(
@@ -47,10 +47,10 @@ def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxS
 
 
 def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus | None:
-    """Give the addresses of a pod; those of the node, which pods with its network have, the kubelet knows.
+    """Return the addresses of a pod, none for a pod with the node's network, whose addresses the kubelet knows.
 
-    An empty one tells a kubelet that a pod has lost its network: it ends the pod. So what is not known is left out, as
-    of a pod that another shim made, without a result in the CNI cache or with one that cannot be read.
+    An empty message means to a kubelet that a pod has lost its network: it ends the pod. So an unknown one is left out,
+    as of a legacy pod without a result in the CNI cache, or with one that cannot be read.
     """
     ips = network.addresses(rt.checkpoints.get(record.id))
     if not ips and record.life.running and not pod.host_network(record.config):
@@ -72,7 +72,7 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
 
 
 def _recorded_resources(checkpoint: SandboxCheckpoint | None, record: SandboxRecord) -> dict[str, Any]:
-    """What the kubelet has told of the pod's limits, at last by UpdatePodSandboxResources."""
+    """Return the pod's limits as the kubelet has last sent them, by UpdatePodSandboxResources if at all."""
     config = checkpoint.config if checkpoint else labels.config_as_dict(record.config)
     linux = config.get("linux", {})
     return {name: linux.get(name, {}) for name in ("overhead", "resources")}

@@ -31,6 +31,8 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
 
 def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     """Stop a sandbox; the caller holds the lock of its name."""
+    # Strategy: close the sandbox for new containers, end those there are, then release its addresses. The last two
+    # run side by side where the pinned namespace keeps DEL independent of pause, else one after the other.
     checkpoint = checkpoint_of(rt, record)
     if checkpoint is not None:
         # From here on no container is started in it, also after a crash: it may be half stopped then.
@@ -43,11 +45,12 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
     unstarted = [c.id for c in alive if c.life.state == pb.CONTAINER_CREATED]
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
-        if not record.foreign:
-            unpin(network.netns_path(rt, record.id))  # all that can be left of a network nobody knows of
+        if not record.legacy:
+            unpin(network.netns_path(rt, record.id))  # all that can be left of an unknown network
         return
-    if record.foreign and record.life.running:
-        # Docker may not know yet that pause has ended: DEL must not work in the namespace of who has its pid now.
+    if record.legacy and record.life.running:
+        # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the
+        # namespace of another process.
         with suppress(ProcessEnded):
             network.pin_netns(checkpoint, pid=record.life.pid, confirmed=partial(is_process_of, record))
     if unstarted:
@@ -63,5 +66,6 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
     if record.life.may_run:
         ensure_killed(rt, record.id)
-    # Docker may have done since, late, a start that an earlier server has asked for. Without pause it does none.
+    # Docker may have done a delayed start in the meantime that an earlier server has asked for. Without pause it does
+    # none.
     ensure_all_killed(rt, unstarted)

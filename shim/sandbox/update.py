@@ -11,7 +11,7 @@ from shim.sandbox.find import held_sandbox
 
 
 def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
-    """Record a pod's new overhead and resources in its checkpoint. NotFound for an unknown id.
+    """Record a pod's new overhead and resources in its checkpoint. Raise NotFound for an unknown id.
 
     Nothing is applied: the cgroup of a pod belongs to the kubelet, which has set it already.
     """
@@ -23,7 +23,7 @@ def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxRes
 
 def _record(rt: Runtime, checkpoint: SandboxCheckpoint | None, request: pb.UpdatePodSandboxResourcesRequest) -> None:
     if checkpoint is None:
-        return  # made by another shim
+        return  # a legacy pod
     config = labels.sandbox_config_from_dict(checkpoint.config)
     config.linux.overhead.CopyFrom(request.overhead)
     config.linux.resources.CopyFrom(request.resources)

@@ -13,21 +13,24 @@ from shim.engine.versions import require_api
 from shim.runtime import Runtime
 
 ANNOTATIONS_API = (1, 43)
-"""First Engine API that passes annotations on; older ones drop them without a word."""
+"""First Engine API that passes annotations on; older ones drop them silently."""
 
 
 def sandbox_annotations(rt: Runtime, config: pb.PodSandboxConfig) -> dict[str, str]:
-    """What of a pod's annotations its pause container gets. Unsupported names one that the Engine is too old for."""
-    return _passed(config.annotations, patterns=rt.config.pod_annotations, have=rt.engine.api_version)
+    """Return the annotations of a pod that its pause container gets.
+
+    Raise Unsupported, which names one that the Engine is too old for.
+    """
+    return _select(config.annotations, patterns=rt.config.pod_annotations, have=rt.engine.api_version)
 
 
 def container_annotations(rt: Runtime, config: pb.ContainerConfig, *, pod: pb.PodSandboxConfig) -> dict[str, str]:
-    """What a container gets: the pod's, and its own where they say otherwise."""
-    own = _passed(config.annotations, patterns=rt.config.container_annotations, have=rt.engine.api_version)
+    """Return what a container gets: the pod's, overridden by its own."""
+    own = _select(config.annotations, patterns=rt.config.container_annotations, have=rt.engine.api_version)
     return {**sandbox_annotations(rt, pod), **own}
 
 
-def _passed(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:
+def _select(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:
     expressions = [expression_from_wildcard(pattern) for pattern in patterns]
     passed = {key: text for key, text in annotations.items() if any(one.fullmatch(key) for one in expressions)}
     for key in sorted(passed):

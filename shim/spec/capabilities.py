@@ -26,10 +26,11 @@ _KNOWN = _YOUNG | {
 
 
 def docker_capabilities(wanted: pb.Capability, *, api_version: ApiVersion, field: str) -> tuple[list[str], list[str]]:
-    """Give (CapAdd, CapDrop): upper case, without `CAP_`.
+    """Return (CapAdd, CapDrop): upper case, without `CAP_`.
 
     What is both added and dropped is dropped, as with the other runtimes: to Docker the addition would win, also of
-    ALL. InvalidArgument names an unknown capability by its field, Unsupported one that the Engine is too old for.
+    ALL. Raise InvalidArgument for an unknown capability, by its field, Unsupported for one that the Engine is too old
+    for.
     """
     add = _names(wanted.add_capabilities, field=f"{field}.add_capabilities")
     drop = _names(wanted.drop_capabilities, field=f"{field}.drop_capabilities")

@@ -12,19 +12,19 @@ CDI_API = (1, 44)
 """First Engine API that takes CDI device names."""
 
 DISCOVERED_API = (1, 50)
-"""First Engine API that tells which devices there are; before, Docker fails at start for one that is not."""
+"""First Engine API that lists the devices; before, Docker fails at start for one that does not exist."""
 
 _DRIVER = "cdi"
 
 
 def docker_device_requests(devices: Iterable[pb.CDIDevice]) -> list[JsonObject]:
-    """Ask Docker for CDI devices by their qualified names, each once, as two plugins may name the same."""
+    """Build DeviceRequests for CDI devices by their qualified names, each once, as two plugins may name the same."""
     names = list(dict.fromkeys(device.name for device in devices))
     return [{"Driver": _DRIVER, "DeviceIDs": names}] if names else []
 
 
 def check_cdi_devices(rt: Runtime, devices: Iterable[pb.CDIDevice]) -> None:
-    """Unsupported where Docker knows no CDI, FailedPrecondition where it is off and for devices that are not there."""
+    """Raise Unsupported where Docker has no CDI, FailedPrecondition where it is off and for unknown devices."""
     named = {device.name: index for index, device in reversed(list(enumerate(devices)))}
     if not named:
         return

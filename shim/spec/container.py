@@ -1,6 +1,6 @@
 """The body of Docker's container create, built from the CRI's configuration. Pure.
 
-What does not depend on the fields here is decided by the client's door (shape of the request) or by Docker itself
+What does not depend on the fields here is decided by `shim.cri.validate` (shape of the request) or by Docker itself
 (whether a capability or device exists).
 """
 
@@ -9,39 +9,28 @@ from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument
-from shim.domain.ids import ImageId, SandboxId
+from shim.domain.ids import SandboxId
 from shim.engine.interface import JsonObject
 from shim.hostfs.host_paths import HostSource
 from shim.pod import RESOLV_CONF
 from shim.spec import mounts, seccomp, security
 from shim.spec.capabilities import docker_capabilities
 from shim.spec.cdi import docker_device_requests
+from shim.spec.defaults import CreateContext, base_host_config
 from shim.spec.devices import docker_devices
 from shim.spec.resources import create_fields
 from shim.spec.signals import docker_signal
-from shim.spec.users import DockerUser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a container's configuration is combined with."""
+class ContainerContext(CreateContext):
+    """What a container's configuration is combined with, beside what a pause container's is."""
 
     sandbox_id: SandboxId
     privileged_pod: bool
     """Whether containers of the pod may be privileged."""
     host_network: bool
-    image_id: ImageId
-    user: DockerUser
-    labels: dict[str, str]
-    resolv_conf: str
-    """The pod's file on the host, empty for a pod made by another shim."""
     api_version: tuple[int, int]
-    cgroup_parent: str
-    """In Docker's form."""
-    cgroupns_mode: str
-    """Of a container that is not privileged."""
-    runtime: str
-    oom_score_adj: int
     recursive_read_only: bool
     """Whether the OCI runtime can make read-only mounts recursive."""
     host_sources: Mapping[int, HostSource]
@@ -50,40 +39,32 @@ class Surroundings:
     """Host paths of devices, resolved, in the order of the configuration."""
     image_mounts: Mapping[int, JsonObject]
     """Mounts of images by their place in the configuration, all but `Target`."""
-    docker_log: JsonObject
-    """LogConfig."""
     target_id: str
     """Full id of the container whose pid namespace is joined, empty for none."""
-    daemon_seccomp: str
-    """See `seccomp_of_daemon`."""
-    seccomp_profile: bytes
-    """Content of the profile on the node that the configuration names, empty for none."""
-    oci_annotations: dict[str, str]
-    """What of the annotations goes to the OCI runtime."""
 
 
-def container_body(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
-    """Build the create body. InvalidArgument, FailedPrecondition and Unsupported name the field."""
+def container_body(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObject:
+    """Build the create body. Raise InvalidArgument, FailedPrecondition or Unsupported, which name the field."""
     return {
-        "Image": around.image_id,
+        "Image": ctx.image_id,
         "Entrypoint": list(config.command) or None,
         "Cmd": list(config.args) or None,
         "Env": environment(config.envs),
         "WorkingDir": config.working_dir,
-        "Labels": around.labels,
-        "User": around.user.user,
+        "Labels": ctx.labels,
+        "User": ctx.user.user,
         "OpenStdin": config.stdin,
         "StdinOnce": config.stdin_once,
         "Tty": config.tty,
         "StopSignal": docker_signal(config.stop_signal),
         # The kubelet probes; a HEALTHCHECK of the image must not run beside it.
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host_config(config, around),
+        "HostConfig": _host_config(config, ctx),
     }
 
 
 def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
-    """`key=value`. Values are bytes, but Docker's API is JSON text: others than UTF-8 are refused, not altered."""
+    """Return `key=value` for each. Raise InvalidArgument for a value that is not UTF-8: Docker's API is JSON text."""
     lines = []
     for index, pair in enumerate(envs):
         try:
@@ -95,35 +76,27 @@ def environment(envs: Sequence[pb.KeyValue]) -> list[str]:
     return lines
 
 
-def _host_config(config: pb.ContainerConfig, around: Surroundings) -> JsonObject:
+def _host_config(config: pb.ContainerConfig, ctx: ContainerContext) -> JsonObject:
     context = config.linux.security_context
-    _refuse_what_docker_cannot(context, privileged_pod=around.privileged_pod)
+    _refuse_what_docker_cannot(context, privileged_pod=ctx.privileged_pod)
     add, drop = docker_capabilities(
         context.capabilities,
-        api_version=around.api_version,
+        api_version=ctx.api_version,
         field="config.linux.security_context.capabilities",
     )
     return {
-        **_namespaces(context, around),
+        **base_host_config(ctx),
+        **_namespaces(context, ctx),
         **create_fields(config.linux.resources),
-        "OomScoreAdj": around.oom_score_adj,
-        "CgroupParent": around.cgroup_parent,
-        "Runtime": around.runtime,
-        "Mounts": _mounts(config, around),
-        "Devices": docker_devices(config.devices, around.device_sources),
+        "Mounts": _mounts(config, ctx),
+        "Devices": docker_devices(config.devices, ctx.device_sources),
         "DeviceRequests": docker_device_requests(config.CDI_devices),
         "Privileged": context.privileged,
         "ReadonlyRootfs": context.readonly_rootfs,
         "CapAdd": add,
         "CapDrop": drop,
-        "GroupAdd": list(around.user.group_add),
-        "SecurityOpt": _security_options(context, around),
-        "Annotations": around.oci_annotations,
+        "SecurityOpt": _security_options(context, ctx),
         **_hidden_paths(context),
-        "LogConfig": around.docker_log,
-        "RestartPolicy": {"Name": "no"},
-        # A daemon-wide `init: true` must not put Docker's init in front. Also a mark of ours (`shim.domain.labels`).
-        "Init": False,
     }
 
 
@@ -132,28 +105,26 @@ def _refuse_what_docker_cannot(context: pb.LinuxContainerSecurityContext, *, pri
         raise InvalidArgument("config.linux.security_context.privileged: the pod sandbox is not privileged")
 
 
-def _namespaces(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> JsonObject:
-    options, pause = context.namespace_options, f"container:{around.sandbox_id}"
+def _namespaces(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext) -> JsonObject:
+    options, pause = context.namespace_options, f"container:{ctx.sandbox_id}"
     pid = {
         pb.POD: pause,
         pb.CONTAINER: "",
         pb.NODE: "host",
-        pb.TARGET: f"container:{around.target_id}",
+        pb.TARGET: f"container:{ctx.target_id}",
     }
     return {
-        # The network is the pod's whatever the container says; for a host-network pod that is the host's.
+        # The network is always the pod's; for a host-network pod that is the host's.
         "NetworkMode": pause,
         "IpcMode": "host" if options.ipc == pb.NODE else pause,
         "PidMode": pid[options.pid],
-        "UTSMode": "host" if around.host_network else "",
-        "CgroupnsMode": "host" if context.privileged else around.cgroupns_mode,
-        # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
-        "UsernsMode": "host",
+        "UTSMode": "host" if ctx.host_network else "",
+        "CgroupnsMode": "host" if context.privileged else ctx.defaults.cgroupns_mode,
     }
 
 
 def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
-    """Give the lists as asked for; a privileged container has none, although kubelets send theirs for every container.
+    """Return the lists as requested, for a privileged container empty ones: kubelets send theirs for every container.
 
     Docker keeps to the lists also where it is privileged, and fills in its defaults for null, not for an empty list.
     """
@@ -163,34 +134,34 @@ def _hidden_paths(context: pb.LinuxContainerSecurityContext) -> JsonObject:
     }
 
 
-def _mounts(config: pb.ContainerConfig, around: Surroundings) -> list[JsonObject]:
+def _mounts(config: pb.ContainerConfig, ctx: ContainerContext) -> list[JsonObject]:
     docker = [
-        mounts.docker_image_mount(mount, around.image_mounts[index], field=f"config.mounts[{index}]")
-        if index in around.image_mounts
+        mounts.docker_image_mount(mount, ctx.image_mounts[index], field=f"config.mounts[{index}]")
+        if index in ctx.image_mounts
         else mounts.docker_mount(
             mount,
-            around.host_sources[index],
+            ctx.host_sources[index],
             field=f"config.mounts[{index}]",
-            api_version=around.api_version,
-            recursive_read_only=around.recursive_read_only,
+            api_version=ctx.api_version,
+            recursive_read_only=ctx.recursive_read_only,
         )
         for index, mount in enumerate(config.mounts)
     ]
-    if around.resolv_conf and all(mount["Target"] != RESOLV_CONF for mount in docker):
-        resolv_conf = mounts.bind(around.resolv_conf, RESOLV_CONF)
+    if ctx.resolv_conf and all(mount["Target"] != RESOLV_CONF for mount in docker):
+        resolv_conf = mounts.bind(ctx.resolv_conf, RESOLV_CONF)
         docker.append({**resolv_conf, "ReadOnly": config.linux.security_context.readonly_rootfs})
     return docker
 
 
-def _security_options(context: pb.LinuxContainerSecurityContext, around: Surroundings) -> list[str]:
+def _security_options(context: pb.LinuxContainerSecurityContext, ctx: ContainerContext) -> list[str]:
     options = security.selinux_options(context.selinux_options)
     options.append(security.no_new_privileges_option(no_new_privs=context.no_new_privs))
     if not context.privileged:  # else there is no seccomp, as in other runtimes
         options += seccomp.seccomp_options(
             context.seccomp if context.HasField("seccomp") else None,
             deprecated=context.seccomp_profile_path,
-            daemon_profile=around.daemon_seccomp,
-            localhost_profile=around.seccomp_profile,
+            daemon_profile=ctx.defaults.daemon_seccomp,
+            localhost_profile=ctx.seccomp_profile,
             field=seccomp.FIELD,
         )
     options += security.apparmor_options(

@@ -8,7 +8,7 @@ from shim.engine.interface import JsonObject
 
 
 def docker_devices(devices: Sequence[pb.Device], sources: Sequence[str]) -> list[JsonObject]:
-    """Devices and directories of devices; Docker takes all devices from a directory.
+    """Build Devices for devices and directories of devices; Docker takes all devices from a directory.
 
     `sources` are their paths on the host, of the same number, see `shim.hostfs.host_devices`.
     """
@@ -16,7 +16,7 @@ def docker_devices(devices: Sequence[pb.Device], sources: Sequence[str]) -> list
 
 
 def container_path(device: pb.Device) -> str:
-    """Where a device is seen, without `..` and the like."""
+    """Return the path of a device in the container, without `..` and the like."""
     return posixpath.normpath("/" + (device.container_path or device.host_path).lstrip("/"))
 
 

@@ -21,7 +21,7 @@ from shim.spec.seccomp import FIELD, MAX_PROFILE, localhost_path
 
 
 def host_sources(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, HostSource]:
-    """Inspect the host paths among a container's mounts; by their places in the list."""
+    """Return the host paths among a container's mounts, inspected, by their places in the list."""
     return {index: _host_source(rt, mount, index) for index, mount in enumerate(mounts) if not is_image_volume(mount)}
 
 
@@ -33,7 +33,7 @@ def _host_source(rt: Runtime, mount: pb.Mount, index: int) -> HostSource:
 
 
 def device_sources(rt: Runtime, devices: Sequence[pb.Device]) -> list[str]:
-    """Inspect the host paths of a container's devices, in order."""
+    """Return the host paths of a container's devices, resolved, in order."""
     return [_device_source(rt, device.host_path, index) for index, device in enumerate(devices)]
 
 
@@ -46,7 +46,7 @@ def _device_source(rt: Runtime, host_path: str, index: int) -> str:
 def seccomp_profile(rt: Runtime, context: pb.LinuxContainerSecurityContext | pb.LinuxSandboxSecurityContext) -> bytes:
     """Read the seccomp profile of the node that a container or pod asks for; empty for the other kinds.
 
-    FailedPrecondition names the field of a file that cannot be read or is too large.
+    Raise FailedPrecondition with the field of a file that cannot be read or is too large.
     """
     profile = context.seccomp if context.HasField("seccomp") else None
     path = localhost_path(profile, deprecated=context.seccomp_profile_path, field=FIELD)
@@ -72,7 +72,7 @@ def _profile_part(rt: Runtime, path: Path, *, offset: int) -> Part:
 
 
 def ensure_host_paths(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject]) -> None:
-    """Make the host paths that are missing, once nothing speaks against the container any more.
+    """Make the host paths that are missing, once all other checks of the container have passed.
 
     `docker` are the same mounts in Docker's form, perhaps with more behind them.
     """
@@ -89,7 +89,7 @@ def _ensure_host_path(rt: Runtime, host_path: str, *, source: str, field: str) -
 
 
 def relabel_mounts(rt: Runtime, mounts: Sequence[pb.Mount], docker: Sequence[JsonObject], *, label: str) -> None:
-    """Give the host paths whose mounts ask for it the SELinux label that Docker gave their container.
+    """Set the SELinux label that Docker gave the container on the host paths whose mounts ask for it.
 
     `docker` are the same mounts in Docker's form, perhaps with more behind them. A large volume takes as long as the
     client waits. Where that is too short the walk goes on, and the next call finds what it has labelled.

@@ -1,7 +1,7 @@
 """Images that are mounted as volumes. Docker mounts them itself, read-only and on either image store (API 1.48).
 
-Docker looks for a sub-path only when the container is started, mounts a file as willingly as a directory, and follows
-links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is looked into.
+Docker resolves a sub-path only when the container is started, also mounts a file, and follows
+links of the image on the host. The CRI wants a missing one and a file refused at create, so the image is inspected.
 """
 
 import posixpath
@@ -27,11 +27,11 @@ MAX_OF_ONE_IMAGE = 32
 """In one container, see `docker_image_mounts`: an id stays unique with so many characters less."""
 
 FAILED = "ImageVolumeMountFailed"
-"""The kubelet looks for this at the beginning of a message."""
+"""The kubelet expects this at the beginning of a message."""
 
 
 def is_image_volume(mount: pb.Mount) -> bool:
-    """Whether an image is mounted, not a host path."""
+    """Return whether an image is mounted, not a host path."""
     return bool(mount.image.image)
 
 
@@ -47,8 +47,8 @@ class ImageVolume:
 def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVolume]:
     """Find the images among a container's mounts, by their places in the list.
 
-    NotFound for an image that is not here, FailedPrecondition for a sub-path that is no directory of it, Unsupported
-    where Docker cannot mount images; all begin as the kubelet wants it.
+    Raise NotFound for an image that is not here, FailedPrecondition for a sub-path that is no directory of it,
+    Unsupported where Docker cannot mount images; all begin as the kubelet wants it.
     """
     wanted = {index: mount for index, mount in enumerate(mounts) if is_image_volume(mount)}
     for index in wanted:
@@ -63,16 +63,16 @@ def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVol
 
 
 def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolume]) -> pb.ContainerConfig:
-    """Give the configuration as the status tells it: with the id of every mounted image in its `image_ref`."""
-    told = pb.ContainerConfig()
-    told.CopyFrom(config)
+    """Return the configuration as the status reports it: with the id of every mounted image in its `image_ref`."""
+    copy = pb.ContainerConfig()
+    copy.CopyFrom(config)
     for index, volume in volumes.items():
-        told.mounts[index].image.image_ref = volume.image_id
-    return told
+        copy.mounts[index].image.image_ref = volume.image_id
+    return copy
 
 
 def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObject]:
-    """Docker's form of image volumes, but for the places in the container.
+    """Build the mounts of image volumes, but for the places in the container.
 
     Docker 28 names what it mounts by container and `Source`, and fails at the second of a name. But it also takes an id
     without its last characters, as people type them; so an image can be mounted several times.
@@ -112,21 +112,21 @@ def _check_counts(image_ids: Iterable[ImageId]) -> None:
 
 
 def _directories(rt: Runtime, mounts: Mapping[int, pb.Mount], ids: Mapping[int, ImageId]) -> dict[int, str]:
-    """Find the sub-paths that are given, with one look into each image."""
+    """Find the sub-paths that are given, with one inspection of each image."""
     found = {}
     for image_id in dict.fromkeys(ids.values()):
         given = {
             index: _sub_path(mount) for index, mount in mounts.items() if ids[index] == image_id and _sub_path(mount)
         }
         if given:
-            seen = look_into(rt, image_id=image_id, look=partial(_resolved, given.values()))
+            seen = look_into(rt, image_id=image_id, look=partial(_resolve, given.values()))
             for (index, sub_path), resolved in zip(given.items(), seen, strict=True):
                 field = f"config.mounts[{index}].image_sub_path: image {mounts[index].image.image!r}"
                 found[index] = _directory(sub_path, resolved, field=field)
     return found
 
 
-def _resolved(sub_paths: Iterable[str], files: RootFs) -> list[tuple[str, PathKind] | None]:
+def _resolve(sub_paths: Iterable[str], files: RootFs) -> list[tuple[str, PathKind] | None]:
     return [files.resolved(sub_path) for sub_path in sub_paths]
 
 
@@ -140,6 +140,6 @@ def _directory(sub_path: str, resolved: tuple[str, PathKind] | None, *, field: s
 
 
 def _sub_path(mount: pb.Mount) -> str:
-    """The sub-path in its shortest form, empty for all of the image."""
+    """Return the sub-path in its shortest form, empty for all of the image."""
     clean = posixpath.normpath(mount.image_sub_path)
     return "" if clean == "." else clean

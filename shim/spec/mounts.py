@@ -21,16 +21,16 @@ _PROPAGATION = {
 
 
 def bind(source: str, target: str) -> JsonObject:
-    """A plain read-write bind mount of the shim's own."""
+    """Build a plain read-write bind mount of the shim's own."""
     return {"Type": "bind", "Source": source, "Target": target}
 
 
 def docker_mount(
     mount: pb.Mount, source: HostSource, *, field: str, api_version: tuple[int, int], recursive_read_only: bool
 ) -> JsonObject:
-    """Turn the mount of a host path, inspected as `source`, into Docker's form.
+    """Build the mount of a host path, inspected as `source`.
 
-    `recursive_read_only` says whether the pod's OCI runtime can make read-only mounts recursive.
+    `recursive_read_only` is whether the pod's OCI runtime can make read-only mounts recursive.
     """
     _refuse_what_docker_cannot(mount, field=field)
     options: dict[str, Any] = {}
@@ -43,18 +43,18 @@ def docker_mount(
 
 
 def docker_image_mount(mount: pb.Mount, found: JsonObject, *, field: str) -> JsonObject:
-    """Complete the mount of an image that was found on the node with its place in the container."""
+    """Build the mount of an image that was found on the node: add its place in the container."""
     _refuse_what_docker_cannot(mount, field=field)
     return {**found, "Target": container_path(mount)}
 
 
 def container_path(mount: pb.Mount) -> str:
-    """Where a mount is seen, without `..` and the like; a relative path begins at the root."""
+    """Return the path of a mount in the container, without `..` and the like; a relative one begins at the root."""
     return posixpath.normpath("/" + mount.container_path.lstrip("/"))
 
 
-def uncovered(docker: Sequence[JsonObject]) -> list[JsonObject]:
-    """Leave out the mounts that a later one in the same place covers, which Docker would refuse.
+def without_covered(docker: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the mounts without those that a later one in the same place covers, which Docker would refuse.
 
     Kubelets send such, when a device plugin and a volume go to one place, and the other runtimes make all of them.
     """

@@ -13,10 +13,10 @@ from shim.engine.interface import JsonObject
 from shim.engine.versions import too_old
 
 READ_ONLY_RECURSIVE_API = (1, 44)
-"""From here on Docker makes read-only mounts recursively read-only unless told otherwise."""
+"""From here on Docker makes read-only mounts recursively read-only by default."""
 
 UNSUPPORTED = "RROUnsupported"
-"""The kubelet looks for this at the beginning of a message."""
+"""The kubelet expects this at the beginning of a message."""
 
 _FEATURES = "org.opencontainers.runtime-spec.features"
 _MOUNT_SETATTR = 442
@@ -24,7 +24,7 @@ _MOUNT_SETATTR = 442
 
 
 class _Features(msgspec.Struct, frozen=True, rename="camel"):
-    """What an OCI runtime tells of itself, as far as it is read here."""
+    """The features of an OCI runtime, as far as they are read here."""
 
     mount_options: list[str] | None = None
 
@@ -32,10 +32,10 @@ class _Features(msgspec.Struct, frozen=True, rename="camel"):
 def read_only_options(
     mount: pb.Mount, *, field: str, api_version: tuple[int, int], recursive_read_only: bool
 ) -> JsonObject:
-    """Docker's `BindOptions` for the read-only side of a mount."""
+    """Build the part of `BindOptions` for the read-only side of a mount."""
     if not mount.recursive_read_only:
-        tell = mount.readonly and api_version >= READ_ONLY_RECURSIVE_API
-        return {"ReadOnlyNonRecursive": True} if tell else {}
+        is_explicit = mount.readonly and api_version >= READ_ONLY_RECURSIVE_API
+        return {"ReadOnlyNonRecursive": True} if is_explicit else {}
     if not mount.readonly or mount.propagation != pb.PROPAGATION_PRIVATE:
         raise InvalidArgument(f"{field}.recursive_read_only needs readonly and private propagation")
     if api_version < READ_ONLY_RECURSIVE_API:
@@ -47,7 +47,7 @@ def read_only_options(
 
 
 def recursive_read_only_supported(runtime_status: Mapping[str, str] | None) -> bool:
-    """Whether an OCI runtime tells the mount option `rro` among its features (API 1.44), and the kernel has it."""
+    """Return whether an OCI runtime has the mount option `rro` among its features (API 1.44), and the kernel has it."""
     text = (runtime_status or {}).get(_FEATURES, "")
     try:
         features = msgspec.json.decode(text, type=_Features)
@@ -58,8 +58,8 @@ def recursive_read_only_supported(runtime_status: Mapping[str, str] | None) -> b
 
 @cache
 def kernel_sets_attributes_recursively() -> bool:
-    """Whether there is mount_setattr(2), by which runtimes do it; they name the option without looking."""
+    """Return whether there is mount_setattr(2), by which runtimes do it; they list the option without checking that."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # Without attributes it changes nothing and is refused, unless nobody knows it.
+    # Without attributes it changes nothing and is refused, unless the kernel does not know it.
     libc.syscall(_MOUNT_SETATTR, -1, None, 0, None, 0)
     return ctypes.get_errno() != errno.ENOSYS

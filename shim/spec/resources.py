@@ -14,7 +14,7 @@ SMALLEST_MEMORY = 6 << 20
 """Docker refuses a memory limit below 6 MiB."""
 
 UNLIMITED_MEMORY = (1 << 63) - (1 << 12)
-"""What Docker is told for no limit: it has no word for lifting one. The kernel takes it for the most there is."""
+"""What Docker gets for no limit: it has no value for lifting one. The kernel takes it for the maximum."""
 
 PIDS, SWAP = "pids.max", "memory.swap.max"
 """Files of cgroup v2 that Docker has a field for."""
@@ -40,12 +40,12 @@ _SAME_FILE = {
 
 
 def create_fields(resources: pb.LinuxContainerResources) -> JsonObject:
-    """`HostConfig` fields for a new container."""
+    """Build the `HostConfig` fields of a new container."""
     return {**_cpu_fields(resources), **_memory_fields(resources), **_pids_fields(resources)}
 
 
 def update_fields(update: pb.LinuxContainerResources, *, wanted: pb.LinuxContainerResources) -> JsonObject:
-    """Body of a container update; `wanted` is all that the container is to have after it.
+    """Build the body of a container update; `wanted` is all that the container is to have after it.
 
     A field of 0 or "" is left out: the CRI and Docker both read it as unchanged. Memory and swap go together, since
     Docker checks the one against the other.
@@ -59,7 +59,7 @@ def update_fields(update: pb.LinuxContainerResources, *, wanted: pb.LinuxContain
 
 
 def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpuset_mems: str) -> JsonObject:
-    """Body of the update that undoes that of `body`, for a container that had `host` before.
+    """Build the body of the update that undoes that of `body`, for a container that had `host` before.
 
     Docker cannot forget a limit: where it had none, it gets what the kernel begins with. The sets are those of the
     container's group then.
@@ -79,7 +79,7 @@ def former_fields(host: HostSettings, body: JsonObject, *, cpuset_cpus: str, cpu
 
 
 def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
-    """What a container is to have: what Docker applies, and of `kept` what Docker cannot say."""
+    """Return what a container is to have: what Docker applies, and of `kept` what Docker has no field for."""
     known = pb.LinuxContainerResources(
         cpu_period=host.cpu_period,
         cpu_quota=host.cpu_quota,
@@ -92,7 +92,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
         unified=kept.unified,
         hugepage_limits=_by_size(kept.hugepage_limits),
     )
-    # Somebody may have changed Docker's limit since.
+    # Docker's limit may have been changed since.
     if is_small(kept.memory_limit_in_bytes) and host.memory == SMALLEST_MEMORY:
         known.memory_limit_in_bytes = kept.memory_limit_in_bytes
         known.memory_swap_limit_in_bytes = kept.memory_swap_limit_in_bytes or kept.memory_limit_in_bytes
@@ -100,7 +100,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
 
 
 def beyond_docker(resources: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
-    """Give the part of a container's resources that Docker cannot give back."""
+    """Return the part of a container's resources that Docker cannot report."""
     beyond = pb.LinuxContainerResources(unified=resources.unified, hugepage_limits=_by_size(resources.hugepage_limits))
     if is_small(resources.memory_limit_in_bytes):
         beyond.memory_limit_in_bytes = resources.memory_limit_in_bytes
@@ -108,8 +108,10 @@ def beyond_docker(resources: pb.LinuxContainerResources) -> pb.LinuxContainerRes
     return beyond
 
 
-def merged(known: pb.LinuxContainerResources, update: pb.LinuxContainerResources) -> pb.LinuxContainerResources:
-    """What a container is to have after an update.
+def merge_resources(
+    known: pb.LinuxContainerResources, update: pb.LinuxContainerResources
+) -> pb.LinuxContainerResources:
+    """Return what a container is to have after an update.
 
     A memory limit without one of swap allows no swap beyond it, as with the other runtimes. A field takes the place of
     the file of cgroup v2 that was set for the same.
@@ -130,7 +132,10 @@ def merged(known: pb.LinuxContainerResources, update: pb.LinuxContainerResources
 
 
 def check_memory(wanted: pb.LinuxContainerResources, *, field: str) -> None:
-    """Check that the limits of memory and of memory and swap go together. InvalidArgument names the second."""
+    """Check that the limits of memory and of memory and swap go together.
+
+    Raise InvalidArgument, which names the second.
+    """
     memory, both = wanted.memory_limit_in_bytes, wanted.memory_swap_limit_in_bytes
     if both > 0 and memory <= 0:
         raise InvalidArgument(f"{field}.memory_swap_limit_in_bytes {both} needs a memory_limit_in_bytes")
@@ -144,8 +149,8 @@ def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: J
     """Check that Docker has kept the limits that were asked for and sent in `body`, `HostConfig` or an update.
 
     What the kernel or its control groups cannot limit Docker discards with a warning, in words that differ by version;
-    what it has kept does not. FailedPrecondition names the field. A limit of swap that only follows from that of memory
-    may be lost on kernels that do not count swap, as with the other runtimes.
+    what it has kept does not. Raise FailedPrecondition, which names the field. A limit of swap that only follows from
+    that of memory may be lost on kernels that do not count swap, as with the other runtimes.
     """
     now = {
         "CpuPeriod": kept.cpu_period,
@@ -165,12 +170,12 @@ def check_kept(kept: HostSettings, asked: pb.LinuxContainerResources, *, body: J
 
 
 def is_small(memory: int) -> bool:
-    """Whether Docker refuses this limit for being too low."""
+    """Return whether Docker refuses this limit for being too low."""
     return 0 < memory < SMALLEST_MEMORY
 
 
 def _by_size(limits: Iterable[pb.HugepageLimit]) -> list[pb.HugepageLimit]:
-    """One limit for each size, the last that was named, under the kernel's name. What is no size is left out."""
+    """Return one limit for each size, the last that was named, under the kernel's name. Drop what is no size."""
     sizes = {page_size_name(one.page_size): one.limit for one in limits}
     return [pb.HugepageLimit(page_size=size, limit=limit) for size, limit in sizes.items() if size]
 

@@ -140,7 +140,7 @@ class _Profile(msgspec.Struct, rename="camel"):
 def seccomp_options(
     profile: pb.SecurityProfile | None, *, deprecated: str, daemon_profile: str, localhost_profile: bytes, field: str
 ) -> list[str]:
-    """`seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
+    """Return `seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
 
     `daemon_profile` is what `seccomp_of_daemon` gives. A profile of the administrator's is the runtime's default; a
     daemon that is configured to confine nothing is overruled, and one that cannot is no place for the pod.
@@ -153,7 +153,7 @@ def seccomp_options(
         raise FailedPrecondition(f"{field}: Docker has no seccomp on this node")
     if kind == pb.SecurityProfile.Localhost:
         return [f"seccomp={_localhost_profile(reference, localhost_profile, field=field)}"]
-    # Engines that know these words (23.0 and later) take one of them. Said aloud, it holds also for a daemon that has
+    # Engines that know these words (23.0 and later) take one of them. Explicit, it holds also for a daemon that has
     # been restarted with another default a moment ago.
     return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []
 
@@ -173,7 +173,7 @@ def seccomp_of_daemon(security_options: Iterable[str]) -> str:
 def profile_of(
     profile: pb.SecurityProfile | None, *, deprecated: str, field: str
 ) -> "tuple[pb.SecurityProfile.ProfileType, str]":
-    """Give kind and reference of a profile, of the deprecated string where there is no other."""
+    """Return kind and reference of a profile, of the deprecated string where there is no other."""
     if profile is not None:
         return profile.profile_type, profile.localhost_ref
     if deprecated in {"", "unconfined"}:

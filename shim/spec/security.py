@@ -15,9 +15,9 @@ APPARMOR_PROFILES = Path("/sys/kernel/security/apparmor/profiles")
 def apparmor_options(
     profile: pb.SecurityProfile | None, *, deprecated: str, field: str, privileged: bool = False
 ) -> list[str]:
-    """`apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string.
+    """Return `apparmor=...`, or nothing for Docker's default profile. `profile` wins over the deprecated string.
 
-    Docker runs every privileged container unconfined, whatever it is told: Unsupported for a profile of the node.
+    Docker runs every privileged container unconfined in any case: raise Unsupported for a profile of the node.
     """
     if profile is None and not deprecated:
         return []
@@ -34,18 +34,18 @@ def apparmor_options(
 
 
 def selinux_options(options: pb.SELinuxOption) -> list[str]:
-    """`label=user:...` and so on, for each part that is set. Docker ignores them where SELinux is off."""
+    """Return `label=user:...` and so on, for each part that is set. Docker ignores them where SELinux is off."""
     parts = {"user": options.user, "role": options.role, "type": options.type, "level": options.level}
     return [f"label={name}:{value}" for name, value in parts.items() if value]
 
 
 def no_new_privileges_option(*, no_new_privs: bool) -> str:
-    """Say it both ways, since the daemon may have a default of its own."""
+    """Return the option for true and for false, since the daemon may have a default of its own."""
     return f"no-new-privileges={'true' if no_new_privs else 'false'}"
 
 
 def _require_loaded(name: str, *, field: str) -> None:
-    """Docker fails only at start, and where AppArmor is off not at all."""
+    """Raise for a profile that is not loaded: Docker fails only at start, and where AppArmor is off not at all."""
     try:
         lines = APPARMOR_PROFILES.read_text().splitlines()
     except OSError as error:

@@ -1,6 +1,6 @@
 """Who a pod's or container's first process runs as, and with it what is run in it later. Pure.
 
-All of it is decided here, from the image's passwd and group, and Docker is told numbers: by itself it leaves out the
+All of it is decided here, from the image's passwd and group, and Docker gets numbers: by itself it leaves out the
 memberships of a user as soon as a group is named, and can leave them out on no other condition.
 """
 
@@ -23,7 +23,7 @@ class Identity:
     uid: int
     gid: int
     groups: tuple[int, ...]
-    """All supplementary groups, the primary one among them; ascending, as /proc/PID/status tells them."""
+    """All supplementary groups, the primary one among them; ascending, as in /proc/PID/status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class DockerUser:
 
 
 def asks_for_identity(context: pb.LinuxSandboxSecurityContext) -> bool:
-    """Whether a pod wants its pause container to be anybody else than the image says."""
+    """Return whether a pod wants another user for its pause container than the image's default."""
     return bool(
         context.HasField("run_as_user")
         or context.supplemental_groups
@@ -49,8 +49,8 @@ def identity(context: Context, found: ImageAccounts, *, image: str) -> Identity:
     """Resolve what is asked for in an image; `image` is what messages call it, with the field that names it.
 
     What is not asked for is the image's own `USER`. A uid without an entry in passwd has gid 0 and no memberships.
-    InvalidArgument and FailedPrecondition for a user or group that the image does not know, and for a number that is
-    too large.
+    Raise InvalidArgument or FailedPrecondition for a user or group that the image does not know, and for a number that
+    is too large.
     """
     accounts = found.accounts
     uid, user, own_group = _user(context, found, image=image)
@@ -63,14 +63,14 @@ def identity(context: Context, found: ImageAccounts, *, image: str) -> Identity:
     if user is not None and context.supplemental_groups_policy == pb.Merge:
         groups.update(accounts.memberships(user))
     if impostors := accounts.impostors & groups:
-        # Docker looks for a group by name first, and so does runc, even for the numbers that Docker gives it.
+        # Docker looks up a group by name first, and so does runc, even for the numbers that Docker gives it.
         number = min(impostors)
         raise FailedPrecondition(f"{image} calls a group of another number {number} in its {GROUP}, not group {number}")
     return Identity(uid=uid, gid=gid, groups=tuple(sorted(groups)))
 
 
 def docker_user(identity: Identity) -> DockerUser:
-    """Tell Docker an identity.
+    """Convert an identity to Docker's fields.
 
     It looks up no membership for a user of the form `uid:gid`, and adds the primary group to the supplementary ones by
     itself (since Engine 20.10.18).
@@ -84,7 +84,7 @@ def docker_user(identity: Identity) -> DockerUser:
 def container_user(user: str, group_add: Sequence[str] | None) -> pb.ContainerUser | None:
     """Read back who a container runs as from Docker's `User` and `GroupAdd`.
 
-    None for one that is not in numbers alone: only Docker, and at its start, knows whom another shim has meant.
+    None for one that is not in numbers alone: only Docker, and only at its start, can resolve that of a legacy pod.
     """
     uid, _, gid = user.partition(":")
     numbers = [id_from_text(text) if is_number(text) else None for text in (uid, gid, *(group_add or ()))]
@@ -96,7 +96,7 @@ def container_user(user: str, group_add: Sequence[str] | None) -> pb.ContainerUs
 
 
 def _user(context: Context, found: ImageAccounts, *, image: str) -> tuple[int, User | None, str]:
-    """Give the uid, its entry in passwd, and the group the image's `USER` names, if that is what counts."""
+    """Return the uid, its entry in passwd, and the group the image's `USER` names, if that is what counts."""
     if context.HasField("run_as_user"):
         uid = context.run_as_user.value
         return uid, found.accounts.user_of(uid), ""

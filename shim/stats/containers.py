@@ -12,7 +12,7 @@ from shim.view.records import ContainerRecord
 
 
 def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
-    """Tell what a container uses. NotFound for an unknown id.
+    """Return what a container uses. Raise NotFound for an unknown id.
 
     One that does not run uses nothing but its last known CPU time and its layer. Of one that may run, what cannot be
     read is not set.
@@ -24,13 +24,13 @@ def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
 
 
 def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> list[pb.ContainerStats]:  # noqa: A002 - the CRI's word
-    """Tell what all running containers use that fit every part of the filter; ids in it may be unique prefixes.
+    """Return what all running containers use that match every part of the filter; ids in it may be unique prefixes.
 
-    InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
-    ends meanwhile is left out, and so is one whose control group cannot be read.
+    Raise InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
+    ends in the meantime is left out, and so is one whose control group cannot be read.
     """
-    shelf = rt.stats_cache.container_stats
-    shelf.ask()
+    cache = rt.stats_cache.container_stats
+    cache.touch()
     fitting = fitting_containers(
         rt.view.containers(),
         container_id=filter.id,
@@ -38,17 +38,17 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
         selector=filter.label_selector,
     )
     run = (record for record in fitting if record.life.running)
-    return [stats for record in run if (stats := shelf.get(record.id) or running_stats(rt, record)) is not None]
+    return [stats for record in run if (stats := cache.get(record.id) or running_stats(rt, record)) is not None]
 
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
-    """Tell what a running container uses, also for the stats of its pod; None when it has ended."""
+    """Return what a running container uses, also for the stats of its pod; None when it has ended."""
     reading = container_reading(rt, record)
     return None if reading is None else stats_of(rt, record, reading=reading)
 
 
 def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.ContainerStats:
-    """Tell what was read of a running container."""
+    """Build the stats of a running container from what was read."""
     processor, memory, at = reading.processor, reading.memory, reading.at
     return pb.ContainerStats(
         attributes=_attributes(rt, record),
@@ -61,13 +61,13 @@ def stats_of(rt: Runtime, record: ContainerRecord, *, reading: Reading) -> pb.Co
 
 
 def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage | None:
-    """Give the last measurement of a container's layer; None before the first."""
+    """Return the last measurement of a container's layer; None before the first."""
     layer = rt.stats_cache.layers.get(record.id)
     return None if layer is None else messages.filesystem_usage(layer)
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:
-    """Tell what is known of a running container whose groups cannot be read, or not all: nobody knows that it is 0."""
+    """Return what is known of a running container whose groups cannot all be read; the rest is unknown, not 0."""
     processor = container_processor(rt, record)
     cpu = None if processor is None else messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate)
     return pb.ContainerStats(attributes=_attributes(rt, record), cpu=cpu, writable_layer=writable_layer(rt, record))

@@ -116,7 +116,7 @@ MEMORY = (
         "container_memory_failures_total", "Page faults.", pb.COUNTER, _failures, ("failure_type", "scope")
     ),
     _counter(
-        "container_oom_events_total", "Processes killed for want of memory.", lambda f: f.memory_history.oom_kills
+        "container_oom_events_total", "Processes killed because memory ran out.", lambda f: f.memory_history.oom_kills
     ),
 )
 
@@ -229,7 +229,7 @@ SPECIFICATION = (
 PRESSURE = (
     _counter(
         "container_pressure_cpu_stalled_seconds_total",
-        "Time in which no task could run for want of CPU, in seconds.",
+        "Time in which all tasks waited for CPU, in seconds.",
         lambda f: _full(f.cpu.psi),
     ),
     _counter(
@@ -239,7 +239,7 @@ PRESSURE = (
     ),
     _counter(
         "container_pressure_memory_stalled_seconds_total",
-        "Time in which no task could run for want of memory, in seconds.",
+        "Time in which all tasks waited for memory, in seconds.",
         lambda f: _full(f.memory.psi),
     ),
     _counter(
@@ -249,7 +249,7 @@ PRESSURE = (
     ),
     _counter(
         "container_pressure_io_stalled_seconds_total",
-        "Time in which no task could run for want of block I/O, in seconds.",
+        "Time in which all tasks waited for block I/O, in seconds.",
         lambda f: _full(f.io_psi),
     ),
     _counter(

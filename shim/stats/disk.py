@@ -1,8 +1,8 @@
-"""What containers have written to their layers: measured by one thread, slowly, and never when somebody asks.
+"""What containers have written to their layers: measured by one thread, slowly, and never for a request.
 
 What images take is measured beside it, see `shim.stats.images`.
 
-Docker's own way (`inspect?size=1`) walks in the daemon as fast as it can, which nodes have felt for years.
+Docker's own way (`inspect?size=1`) walks in the daemon as fast as it can, which loads nodes.
 """
 
 import os
@@ -29,21 +29,21 @@ from shim.view.records import ContainerRecord
 SHARE = 0.03
 """Of one core, over any longer time."""
 _BURST = 0.1
-"""Seconds of CPU time that may be used at once after a rest: the layers of new containers are small."""
+"""Seconds of CPU time that may be used at once after a pause: the layers of new containers are small."""
 PERIOD = 30.0
 """Seconds between two measurements of one layer, when they are cheap."""
-_REST = 300
-"""A layer rests for this many times what its measurement took of CPU time."""
+_COOLDOWN_FACTOR = 300
+"""A layer is not measured again for this many times the CPU time that its measurement took."""
 
 _BLOCK = 512
 """Bytes of a block of stat(2), whatever the file system has."""
 _SLICE = 256
-"""Entries between two looks at the budget."""
-_MOST_LINKED = 100_000
+"""Entries between two checks of the budget."""
+_MAX_LINKED = 100_000
 """Files with several names that are remembered; of each further one, every name counts as its part of the file."""
-_MOST_WAITING = 20_000
-"""Directories in one that are remembered to be looked into; where there are more, it is read again for the rest."""
-_TURN = 20
+_MAX_PENDING = 20_000
+"""Subdirectories of one directory that are remembered; where there are more, it is read again for the rest."""
+_SLICES_PER_TURN = 20
 """Slices after which a walk that is not done lets the others pass."""
 
 _STOP_SECONDS = 0.5
@@ -61,7 +61,7 @@ class Sum:
 
 
 def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
-    """Give the directory of a container's layer, found while it ran; None where it cannot be seen.
+    """Return the directory of a container's layer, found while it ran; None where it cannot be seen.
 
     Found once: what a process of the container makes of its own root later is not followed.
     """
@@ -91,13 +91,16 @@ def file_system_of(directory: Path) -> FileSystem | None:
 def walk(top: Path) -> Generator[None, None, Sum]:
     """Add up what is below `top`, and yield after each few hundred entries.
 
-    As `du` counts: blocks on disk, a file with several names once, no other file system. What vanishes meanwhile is
-    left out; so is everything when `top` itself cannot be read, with an OSError.
+    As `du` counts: blocks on disk, a file with several names once, no other file system. What vanishes in the
+    meantime is left out. Raise OSError when `top` itself cannot be read.
     """
+    # Strategy: depth first with a stack of directories, in slices of entries after which the caller may pause. A file
+    # with several names counts at the first one, as long as their inode numbers fit in memory; beyond that each name
+    # counts as its part of the file, so that the sum stays right.
     first = top.stat()
     used, inodes = float(first.st_blocks * _BLOCK), 1.0
     linked: set[int] = set()
-    # Directories still to be looked into: path, inode number, and how many of its entries have been counted.
+    # Directories still to be read: path, inode number, and how many of its entries have been counted.
     waiting = [(str(top), first.st_ino, 0)]
     seen = 0
     while waiting:
@@ -112,12 +115,12 @@ def walk(top: Path) -> Generator[None, None, Sum]:
                 continue
             part = 1.0
             if entry.is_dir(follow_symlinks=False):
-                if len(waiting) - before == _MOST_WAITING:
-                    # The rest comes when these have been looked into.
+                if len(waiting) - before == _MAX_PENDING:
+                    # The rest comes when these have been read.
                     waiting.insert(before, (directory, number, position))
                     break
                 waiting.append((f"{directory}/{entry.name}", status.st_ino, 0))
-            elif status.st_nlink > 1 and len(linked) < _MOST_LINKED:
+            elif status.st_nlink > 1 and len(linked) < _MAX_LINKED:
                 linked.add(status.st_ino)
             else:
                 part = 1 / max(1, status.st_nlink)
@@ -127,9 +130,9 @@ def walk(top: Path) -> Generator[None, None, Sum]:
 
 
 def _entries(directory: str, *, device: int, number: int) -> Generator[os.DirEntry[str], None, None]:
-    """Give what is in a directory, of which device and inode number were seen before.
+    """Yield what is in a directory, of which device and inode number were seen before.
 
-    A container may have put a link into its place meanwhile, or into that of one above: nothing outside is read.
+    A container may have put a link into its place in the meantime, or into that of one above: nothing outside is read.
     """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -164,7 +167,7 @@ class Budget:
         self._at = clock()
 
     def spend(self, seconds: float) -> float:
-        """Take what was used; gives how many seconds to wait before anything more is."""
+        """Take what was used; return how many seconds to wait before anything more is."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
         self._at = now
@@ -175,7 +178,7 @@ class Parts(Protocol):
     """What else is to be measured, part by part, when it is its turn."""
 
     def next_part(self) -> tuple[str, Path] | None:
-        """Give name and directory of the next part; None when there is none for now."""
+        """Return name and directory of the next part; None when there is none for now."""
         ...
 
     def note(self, name: str, total: Sum) -> None:
@@ -186,7 +189,7 @@ class Parts(Protocol):
 @dataclass(slots=True, eq=False)
 class _Walk:
     name: str
-    """Of the container or of the part, for people and to find it again."""
+    """Of the container or of the part, for logs and to find it again."""
     under_way: Generator[None, None, Sum]
     finish: Callable[["_Walk", Sum | None], None]
     """Takes what was found; None when the directory could not be read."""
@@ -208,25 +211,28 @@ class LayerMeter:
         *,
         parts: Parts | None = None,
         budget: Budget | None = None,
-        look: float = 1.0,
+        interval: float = 1.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        """`parts` are measured one at a time beside the layers, from the same budget.
+        """Measure the layers of `rt`, and `parts` one at a time beside them, from the same budget.
 
-        `look` is how many seconds may pass before new containers are looked for.
+        `interval` is how many seconds may pass before new containers are noticed.
 
         `wait` lets seconds pass that the budget wants, or fewer when a container is started or the meter stopped.
         """
         self._rt = rt
         self._parts = parts
         self._budget = budget or Budget(share=SHARE, burst=_BURST)
-        self._look = look
+        self._interval = interval
         self._walks: deque[_Walk] = deque()
         self._due: dict[str, float] = {}
         self._has_part = False
         """Whether one of the walks is of a part."""
         self._stopping = threading.Event()
-        self._wait = wait or rt.stats_cache.started.wait
+        self._container_started = threading.Event()
+        """Also set when the meter is stopped."""
+        rt.stats_cache.on_container_started(self._container_started.set)
+        self._wait = wait or self._container_started.wait
         self._scope = deadline.Scope()
         self._thread = threading.Thread(target=self._run, name="layers", daemon=True)
 
@@ -238,32 +244,32 @@ class LayerMeter:
         """End the thread; a walk under way is given up, and a disk that does not answer is not waited for."""
         self._stopping.set()
         self._scope.cancel()
-        self._rt.stats_cache.started.set()
+        self._container_started.set()
         self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            until = time.monotonic() + self._look
+            until = time.monotonic() + self._interval
             try:
                 self._measure()
-            except Exception:  # without this thread every layer would keep its last figure in silence
-                log.exception("measuring layers failed, and goes on")
-            if self._rt.stats_cache.started.wait(max(0.0, until - time.monotonic())):
-                self._rt.stats_cache.started.clear()
+            except Exception:  # without this thread every layer would silently keep its last figure
+                log.exception("failed to measure layers, will retry")
+            if self._container_started.wait(max(0.0, until - time.monotonic())):
+                self._container_started.clear()
 
     def _measure(self) -> None:
-        """Look for layers that are due, and measure until it is time to look again."""
+        """Begin to measure the layers that are due, and measure until the next interval."""
         try:
             with deadline.entered(self._scope):
                 self._begin_due()
         except ShimError as error:
-            log.debug("no layer is measured", error=error)
+            log.debug("cannot list layers to measure", error=error)
         if not self._has_part:
             self._begin_part()
-        until = time.monotonic() + self._look
+        until = time.monotonic() + self._interval
         while self._walks and time.monotonic() < until and not self._stopping.is_set():
             self._advance(self._walks.popleft())
-            if self._rt.stats_cache.started.is_set():  # looked at after the walk, so that each look advances one
+            if self._container_started.is_set():  # checked after the walk, so that each pass advances one
                 return
 
     def _begin_due(self) -> None:
@@ -279,13 +285,13 @@ class LayerMeter:
                 # What has no figure at all goes first.
                 begin = self._walks.append if key in self._due else self._walks.appendleft
                 begin(_Walk(key, walk(upper), partial(self._finish_layer, upper)))
-            # Unless it says otherwise at its end, also when it fails or cannot be found.
+            # Unless set at its end, also when it fails or cannot be found.
             self._due[key] = now + PERIOD
 
     def _begin_part(self) -> None:
         if self._parts is None:
             return
-        self._has_part = False  # also when nothing can be said of the next
+        self._has_part = False  # also when the next one fails
         with deadline.entered(self._scope):
             part = self._parts.next_part()
         self._has_part = part is not None
@@ -294,8 +300,8 @@ class LayerMeter:
             self._walks.append(_Walk(name, walk(top), partial(self._finish_part, self._parts)))
 
     def _advance(self, turn: _Walk) -> None:
-        """Go on with one walk for its turn, or until a container is started; if not done, it goes behind the others."""
-        for _ in range(_TURN):
+        """Advance one walk for its turn, or until a container is started; if not done, it goes behind the others."""
+        for _ in range(_SLICES_PER_TURN):
             before = turn.cost
             more = self._slice(turn)
             # Also after the last slice: many small layers cost as much as a large one.
@@ -304,22 +310,22 @@ class LayerMeter:
                 self._wait(pause)
             if not more:
                 return
-            if self._rt.stats_cache.started.is_set():
+            if self._container_started.is_set():
                 break
         self._walks.append(turn)
 
     def _slice(self, turn: _Walk) -> bool:
-        """Go on with one walk by a slice; gives whether there is more of it."""
+        """Advance one walk by a slice; return whether there is more of it."""
         began = time.thread_time()
         try:
             next(turn.under_way)
         except StopIteration as end:
             total: Sum | None = end.value
         except OSError as error:
-            log.debug("a layer cannot be measured", of=turn.name, error=error)
+            log.debug("failed to measure layer", layer=turn.name, error=error)
             total = None
         except Exception:  # a walk that does not finish would keep all further parts from being begun
-            log.exception("measuring a layer failed", of=turn.name)
+            log.exception("failed to measure layer", layer=turn.name)
             total = None
         else:
             return True
@@ -338,7 +344,7 @@ class LayerMeter:
             store=os.fsencode(upper.parents[2]).decode(errors="replace"),
             file_system=file_system_of(upper),
         )
-        self._due[turn.name] = time.monotonic() + max(PERIOD, _REST * turn.cost)
+        self._due[turn.name] = time.monotonic() + max(PERIOD, _COOLDOWN_FACTOR * turn.cost)
 
     def _finish_part(self, parts: Parts, turn: _Walk, total: Sum | None) -> None:
         parts.note(turn.name, total or Sum(0, 0))

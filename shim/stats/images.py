@@ -21,14 +21,14 @@ from shim.stats.disk import Sum
 from shim.stats_cache import StoreUsage
 
 PERIOD = 30.0
-"""Seconds between two looks at which layers there are."""
+"""Seconds between two listings of the layers."""
 _PROC = Path("/proc")
 
 log = structlog.get_logger(__name__)
 
 
 class StoreMeter:
-    """Says what is to be walked next, and adds up what that gave. For one thread."""
+    """Chooses what is to be walked next, and adds up the results. For one thread."""
 
     def __init__(self, rt: Runtime, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rt = rt
@@ -40,7 +40,7 @@ class StoreMeter:
         self._complaint = ""
 
     def next_part(self) -> tuple[str, Path] | None:
-        """Give name and directory of what has not been measured yet; None when there is nothing for now."""
+        """Return name and directory of what has not been measured yet; None when there is nothing for now."""
         if not self._waiting and self._clock() >= self._due:
             self._due = self._clock() + PERIOD
             try:
@@ -48,11 +48,11 @@ class StoreMeter:
             except OSError as error:
                 self._complain(str(error))
             except ShimError as error:
-                log.debug("the image store is not looked at", error=error)
+                log.debug("cannot measure image store yet", error=error)
         return self._waiting.popleft() if self._waiting else None
 
     def note(self, name: str, total: Sum) -> None:
-        """Say what a part takes."""
+        """Add what a part takes."""
         self._measured[name] = total
         if not self._waiting:
             self._tell()
@@ -85,7 +85,7 @@ class StoreMeter:
     def _complain(self, complaint: str) -> None:
         # On change only: the same failure comes back every period.
         if complaint != self._complaint:
-            log.warning("the image store cannot be measured", error=complaint)
+            log.warning("failed to measure image store", error=complaint)
         self._complaint = complaint
 
 

@@ -1,4 +1,4 @@
-"""Figures as messages of the CRI. A figure the kernel does not tell is a field that is not set."""
+"""Figures as messages of the CRI. A figure the kernel does not report is a field that is not set."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ LARGEST = (1 << 64) - 1
 
 
 def value(number: int | None) -> pb.UInt64Value | None:
-    """Wrap a number. A sum of counters near 2^64 is told as the largest there is."""
+    """Wrap a number. A sum of counters near 2^64 is reported as the maximum."""
     return None if number is None else pb.UInt64Value(value=min(number, LARGEST))
 
 
 def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
-    """`at` in ns since the epoch, `rate` in nanoseconds per second."""
+    """Build CpuUsage; `at` in ns since the epoch, `rate` in nanoseconds per second."""
     return pb.CpuUsage(
         timestamp=at,
         usage_core_nano_seconds=value(cpu.usage),
@@ -28,7 +28,7 @@ def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
 
 
 def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
-    """`at` in ns since the epoch."""
+    """Build MemoryUsage; `at` in ns since the epoch."""
     return pb.MemoryUsage(
         timestamp=at,
         working_set_bytes=value(memory.working_set),
@@ -42,7 +42,7 @@ def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
 
 
 def swap_usage(memory: Memory, *, at: int) -> pb.SwapUsage | None:
-    """None where the kernel does not count swap."""
+    """Build SwapUsage; None where the kernel does not count swap."""
     if memory.swap_usage is None:
         return None
     return pb.SwapUsage(
@@ -53,19 +53,19 @@ def swap_usage(memory: Memory, *, at: int) -> pb.SwapUsage | None:
 
 
 def io_usage(psi: Psi | None, *, at: int) -> pb.IoUsage | None:
-    """None where the kernel does not tell pressure."""
+    """Build IoUsage; None where the kernel does not report pressure."""
     return None if psi is None else pb.IoUsage(timestamp=at, psi=psi_stats(psi))
 
 
 def psi_stats(psi: Psi | None) -> pb.PsiStats | None:
-    """None where the kernel does not tell pressure."""
+    """Build PsiStats; None where the kernel does not report pressure."""
     if psi is None:
         return None
     return pb.PsiStats(Some=_psi_data(psi.some), Full=_psi_data(psi.full) if psi.full else None)
 
 
 def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
-    """What a container has written, and to which file system."""
+    """Build FilesystemUsage: what a container has written, and to which file system."""
     return pb.FilesystemUsage(
         timestamp=layer.at,
         fs_id=pb.FilesystemIdentifier(mountpoint=layer.store),
@@ -75,7 +75,7 @@ def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
 
 
 def network_usage(interfaces: Sequence[Interface], *, at: int) -> pb.NetworkUsage | None:
-    """All interfaces; the default one is that of CNI, else the first. None without any.
+    """Build NetworkUsage of all interfaces; the default one is that of CNI, else the first. None without any.
 
     A kubelet takes it for granted that there is a default interface, and crashes where there is none.
     """

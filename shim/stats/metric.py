@@ -36,7 +36,7 @@ class Figures:
 
     @property
     def file_system(self) -> FileSystem | None:
-        """The one its layer lies on, once that has been measured."""
+        """Return the file system that its layer lies on, once that has been measured."""
         return self.layer.file_system if self.layer else None
 
 

@@ -23,20 +23,20 @@ _DEVICES = Path("/sys/dev/block")
 
 
 def list_metric_descriptors() -> list[pb.MetricDescriptor]:
-    """Describe every metric there can be; those the kernel of a node does not tell have no values there."""
+    """Describe every metric there can be; those the kernel of a node does not report have no values there."""
     return [descriptor(metric) for metric in (*CONTAINER, *NETWORK)]
 
 
 def list_pod_sandbox_metrics(rt: Runtime) -> list[pb.PodSandboxMetrics]:
-    """Give the metrics of all ready pods and their running containers."""
-    rt.stats_cache.sandbox_metrics.ask()
+    """Return the metrics of all ready pods and their running containers."""
+    rt.stats_cache.sandbox_metrics.touch()
     return [_read_ahead(rt, record) or pod_metrics(rt, record) for record in running_sandboxes(rt)]
 
 
 def pod_metrics(
     rt: Runtime, record: SandboxRecord, *, read: Mapping[ContainerId, Reading | None] | None = None
 ) -> pb.PodSandboxMetrics:
-    """Read all metrics of a pod now. Containers that have ended meanwhile are left out.
+    """Read all metrics of a pod now. Containers that have ended in the meantime are left out.
 
     `read` is what the same pass has read of its containers already.
     """
@@ -51,7 +51,7 @@ def pod_metrics(
             known.get(container.id) or container_reading(rt, container),
             device_name=device_name,
         )
-        for container in running_containers(rt, of=record.id)
+        for container in running_containers(rt, sandbox_id=record.id)
     )
     return pb.PodSandboxMetrics(
         pod_sandbox_id=record.id,
@@ -141,7 +141,7 @@ def _figures(
 
 
 def _device_name(major: int, minor: int) -> str:
-    """Name a block device as dashboards know it; its number where it has no name any more."""
+    """Return the name of a block device as dashboards know it; its number where it has no name any more."""
     try:
         return f"/dev/{os.path.basename(os.readlink(_DEVICES / f'{major}:{minor}'))}"  # noqa: PTH119, PTH115 - a text
     except OSError:
@@ -149,6 +149,6 @@ def _device_name(major: int, minor: int) -> str:
 
 
 def _image_name(rt: Runtime, image_id: ImageId, *, wanted: str) -> str:
-    """Name an image as people do; one that has gone since, as it was asked for."""
+    """Return the name of an image that users know; of one that has gone since, the name it was requested by."""
     image = rt.view.images.last_known(image_id)
     return wanted if image is None else name_for_people(image, wanted=wanted)

@@ -25,7 +25,7 @@ class Interface:
 
 
 def interfaces_from_net_dev(text: bytes) -> list[Interface]:
-    """Read /proc/<pid>/net/dev (proc(5)), without `lo`: what a pod says to itself is no traffic."""
+    """Read /proc/<pid>/net/dev (proc(5)), without `lo`: what a pod sends to itself is no traffic."""
     found = []
     for line in text.splitlines():
         # The name may touch the first number: the kernel pads to a width that large counters exceed.

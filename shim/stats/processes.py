@@ -1,4 +1,4 @@
-"""Counting what the processes of a container hold, from /proc. What ends meanwhile is not counted."""
+"""Counting what the processes of a container hold, from /proc. What ends in the meantime is not counted."""
 
 import os
 from collections.abc import Iterable
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from shim.cgroup.files import names, read
 
-MOST_PROCESSES = 2_000
-"""Processes of one container that are looked at; each further one counts as one thread that holds nothing.
+MAX_PROCESSES = 2_000
+"""Processes of one container that are read; each further one counts as one thread that holds nothing.
 
-Tens of thousands would keep the interpreter busy for seconds, and with it everybody who asks for figures."""
+Tens of thousands would keep the interpreter busy for seconds, and with it all requests for figures."""
 
-MOST_DESCRIPTORS = 20_000
-"""Descriptors of one container that are looked at one by one; of more, the rest counts as no sockets."""
+MAX_DESCRIPTORS = 20_000
+"""Descriptors of one container that are read one by one; of more, the rest counts as no sockets."""
 
 _ULIMITS = {b"Max open files": "max_open_files"}
-"""Those cAdvisor tells, by their names in /proc/<pid>/limits."""
+"""Those cAdvisor reports, by their names in /proc/<pid>/limits."""
 _THREADS = b"\nThreads:"
 
 
@@ -32,14 +32,14 @@ class Processes:
 def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
     """Count processes, threads, open descriptors and the sockets among them."""
     known = list(pids)
-    count = threads = max(0, len(known) - MOST_PROCESSES)
+    count = threads = max(0, len(known) - MAX_PROCESSES)
     descriptors = sockets = 0
-    for pid in known[:MOST_PROCESSES]:
+    for pid in known[:MAX_PROCESSES]:
         status = read(f"{proc}/{pid}/status")
         if status is None:
             continue
         held = names(f"{proc}/{pid}/fd")
-        looked_at = held[: max(0, MOST_DESCRIPTORS - descriptors)]
+        looked_at = held[: max(0, MAX_DESCRIPTORS - descriptors)]
         count += 1
         threads += _threads(status)
         descriptors += len(held)
@@ -48,7 +48,7 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
 
 
 def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
-    """Read the soft limits of a process that are told, by their names in metrics. Unlimited ones are left out."""
+    """Read the soft limits of a process that are in the metrics, by their names there. Unlimited ones are left out."""
     found = {}
     for line in (read(f"{proc}/{pid}/limits") or b"").splitlines():
         for title, name in _ULIMITS.items():

@@ -1,4 +1,4 @@
-"""Looking at the control groups of containers and pods. What has gone meanwhile is None, never an error."""
+"""Reading the control groups of containers and pods. What has gone in the meantime is None, never an error."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 from shim import pod
 from shim.cgroup.figures import Cpu, Memory, Psi
-from shim.cgroup.places import above, group_at, own_groups
-from shim.domain.errors import NotFound
+from shim.cgroup.locator import Place
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
-from shim.stats_cache import Place, Point
+from shim.stats_cache import Point
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
-_PROMPT = 1_000_000
-"""Nanoseconds; looks that took no longer are told with the right moment."""
-_LOOKS = 5
+_QUICK_READ = 1_000_000
+"""Nanoseconds; a read that took no longer has the right moment."""
+_MAX_READS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What stats and metrics both tell of a running container; each pass reads it once."""
+    """What stats and metrics both report of a running container; each pass reads it once."""
 
     place: Place
     processor: Processor
@@ -39,36 +38,18 @@ class Reading:
     """When memory was read, ns since the epoch."""
 
 
-def place_of(rt: Runtime, record: Record) -> Place | None:
-    """Say where the control groups of a running container are, looked up once; None when it does not run."""
-    pid = record.life.pid
-    known = rt.stats_cache.places.get(record.id)
-    if known is not None and known.pid == pid:
-        return known
-    if not pid:
-        return None
-    try:
-        mounts = rt.stats_cache.mounts
-        groups = own_groups(pid, name=record.id, mounts=mounts)
-        place = Place(pid, group_at(groups, mounts), group_at(above(groups), mounts))
-    except NotFound:
-        return None
-    rt.stats_cache.places[record.id] = place
-    return place
-
-
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
     """Read the CPU time of a container."""
-    place = place_of(rt, record)
-    return None if place is None else _processor(rt, record, _at_its_moment(place.group.cpu))
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    return None if place is None else _processor(rt, record, _read_with_time(place.group.cpu))
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
     """Read a running container; None when it has ended."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
-    processor, memory = _processor(rt, record, _at_its_moment(place.group.cpu)), place.group.memory()
+    processor, memory = _processor(rt, record, _read_with_time(place.group.cpu)), place.group.memory()
     if processor is None or memory is None:
         return None
     return Reading(place, processor, memory, place.group.io_psi(), time.time_ns())
@@ -76,18 +57,18 @@ def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
 
 def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     """Read the CPU time of all containers of a pod, pause included."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     if has_group(record):
-        return _pod_processor(rt, record, _at_its_moment(place.pod.cpu))
+        return _pod_processor(rt, record, _read_with_time(place.pod.cpu))
     members = _members(rt, record, place)
-    return _processor(rt, record, _at_its_moment(lambda: _cpu_sum(members)))
+    return _processor(rt, record, _read_with_time(lambda: _cpu_sum(members)))
 
 
 def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
     """Read the memory of a pod."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     if has_group(record):
@@ -98,7 +79,7 @@ def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
 
 def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
     """Count the tasks of a pod."""
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     if place is None:
         return None
     groups = [place.pod] if has_group(record) else [member.group for member in _members(rt, record, place)]
@@ -107,7 +88,7 @@ def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
 
 
 def has_group(record: SandboxRecord) -> bool:
-    """Whether a pod has a control group of its own, as each pod of a kubelet has.
+    """Return whether a pod has a control group of its own, as each pod of a kubelet has.
 
     Without `cgroup_parent` Docker puts all pods side by side: the group around one is that of all.
     """
@@ -115,38 +96,38 @@ def has_group(record: SandboxRecord) -> bool:
 
 
 def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
-    """Give the sandboxes that have figures: the ready ones."""
+    """Return the sandboxes that have figures: the ready ones."""
     return [record for record in rt.view.sandboxes() if pod.is_ready(rt, record)]
 
 
-def running_containers(rt: Runtime, *, of: SandboxId | None = None) -> list[ContainerRecord]:
-    """Give the containers that have figures, of one sandbox or of all."""
-    records = rt.view.containers() if of is None else rt.view.containers_of(of)
+def running_containers(rt: Runtime, *, sandbox_id: SandboxId | None = None) -> list[ContainerRecord]:
+    """Return the containers that have figures, of one sandbox or of all."""
+    records = rt.view.containers() if sandbox_id is None else rt.view.containers_of(sandbox_id)
     return [record for record in records if record.life.running]
 
 
 def runs_exactly(rt: Runtime, sandbox_id: SandboxId, *, containers: Iterable[str]) -> bool:
-    """Whether these are the containers that run in a pod now: what was read of it before is still of the same ones."""
-    return {record.id for record in running_containers(rt, of=sandbox_id)} == set(containers)
+    """Return whether these are the containers that run in a pod now, so that what was read of it before still holds."""
+    return {record.id for record in running_containers(rt, sandbox_id=sandbox_id)} == set(containers)
 
 
-def _at_its_moment(look: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
-    """Read CPU time and say when it was that, ns since the epoch.
+def _read_with_time(read: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
+    """Read CPU time; return it with the moment it is of, ns since the epoch.
 
     On a busy machine this thread may have to wait between the file and the clock, by as much as the shortest window of
-    a rate may be wrong: then it looks again.
+    a rate may be wrong: then it is read again.
     """
-    looks = []
-    for _ in range(_LOOKS):
+    reads = []
+    for _ in range(_MAX_READS):
         began = time.time_ns()
-        cpu = look()
+        cpu = read()
         if cpu is None:
             return None
         took = time.time_ns() - began
-        looks.append((took, began + took // 2, cpu))
-        if took <= _PROMPT:
+        reads.append((took, began + took // 2, cpu))
+        if took <= _QUICK_READ:
             break
-    _, at, best = min(looks, key=lambda look: look[0])
+    _, at, best = min(reads, key=lambda each: each[0])
     return at, best
 
 
@@ -165,13 +146,16 @@ def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | N
     now = Point(at, cpu.usage)
     rate = rt.stats_cache.cpu.rate_since_seen(record.id, now)
     if rate is None:
-        containers = (container_processor(rt, container) for container in running_containers(rt, of=record.id))
+        containers = (container_processor(rt, container) for container in running_containers(rt, sandbox_id=record.id))
         rate = sum(processor.rate for processor in containers if processor is not None)
     return Processor(at, cpu, rate)
 
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:
-    containers = (place_of(rt, container) for container in running_containers(rt, of=record.id))
+    containers = (
+        rt.cgroups.place(container.id, pid=container.life.pid)
+        for container in running_containers(rt, sandbox_id=record.id)
+    )
     return [pause, *(place for place in containers if place is not None)]
 
 

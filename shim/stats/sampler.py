@@ -1,4 +1,4 @@
-"""One background pass over everything that runs, so that an answer can tell a rate, and long lists are at hand."""
+"""One background pass over everything that runs, so that answers have a rate, and long lists are prefetched."""
 
 import itertools
 import threading
@@ -25,48 +25,49 @@ from shim.stats.sandboxes import running_pod_stats
 from shim.stats_cache import INTERVAL, METRICS_INTERVAL, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
-_REST = 50
-"""A pass that took much CPU time is followed by a rest of this many times as long: at most 2 % of a core."""
-_SECOND_LOOK = 1.1
+_COOLDOWN_FACTOR = 50
+"""A pass that took much CPU time is followed by a pause of this many times as long: at most 2 % of a core."""
+_SECOND_PASS_SECONDS = 1.1
 """Seconds from the first pass to the second one: what ran before the server has a rate of its own from then on."""
 
 log = structlog.get_logger(__name__)
 
 
 def sample(rt: Runtime, *, metrics: bool) -> None:
-    """Look at all that runs, and forget what is gone. Unavailable as the view.
+    """Sample all that runs, and forget what is gone. Raise Unavailable as the view.
 
-    CPU time is always noted; the rest is read when somebody has asked for a list lately, and `metrics` with it.
+    CPU time is always noted; the rest is read when a list was requested lately, and `metrics` with it.
     """
     there: set[str] = {record.id for record in rt.view.containers()}
     there.update(record.id for record in rt.view.sandboxes())
     rt.stats_cache.keep_only(there)
+    rt.cgroups.keep_only(there)
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
-        if metrics and rt.stats_cache.sandbox_metrics.wanted:
+        if metrics and rt.stats_cache.sandbox_metrics.requested_recently:
             rt.stats_cache.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox, read=read))
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
-    """Note the CPU time of a container; gives what was read if that was all of it."""
-    shelf = rt.stats_cache.container_stats
-    if not (shelf.wanted or rt.stats_cache.sandbox_stats.wanted):
+    """Note the CPU time of a container; return the reading if all of it was read."""
+    cache = rt.stats_cache.container_stats
+    if not (cache.requested_recently or rt.stats_cache.sandbox_stats.requested_recently):
         _note(rt, record.id, container_processor(rt, record))
         return None
     reading = container_reading(rt, record)
     if reading is not None:
-        shelf.put(record.id, stats_of(rt, record, reading=reading))
+        cache.put(record.id, stats_of(rt, record, reading=reading))
         _note(rt, record.id, reading.processor)
     return reading
 
 
 def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
-    shelf = rt.stats_cache.sandbox_stats
-    if not shelf.wanted:
+    cache = rt.stats_cache.sandbox_stats
+    if not cache.requested_recently:
         _note(rt, record.id, pod_processor(rt, record))
     elif (stats := running_pod_stats(rt, record, ahead=True)) is not None:
-        shelf.put(record.id, stats)
+        cache.put(record.id, stats)
         _note_usage(rt, record.id, stats.linux.cpu)
 
 
@@ -80,7 +81,7 @@ def _note_usage(rt: Runtime, key: str, usage: pb.CpuUsage) -> None:
 
 
 class Sampler:
-    """StatsCache in a thread of its own, from `start` to `stop`."""
+    """Samples in a thread of its own, from `start` to `stop`."""
 
     def __init__(self, rt: Runtime, *, interval: float = INTERVAL) -> None:
         self._rt = rt
@@ -101,25 +102,25 @@ class Sampler:
 
     def _run(self) -> None:
         pause = metrics_due = 0.0
-        intervals = itertools.chain([min(self._interval, _SECOND_LOOK)], itertools.repeat(self._interval))
+        intervals = itertools.chain([min(self._interval, _SECOND_PASS_SECONDS)], itertools.repeat(self._interval))
         while not self._stopping.wait(pause):
             now = time.monotonic()
             metrics = now >= metrics_due
             if metrics:
                 # Half an interval early: a pass that comes a little too soon must not put it off to the next one.
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
-            pause = max(next(intervals), _REST * self._pass(metrics=metrics))
+            pause = max(next(intervals), _COOLDOWN_FACTOR * self._pass(metrics=metrics))
 
     def _pass(self, *, metrics: bool) -> float:
-        """Look at everything once; gives the seconds of CPU time it took."""
+        """Sample everything once; return the seconds of CPU time it took."""
         began = time.thread_time()
         try:
             with deadline.entered(self._scope):
                 sample(self._rt, metrics=metrics)
         except ShimError as error:
-            log.debug("no sample was taken", error=error)
-        except Exception:  # without samples every rate would stand still in silence
+            log.debug("cannot sample now", error=error)
+        except Exception:  # without samples every rate would silently stand still
             used = time.thread_time() - began
-            log.exception("the sampler failed, and goes on")
+            log.exception("failed to sample, will retry")
             return used
         return time.thread_time() - began

@@ -12,7 +12,6 @@ from shim.stats.network import interfaces_of
 from shim.stats.readings import (
     Processor,
     has_group,
-    place_of,
     pod_memory,
     pod_processor,
     pod_tasks,
@@ -24,7 +23,7 @@ from shim.view.records import ContainerRecord, SandboxRecord
 
 
 def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
-    """Tell what a pod uses. NotFound for an unknown id; one that does not run uses its last known CPU time.
+    """Return what a pod uses. Raise NotFound for an unknown id; one that does not run uses its last known CPU time.
 
     Of one that may run, what cannot be read is not set.
     """
@@ -35,12 +34,12 @@ def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
 
 
 def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> list[pb.PodSandboxStats]:  # noqa: A002 - the CRI's word
-    """Tell what all ready pods use that fit every part of the filter; the id in it may be a unique prefix.
+    """Return what all ready pods use that match every part of the filter; the id in it may be a unique prefix.
 
-    InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
-    meanwhile is left out.
+    Raise InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
+    in the meantime is left out.
     """
-    rt.stats_cache.sandbox_stats.ask()
+    rt.stats_cache.sandbox_stats.touch()
     fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
     ready = (record for record in fitting if pod.is_ready(rt, record))
     found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in ready)
@@ -48,7 +47,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
 
 
 def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.PodSandboxStats | None:
-    """Tell what a running pod uses now; None when it has ended.
+    """Return what a running pod uses now; None when it has ended.
 
     With `ahead` its containers may have been read a few seconds before.
     """
@@ -60,7 +59,7 @@ def _known_stats(
     rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, ahead: bool
 ) -> pb.PodSandboxStats:
     at = time.time_ns()
-    containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, of=record.id))
+    containers = (_container(rt, container, ahead=ahead) for container in running_containers(rt, sandbox_id=record.id))
     return pb.PodSandboxStats(
         attributes=_attributes(record),
         linux=pb.LinuxPodSandboxStats(
@@ -95,7 +94,7 @@ def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
 
 
 def _io(rt: Runtime, record: SandboxRecord, *, at: int) -> pb.IoUsage | None:
-    place = place_of(rt, record)
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
     return messages.io_usage(place.pod.io_psi(), at=at) if place is not None and has_group(record) else None
 
 

@@ -65,7 +65,7 @@ def as_shown(record: Record | None, logs: Drains, *, before: Record | None = Non
     been shown (in `before`, what is public): to a client it would have been started again. So it would after a doubt
     whether it runs, which stays meanwhile.
     """
-    if not isinstance(record, ContainerRecord) or record.foreign or not record.log_path:
+    if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
         return record
     if record.life.running:
         logs.follow(log_of(record))

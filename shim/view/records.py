@@ -54,7 +54,7 @@ class SandboxRecord:
     config: pb.PodSandboxConfig
     runtime_handler: str
     life: Life
-    foreign: bool = False
+    legacy: bool = False
     """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
     image_id: ImageId = _NO_IMAGE
     """What pause was made from."""
@@ -93,7 +93,7 @@ class ContainerRecord:
     host: HostSettings
     """The resources as Docker applies them now, and the groups it adds."""
     life: Life
-    foreign: bool = False
+    legacy: bool = False
     user: str = ""
     """As Docker knows it: `uid:gid` for one of ours."""
     docker_log_path: str = ""

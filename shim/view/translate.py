@@ -242,7 +242,7 @@ def _identified(
     """Say who a container is. What was known of one of ours is kept; of a foreign one, a list told only a part."""
     if not name.startswith(names.PREFIX):
         return None
-    if previous is not None and not previous.foreign:
+    if previous is not None and not previous.legacy:
         return previous
     if ours:
         try:
@@ -262,7 +262,7 @@ def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
             runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
             life=_UNBORN,
         )
-    return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), foreign=False)
+    return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), legacy=False)
 
 
 def _foreign(
@@ -280,14 +280,14 @@ def _foreign(
             config=sandbox_config(parsed, settings=settings, host=host),
             runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
             life=_UNBORN,
-            foreign=True,
+            legacy=True,
         )
     config = container_config(parsed, settings=settings, host=host, mounts=mounts)
-    return _container(container_id, name=name, tags=tags, config=config, foreign=True)
+    return _container(container_id, name=name, tags=tags, config=config, legacy=True)
 
 
 def _container(
-    container_id: str, *, name: str, tags: dict[str, str], config: pb.ContainerConfig, foreign: bool
+    container_id: str, *, name: str, tags: dict[str, str], config: pb.ContainerConfig, legacy: bool
 ) -> ContainerRecord:
     return ContainerRecord(
         id=ContainerId(container_id),
@@ -299,7 +299,7 @@ def _container(
         stop_signal="",
         host=HostSettings(),
         life=_UNBORN,
-        foreign=foreign,
+        legacy=legacy,
     )
 
 

@@ -48,7 +48,7 @@ def test_processes_in_groups_that_a_container_made(tmp_path: Path, version: str)
 
 
 def test_very_many_groups_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_MOST_GROUPS", 3)
+    monkeypatch.setattr(files, "_MAX_GROUPS", 3)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)
 
     assert len(with_those_below(str(tmp_path))) == 3

@@ -102,7 +102,7 @@ def test_nothing_that_can_stand_in_a_file_is_an_error(text: bytes) -> None:
     ],
 )
 def test_what_is_allowed(text: bytes | None, expected: int | None) -> None:
-    assert parse.allowed(text) == expected
+    assert parse.parse_limit(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [(b"0-1\n", "0-1"), (b"\n", ""), (b"\xff\n", "\ufffd"), (None, None)])

@@ -10,7 +10,6 @@ from shim.cgroup.places import (
     groups_from_proc,
     groups_of_process,
     mounts_from_mountinfo,
-    own_group,
 )
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
@@ -101,35 +100,3 @@ def test_where_nothing_counts_memory() -> None:
 def test_a_process_that_has_ended() -> None:
     with pytest.raises(NotFound, match="control groups of process 4194305"):
         groups_of_process(2**22 + 1)
-
-
-def of_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text))
-
-
-def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    of_process(f"9:pids:/\n4:memory:{POD}/{ID}/init.scope\n2:cpu,cpuacct:{POD}/{ID}\n0::/\n", monkeypatch)
-
-    assert own_group(7, name=ID, mounts=mounts_from_mountinfo(MOUNTINFO_V1)) == GroupV1(
-        cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
-        cpuacct=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
-        memory_directory=f"/sys/fs/cgroup/memory{POD}/{ID}",
-        pids_directory="",
-        blkio="",
-        hugetlb="",
-        unified="",
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [f"4:memory:{POD}\n0::/\n", f"0::{SLICE}/docker-{'d' * 64}.scope\n", "", f"4:memory:/\n0::{POD}/{ID}\n"],
-    ids=["the pod's", "another container's", "none", "ending"],
-)
-def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_process(text, monkeypatch)
-
-    with pytest.raises(NotFound, match=f"process 7 is in no control group of container {ID}"):
-        own_group(7, name=ID, mounts=mounts_from_mountinfo(MOUNTINFO_V1))

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.checkpoint.engine import FILE_LIMIT, EngineStore
-from shim.checkpoint.envelope import sealed
+from shim.checkpoint.envelope import seal
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs
 
@@ -39,10 +39,10 @@ def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"", "truncated"),
-        (sealed(GOOD)[:-5], "truncated"),
-        (sealed(GOOD).replace(b"28.5.2", b"99.5.2"), "checksum"),
-        (sealed(GOOD).replace(b'"version":1', b'"version":2'), "newer than this shim"),
-        (sealed(b'{"server_version":7}'), "str"),
+        (seal(GOOD)[:-5], "truncated"),
+        (seal(GOOD).replace(b"28.5.2", b"99.5.2"), "checksum"),
+        (seal(GOOD).replace(b'"version":1', b'"version":2'), "newer than this shim"),
+        (seal(b'{"server_version":7}'), "str"),
         (bytes(50), "malformed"),
     ],
     ids=["empty", "cut short", "altered", "newer", "another shape", "zeros"],
@@ -90,7 +90,7 @@ def test_a_file_that_never_ends_is_ignored(tmp_path: Path, device: str) -> None:
 
 def test_a_file_that_is_too_large_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "engine.json"
-    path.write_bytes(sealed(b'{"server_version":"%s"}' % (b"x" * FILE_LIMIT)))
+    path.write_bytes(seal(b'{"server_version":"%s"}' % (b"x" * FILE_LIMIT)))
     with capture_logs() as logs:
         assert EngineStore(path).server_version == ""
     assert [line["error"] for line in logs] == [f"more than {FILE_LIMIT} bytes"]

@@ -1,10 +1,10 @@
 import pytest
 
-from shim.checkpoint.envelope import Untrusted, sealed, unsealed
+from shim.checkpoint.envelope import Untrusted, seal, unseal
 
 
 def test_what_was_sealed_is_there_again() -> None:
-    assert unsealed(sealed(b'{"a":1}')) == b'{"a":1}'
+    assert unseal(seal(b'{"a":1}')) == b'{"a":1}'
 
 
 @pytest.mark.parametrize(
@@ -12,14 +12,14 @@ def test_what_was_sealed_is_there_again() -> None:
     [
         (b"", "truncated"),
         (b"[]", "Expected `object`"),
-        (sealed(b'{"a":1}')[:-1], "truncated"),
-        (sealed(b'{"a":1}').replace(b'"a"', b'"b"'), "its checksum does not match"),
-        (sealed(b"{}").replace(b'"version":1', b'"version":2'), "its version 2 is newer"),
-        (sealed(b"{}").replace(b'"version":1', b'"version":0'), "its version 0 is unknown"),
+        (seal(b'{"a":1}')[:-1], "truncated"),
+        (seal(b'{"a":1}').replace(b'"a"', b'"b"'), "its checksum does not match"),
+        (seal(b"{}").replace(b'"version":1', b'"version":2'), "its version 2 is newer"),
+        (seal(b"{}").replace(b'"version":1', b'"version":0'), "its version 0 is unknown"),
         (b"\xff", "."),
     ],
     ids=["empty", "another shape", "cut short", "altered", "newer", "older", "no text"],
 )
 def test_what_cannot_be_trusted(content: bytes, reason: str) -> None:
     with pytest.raises(Untrusted, match=reason):
-        unsealed(content)
+        unseal(content)

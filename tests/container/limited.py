@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from shim.cgroup.places import Group, Mounts
+from shim.cgroup.locator import Place
+from shim.cgroup.places import Group
 from shim.cgroup.v2 import GroupV2
 from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.domain.ids import ContainerId
 from shim.engine.interface import JsonObject
 from shim.runtime import Runtime
-from shim.stats_cache import Place
 from tests.cgroup.trees import new_group_v1, new_group_v2
 from tests.fakes.engine import FakeEngine
 
@@ -83,14 +83,14 @@ class Groups:
         group: Group = compose(self.root, container_id, **changed)
         self.made[container_id] = self.engine.groups[container_id] = group
         record = self.rt.view.container(container_id)
-        self.rt.stats_cache.places[container_id] = Place(record.life.pid, group, group)
+        self.rt.cgroups.remember(container_id, Place(record.life.pid, group, group))
         return group
 
-    def find(self, pid: int, *, name: str, mounts: Mounts) -> Group:
-        """See `shim.cgroup.places.own_group`."""
-        if name not in self.made:
-            raise NotFound(f"process {pid} is in no control group of container {name}")
-        return self.made[name]
+    def find(self, container_id: str, *, pid: int) -> Group:
+        """Stand for `CgroupLocator.find`."""
+        if container_id not in self.made:
+            raise NotFound(f"process {pid} is in no control group of container {container_id}")
+        return self.made[container_id]
 
     def file(self, container_id: str, name: str) -> str:
         """What a file says."""
@@ -106,5 +106,5 @@ def composed_groups(
     engine.engine_info = replace(engine.engine_info, cgroup_version=version)
     rt.facts.info(max_age=0)
     groups = Groups(rt, engine, root, version)
-    monkeypatch.setattr("shim.container.cgroup.own_group", groups.find)
+    monkeypatch.setattr(rt.cgroups, "find", groups.find)
     return groups

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.locator import Place
 from shim.cgroup.places import Group
 from shim.container.actual import actual_resources
 from shim.engine.answers import HostSettings
 from shim.runtime import Runtime
-from shim.stats_cache import Place
 from shim.view.records import ContainerRecord
 from tests.cgroup.trees import new_group_v1, new_group_v2
 from tests.facts import own_score
@@ -27,21 +27,21 @@ def record_of(rt: Runtime, group: Group | None = None, *, host: HostSettings = L
     record = replace(rt.view.container(running(rt, ready_pod(rt))), host=host)
     record = replace(record, life=replace(record.life, pid=os.getpid()))
     if group is not None:
-        rt.stats_cache.places[record.id] = Place(os.getpid(), group, group)
+        rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
     return record
 
 
 def v1(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -> Resources:
     record = record_of(rt, host=host)
     group = new_group_v1(root, record.id, **files)
-    rt.stats_cache.places[record.id] = Place(os.getpid(), group, group)
+    rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
     return actual_resources(rt, record)
 
 
 def v2(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -> Resources:
     record = record_of(rt, host=host)
     group = new_group_v2(root, record.id, **files)
-    rt.stats_cache.places[record.id] = Place(os.getpid(), group, group)
+    rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
     return actual_resources(rt, record)
 
 
@@ -123,7 +123,7 @@ def test_files_that_were_asked_for_are_told_as_they_are(rt: Runtime, tmp_path: P
     )
     rt.limits.put(record.id, asked)
     group = new_group_v2(tmp_path, record.id, memory__high="1048576", hugetlb__2MB__max="2097152")
-    rt.stats_cache.places[record.id] = Place(os.getpid(), group, group)
+    rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
     told = actual_resources(rt, record)
     assert dict(told.unified) == {"memory.high": "1048576", "memory.oom.group": "0", "memory.low": "5"}
     assert [(one.page_size, one.limit) for one in told.hugepage_limits] == [("2MB", 2097152), ("1GB", 0)]
@@ -150,6 +150,6 @@ def test_a_group_that_vanishes_leaves_what_docker_says(rt: Runtime, tmp_path: Pa
     )
     assert actual_resources(rt, record) == docker  # this process is in no group of the container's
     group = new_group_v2(tmp_path / "gone", record.id)
-    rt.stats_cache.places[record.id] = Place(os.getpid(), replace(group, directory=f"{tmp_path}/no/{record.id}"), group)
+    rt.cgroups.remember(record.id, Place(os.getpid(), replace(group, directory=f"{tmp_path}/no/{record.id}"), group))
     docker.oom_score_adj = own_score()
     assert actual_resources(rt, record) == docker

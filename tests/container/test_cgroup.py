@@ -101,7 +101,7 @@ def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
 
 
 def test_files_the_node_does_not_have_are_noticed_at_create(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: V1)
+    monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: V1)
     linux = pb.LinuxContainerConfig(
         resources=Resources(hugepage_limits=[pb.HugepageLimit(page_size="16MB", limit=16 << 20)])
     )

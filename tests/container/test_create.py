@@ -234,7 +234,7 @@ def test_a_pod_of_another_shim_may_be_privileged(rt: Runtime, engine: FakeEngine
     sandbox = engine.create_container(name="k8s_POD_web_default_uid-web_0", body={"Image": BUSYBOX, "Labels": tags})
     engine.start_container(sandbox)
     rt.view.refresh_container(sandbox)
-    assert rt.view.sandbox(sandbox).foreign
+    assert rt.view.sandbox(sandbox).legacy
 
     made = create_privileged(rt, sandbox, pod=privileged_pod())
 

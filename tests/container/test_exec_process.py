@@ -12,7 +12,7 @@ import pytest
 from shim.base import deadline
 from shim.base.deferred_checks import DeferredChecks
 from shim.container import exec_process
-from shim.container.exec_process import end_process, ran_last, wait_ended
+from shim.container.exec_process import end_process, last_known_running, wait_ended
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 from shim.domain.ids import ContainerId
 from shim.engine.answers import ExecInspect
@@ -147,10 +147,10 @@ def test_what_ran_last_is_told_without_a_wait(rt: Runtime, engine: FakeEngine, c
     rt.view.lose("the list of containers failed")
     epoch = rt.view.begin_rebuild()
     with deadline.bound(0):  # in which whatever waits for the view would fail
-        assert ran_last(rt, container)
+        assert last_known_running(rt, container)
     rt.view.complete_rebuild(epoch)
     engine.exit_container(container)
-    wait_until(lambda: not ran_last(rt, container))
+    wait_until(lambda: not last_known_running(rt, container))
 
 
 def test_no_descriptor_to_wait_with(
@@ -289,7 +289,7 @@ def test_what_ended_with_its_container_was_killed_also_where_docker_has_missed_i
     monkeypatch.setattr(exec_process, "REPORT_SECONDS", 0.3)
     exec_id = begun(engine, container, pid=0)
     engine.exit_container(container)
-    wait_until(lambda: not ran_last(rt, container))
+    wait_until(lambda: not last_known_running(rt, container))
     engine.execs[exec_id].running = True
 
     assert wait_ended(rt, exec_id, container_id=container).exit_code == 137

@@ -77,7 +77,7 @@ def test_a_client_that_goes_away_takes_the_process_along(
 def test_a_command_goes_on_while_the_view_is_lost(
     rt: Runtime, engine: FakeEngine, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.05)
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
     failures: list[ShimError] = []
@@ -105,7 +105,7 @@ def test_whatever_fails_the_process_is_gone(
     def lost(*_: object) -> bool:
         raise Unavailable("exec: the connection is lost")
 
-    monkeypatch.setattr(exec_sync_module, "_collected", lost)
+    monkeypatch.setattr(exec_sync_module, "_collect_for_a_while", lost)
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(endless=True, pid=sleeper.pid))
 
@@ -196,7 +196,7 @@ def test_the_answer_at_the_timeout_is_that_it_was_reached_also_where_docker_has_
 def test_a_container_that_docker_does_not_inspect_loses_no_output(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.05)
     container = running(rt, ready_pod(rt))
     engine.script_exec(ExecScript(frames=[(1, b"one ")], echo=True))
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -230,7 +230,7 @@ class LateStream(FakeProcessStream):
 def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exec_sync_module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.2)
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
     wait_until(lambda: not rt.view.container(container).life.running)

@@ -36,7 +36,7 @@ def test_it_must_run(rt: Runtime, engine: FakeEngine) -> None:
 
 
 def test_the_log_of_another_shim_is_left_alone(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = replace(rt.view.container(running(rt, ready_pod(rt))), foreign=True)
+    record = replace(rt.view.container(running(rt, ready_pod(rt))), legacy=True)
     monkeypatch.setattr(type(rt.view), "container", lambda *_: record)
     with pytest.raises(FailedPrecondition, match="another shim"):
         reopen_container_log(rt, container_id=record.id)

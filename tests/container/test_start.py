@@ -147,10 +147,10 @@ def test_what_starts_in_a_pod_that_stops_is_ended_for_a_client_that_has_left(rt:
 def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     container = created(rt, ready_pod(rt), linux=SMALL)
 
-    def in_no_group(pid: int, **_: object) -> Group:
+    def in_no_group(_id: str, *, pid: int) -> Group:
         raise NotFound(f"process {pid} is in no control group of container {container}")
 
-    monkeypatch.setattr("shim.container.cgroup.own_group", in_no_group)
+    monkeypatch.setattr(rt.cgroups, "find", in_no_group)
     monkeypatch.setattr("shim.container.cgroup._ends", lambda _pid: False)  # the fake's processes never were
     with pytest.raises(FailedPrecondition, match=f"write limits of container {container}"):
         start_container(rt, container_id=container)
@@ -159,10 +159,10 @@ def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypat
 
 def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = ready_pod(rt)
-    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: new_group_v1(tmp_path, "pause"))
+    monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: new_group_v1(tmp_path, "pause"))
     container = created(rt, sandbox, linux=SMALL)
     gone = replace(new_group_v1(tmp_path, "other"), memory_directory=f"{tmp_path}/gone")
-    monkeypatch.setattr("shim.container.cgroup.own_group", lambda _pid, **_: gone)
+    monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: gone)
     start_container(rt, container_id=container)
     assert rt.view.container(container).life.running
 

@@ -50,7 +50,7 @@ def test_pod_ranges_are_taken_over(at: Served, rt: Runtime) -> None:
     at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=told))
     at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest())
 
-    assert rt.pod_cidr.ranges == ("10.9.0.0/24",)
+    assert rt.cni.pod_cidr.ranges == ("10.9.0.0/24",)
 
 
 def test_a_pod_from_run_to_remove(at: Served, sandbox: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import read_regular
 from shim.checkpoint import limits, store
-from shim.checkpoint.envelope import Untrusted, sealed
+from shim.checkpoint.envelope import Untrusted, seal
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError
 from shim.spec.seccomp import MAX_PROFILE, seccomp_options
@@ -31,7 +31,7 @@ PROFILE = {
 
 def _checkpoint(data: bytes) -> None:
     """Read it as it is, and with a good checksum; what is read can be written again."""
-    for content in (data, sealed(data) if _is_json(data) else b""):
+    for content in (data, seal(data) if _is_json(data) else b""):
         try:
             found = store.decode(content, sandbox_id=ID)
         except Untrusted:
@@ -40,7 +40,7 @@ def _checkpoint(data: bytes) -> None:
 
 
 def _limits(data: bytes) -> None:
-    for content in (data, sealed(data) if _is_json(data) else b""):
+    for content in (data, seal(data) if _is_json(data) else b""):
         try:
             found = limits.decode(content, container_id=ID)
         except Untrusted:
@@ -110,7 +110,7 @@ TARGETS = (
     ),
     Target(
         name="state-limits",
-        corpus=[sealed(json.dumps(LIMITS).encode()), json.dumps(LIMITS).encode()],
+        corpus=[seal(json.dumps(LIMITS).encode()), json.dumps(LIMITS).encode()],
         words=(*WORDS, b'"unified":{', b'"hugepage_limits":['),
         declared=(ShimError,),
         open=pure(_limits),
@@ -119,7 +119,7 @@ TARGETS = (
     ),
     Target(
         name="state-directories",
-        corpus=[store.encode(CONNECTED), sealed(json.dumps(LIMITS).encode()), b"10.1.0.0/24,fd00::/64"],
+        corpus=[store.encode(CONNECTED), seal(json.dumps(LIMITS).encode()), b"10.1.0.0/24,fd00::/64"],
         words=(*WORDS, b"10.1.0.0/24", b",", b"/"),
         declared=(),
         open=_directories,

@@ -23,7 +23,7 @@ from shim.engine.errors import RegistryDenied, RegistryErrorUnknown, RegistryUna
 from shim.engine.interface import RegistryAuth
 from shim.image import stall_timeout
 from shim.image.pull import pull_image
-from shim.runtime import Runtime
+from shim.runtime import ImagePuller, Runtime
 from tests.fakes.engine import FakeEngine
 
 APP = "r.example/team/app:1"
@@ -143,7 +143,7 @@ def test_what_an_earlier_pull_brought_is_not_looked_at(rt: Runtime, engine: Fake
 def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
     pull(rt)
     with engine.held("list_images"):  # the watcher's, for the event of the pull
-        assert pull(replace(rt, manifests=LruCache(capacity=1))) == engine.registry[APP].id
+        assert pull(replace(rt, puller=ImagePuller(manifests=LruCache(capacity=1)))) == engine.registry[APP].id
 
 
 def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
@@ -447,7 +447,7 @@ def test_a_pull_that_waits_for_others_is_borne(
     monkeypatch.setattr(stall_timeout, "_SEEN", 1000)
     engine.says = [BEGUN, *says]
     with engine.held("pull_image") as gate:
-        future = Callers(replace(patient(rt, 0.05), pull_motion=motion)).pull()
+        future = Callers(replace(patient(rt, 0.05), puller=ImagePuller(progress=motion))).pull()
         gate.wait_entered()
         with pytest.raises(TimeoutError):
             future.result(0.3)
@@ -471,7 +471,7 @@ def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
 ) -> None:
     engine.says = [BEGUN, *says]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=r"no progress for 0\.05 s$"):
-        pull(replace(patient(rt, 0.05), pull_motion=motion))
+        pull(replace(patient(rt, 0.05), puller=ImagePuller(progress=motion)))
 
 
 @pytest.mark.parametrize("says", [[FS_LAYER], [FS_LAYER, WAITING]])
@@ -479,7 +479,7 @@ def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, s
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=[SNAPSHOTTER])
     engine.says = [BEGUN, *says]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match="no progress for"):
-        pull(replace(patient(rt, 0.05), pull_motion=Moving()))
+        pull(replace(patient(rt, 0.05), puller=ImagePuller(progress=Moving())))
 
 
 @pytest.mark.parametrize("motion", [ProgressClock(), Moving()], ids=["pulls we do not see", "pulls that move on"])
@@ -488,7 +488,7 @@ def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEn
     words = r"no progress for \d+ s, while docker let it wait for other pulls \(max-concurrent-downloads\)$"
     began = time.monotonic()
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
-        pull(replace(patient(rt, 0.01), pull_motion=motion))
+        pull(replace(patient(rt, 0.01), puller=ImagePuller(progress=motion)))
     assert time.monotonic() - began >= 0.01 * (
         stall_timeout._UNSEEN if type(motion) is ProgressClock else stall_timeout._SEEN
     )
@@ -499,10 +499,10 @@ def test_the_progress_of_one_pull_is_told_to_all(rt: Runtime, engine: TalkingEng
     engine.says = [DOWNLOADING]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
         pull(patient(rt, 0.05))
-    ended = rt.pull_motion.at
+    ended = rt.puller.progress.at
     assert began <= ended
     pull(rt)
-    assert rt.pull_motion.at > ended
+    assert rt.puller.progress.at > ended
 
 
 def test_a_pull_works_after_one_that_was_given_up(rt: Runtime, engine: FakeEngine) -> None:
@@ -563,7 +563,7 @@ class TestNode:
                 for path, password in passwords.items()
             }
             file.write_bytes(msgspec.json.encode({"auths": auths}))
-            return replace(rt, keyring=Keyring(paths=[file]))
+            return replace(rt, puller=ImagePuller(keyring=Keyring(paths=[file])))
 
         return made
 

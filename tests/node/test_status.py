@@ -156,6 +156,6 @@ def test_a_daemon_without_cgroups_is_refused(rt: Runtime, engine: FakeEngine) ->
 def test_pod_ranges_are_taken_over_and_kept(rt: Runtime) -> None:
     update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.2.3/24, fd00::/64"))
     update_runtime_config(rt, network_config=pb.NetworkConfig())
-    assert rt.pod_cidr.ranges == ("10.1.2.0/24", "fd00::/64")
+    assert rt.cni.pod_cidr.ranges == ("10.1.2.0/24", "fd00::/64")
     with pytest.raises(InvalidArgument, match=r"'10\.1\.2\.0/33' is not an address range"):
         update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.2.0/33"))

@@ -112,7 +112,7 @@ def test_a_stop_that_had_to_wait_for_run_stops_what_run_has_started(rt: Runtime,
     assert not engine.containers[sandbox].running
 
 
-def foreign_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
+def legacy_pod(rt: Runtime, engine: FakeEngine, *, pid: int) -> str:
     """Make a pod as cri-dockerd does, whose pause process is said to be `pid`, with a network of a plugin `probe`."""
     body = {"Image": BUSYBOX, "Labels": {labels.TYPE: labels.TYPE_SANDBOX}}
     sandbox = engine.create_container(name="k8s_POD_old_shop_uid-1_0", body=body)
@@ -137,7 +137,7 @@ def test_del_does_not_work_in_the_namespace_of_who_has_the_pid_of_pause_now(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"ready\n"
-        sandbox = foreign_pod(rt, engine, pid=other.pid)
+        sandbox = legacy_pod(rt, engine, pid=other.pid)
         try:
             stop_pod_sandbox(rt, sandbox_id=sandbox)
         finally:

@@ -6,13 +6,21 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument, ShimError, Unsupported
 from shim.domain.ids import ImageId, SandboxId
 from shim.hostfs.host_paths import HostSource
-from shim.spec.container import Surroundings, container_body, environment
+from shim.spec.container import ContainerContext, container_body, environment
+from shim.spec.defaults import HostDefaults
 from shim.spec.users import DockerUser
 
 PAUSE = "container:" + "a" * 64
+DEFAULTS: dict[str, Any] = {
+    "cgroup_parent": "/kubepods/pod1",
+    "cgroupns_mode": "private",
+    "runtime": "",
+    "docker_log": {"Type": "json-file"},
+    "daemon_seccomp": "builtin",
+}
 
 
-def around(**changes: Any) -> Surroundings:
+def create_context(**changes: Any) -> ContainerContext:
     values: dict[str, Any] = {
         "sandbox_id": SandboxId("a" * 64),
         "privileged_pod": False,
@@ -22,21 +30,17 @@ def around(**changes: Any) -> Surroundings:
         "labels": {"l": "v"},
         "resolv_conf": "/state/resolv-conf/1",
         "api_version": (1, 44),
-        "cgroup_parent": "/kubepods/pod1",
-        "cgroupns_mode": "private",
-        "runtime": "",
         "oom_score_adj": 0,
         "recursive_read_only": False,
         "host_sources": {},
         "device_sources": [],
         "image_mounts": {},
-        "docker_log": {"Type": "json-file"},
         "target_id": "",
-        "daemon_seccomp": "builtin",
         "seccomp_profile": b"",
         "oci_annotations": {},
     }
-    return Surroundings(**(values | changes))
+    defaults = {name: changes.pop(name) for name in DEFAULTS.keys() & changes.keys()}
+    return ContainerContext(defaults=HostDefaults(**(DEFAULTS | defaults)), **(values | changes))
 
 
 def config(**context: Any) -> pb.ContainerConfig:
@@ -50,7 +54,7 @@ def host_config(made: pb.ContainerConfig, **changes: Any) -> dict[str, Any]:
     sources = {index: HostSource(mount.host_path) for index, mount in enumerate(made.mounts)}
     devices = [device.host_path for device in made.devices]
     values = {"host_sources": sources, "device_sources": devices, **changes}
-    found: dict[str, Any] = container_body(made, around(**values))["HostConfig"]
+    found: dict[str, Any] = container_body(made, create_context(**values))["HostConfig"]
     return found
 
 
@@ -65,7 +69,7 @@ def test_process_fields() -> None:
         tty=True,
         stop_signal=pb.SIGRTMINPLUS1,
     )
-    body = container_body(made, around())
+    body = container_body(made, create_context())
     assert body["Image"] == "sha256:" + "b" * 64
     assert (body["Entrypoint"], body["Cmd"]) == (["/bin/sh"], ["-c", "true"])
     assert body["Env"] == ["K=snö=1"]
@@ -76,7 +80,7 @@ def test_process_fields() -> None:
 
 
 def test_the_image_decides_what_the_container_leaves_open() -> None:
-    body = container_body(pb.ContainerConfig(), around())
+    body = container_body(pb.ContainerConfig(), create_context())
     assert body["Entrypoint"] is None
     assert body["Cmd"] is None
     assert body["StopSignal"] == ""
@@ -110,7 +114,7 @@ def test_host_network_shares_the_host_name() -> None:
 
 
 def test_users_and_groups() -> None:
-    assert container_body(config(), around())["User"] == "0:7"
+    assert container_body(config(), create_context())["User"] == "0:7"
     assert host_config(config())["GroupAdd"] == ["8", "9"]
 
 
@@ -136,7 +140,7 @@ def test_new_privileges_are_said_both_ways() -> None:
 
 def test_a_privileged_container_needs_a_privileged_pod() -> None:
     with pytest.raises(InvalidArgument, match=r"security_context\.privileged"):
-        container_body(config(privileged=True), around())
+        container_body(config(privileged=True), create_context())
     host = host_config(config(privileged=True), privileged_pod=True)
     assert host["Privileged"] is True
     assert host["CgroupnsMode"] == "host"

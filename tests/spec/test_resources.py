@@ -14,7 +14,7 @@ from shim.spec.resources import (
     create_fields,
     former_fields,
     known_resources,
-    merged,
+    merge_resources,
     update_fields,
 )
 
@@ -73,7 +73,7 @@ def test_tasks(value: str, limit: int) -> None:
 
 def test_a_memory_limit_can_be_lifted() -> None:
     lifting = Resources(memory_limit_in_bytes=-1)
-    wanted = merged(Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB), lifting)
+    wanted = merge_resources(Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB), lifting)
     assert update_fields(lifting, wanted=wanted) == {"Memory": UNLIMITED_MEMORY, "MemorySwap": UNLIMITED_MEMORY}
     known = known_resources(HostSettings(memory=UNLIMITED_MEMORY, memory_swap=UNLIMITED_MEMORY), Resources())
     assert (known.memory_limit_in_bytes, known.memory_swap_limit_in_bytes) == (-1, -1)
@@ -81,7 +81,7 @@ def test_a_memory_limit_can_be_lifted() -> None:
 
 def test_swap_goes_to_docker_with_the_memory_limit_there_is() -> None:
     update = Resources(memory_swap_limit_in_bytes=2 * GIB)
-    wanted = merged(Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB), update)
+    wanted = merge_resources(Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB), update)
     assert update_fields(update, wanted=wanted) == {"Memory": GIB, "MemorySwap": 2 * GIB}
 
 
@@ -109,7 +109,7 @@ MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("known", "update", "after"), MERGED.values(), ids=MERGED)
 def test_what_an_update_makes(known: dict[str, Any], update: dict[str, Any], after: dict[str, Any]) -> None:
-    assert merged(Resources(**known), Resources(**update)) == Resources(**after)
+    assert merge_resources(Resources(**known), Resources(**update)) == Resources(**after)
 
 
 def test_what_docker_cannot_say_is_taken_from_what_was_kept() -> None:

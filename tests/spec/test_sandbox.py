@@ -5,20 +5,23 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.ids import ImageId
-from shim.spec.sandbox import Surroundings, pause_body
+from shim.spec.defaults import CreateContext, HostDefaults
+from shim.spec.sandbox import pause_body
 from shim.spec.users import DockerUser
 
-AROUND = Surroundings(
+CTX = CreateContext(
+    defaults=HostDefaults(
+        cgroup_parent="pod1.slice",
+        cgroupns_mode="private",
+        runtime="runsc",
+        docker_log={"Type": "json-file"},
+        daemon_seccomp="builtin",
+    ),
     image_id=ImageId("sha256:" + "b" * 64),
     user=DockerUser(user="1:2", group_add=("3",)),
     labels={"l": "v"},
     resolv_conf="/state/resolv-conf/1",
-    cgroup_parent="pod1.slice",
-    cgroupns_mode="private",
-    runtime="runsc",
     oom_score_adj=-998,
-    docker_log={"Type": "json-file"},
-    daemon_seccomp="builtin",
     seccomp_profile=b"",
     oci_annotations={"dev.gvisor.x": "y"},
 )
@@ -26,7 +29,7 @@ AROUND = Surroundings(
 
 def body(*, sysctls: dict[str, str] | None = None, **context: Any) -> dict[str, Any]:
     linux = pb.LinuxPodSandboxConfig(sysctls=sysctls or {}, security_context=pb.LinuxSandboxSecurityContext(**context))
-    return pause_body(pb.PodSandboxConfig(hostname="web-0", linux=linux), AROUND)
+    return pause_body(pb.PodSandboxConfig(hostname="web-0", linux=linux), CTX)
 
 
 def test_an_ordinary_pod() -> None:
@@ -69,7 +72,8 @@ def test_pause_keeps_dockers_seccomp_profile_unless_told_otherwise() -> None:
 
 def test_pause_runs_unconfined_only_where_docker_has_no_seccomp() -> None:
     context = pb.LinuxPodSandboxConfig(security_context=pb.LinuxSandboxSecurityContext())
-    bare = pause_body(pb.PodSandboxConfig(linux=context), replace(AROUND, daemon_seccomp=""))
+    without = replace(CTX, defaults=replace(CTX.defaults, daemon_seccomp=""))
+    bare = pause_body(pb.PodSandboxConfig(linux=context), without)
     assert "seccomp=unconfined" in bare["HostConfig"]["SecurityOpt"]
 
 

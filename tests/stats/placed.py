@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 
 from shim.api.v1 import api_pb2 as pb
+from shim.cgroup.locator import Place
 from shim.cgroup.places import Group
 from shim.domain.ids import ContainerId, SandboxId
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.runtime import Runtime
-from shim.stats_cache import Place
 from tests.cgroup.trees import group_v1, group_v2, pod_group
 from tests.pods import ready_pod, running
 
@@ -28,7 +28,7 @@ def place(rt: Runtime, key: str, group: Group, *, pod: Group | None = None) -> N
     """Say that a container or pause container is in this group."""
     pids = {str(record.id): record.life.pid for record in rt.view.containers()}
     pids.update({str(record.id): record.life.pid for record in rt.view.sandboxes()})
-    rt.stats_cache.places[key] = Place(pids[key], group, pod or pod_group(group))
+    rt.cgroups.remember(key, Place(pids[key], group, pod or pod_group(group)))
 
 
 def pod_with_container(rt: Runtime, group: Group, *, name: str = "web", cgroup_parent: str = "/kubepods/p") -> Pod:

@@ -203,7 +203,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     rt.stats_cache.container_stats.put(pod.container, ahead)
 
     assert listed(rt) == [ahead]
-    assert rt.stats_cache.container_stats.wanted
+    assert rt.stats_cache.container_stats.requested_recently
     assert container_stats(rt, container_id=pod.container).cpu.timestamp > 1
 
 

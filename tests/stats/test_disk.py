@@ -53,7 +53,7 @@ def test_a_file_with_several_names_counts_once(tree: Path) -> None:
 
 
 def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_LINKED", 1)
+    monkeypatch.setattr(module, "_MAX_LINKED", 1)
     more = [tree / "third", tree / "fourth"]
     for path in more:
         path.write_bytes(os.urandom(9000))
@@ -65,7 +65,7 @@ def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monke
 
 
 def test_very_many_directories_are_not_remembered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_WAITING", 2)
+    monkeypatch.setattr(module, "_MAX_PENDING", 2)
     for outer in range(5):
         for inner in range(3):
             (tmp_path / str(outer) / str(inner)).mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, m
         return Sum(1, 1)
 
     monkeypatch.setattr(module, "walk", walking)
-    meter = LayerMeter(rt, look=0.05)
+    meter = LayerMeter(rt, interval=0.05)
     meter.start()
     try:
         wait_measured(rt, small)
@@ -211,7 +211,7 @@ def test_a_layer_with_very_many_files_delays_no_other(rt: Runtime, tree: Path, m
 def test_a_layer_that_cannot_be_read_keeps_no_other_from_being_measured(rt: Runtime, tree: Path) -> None:
     container_with_layer(rt, tree.parent / "missing", "broken")
     container = container_with_layer(rt, tree)
-    meter = LayerMeter(rt, look=0.05)
+    meter = LayerMeter(rt, interval=0.05)
     meter.start()
     try:
         wait_measured(rt, container)
@@ -229,7 +229,7 @@ def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> N
         pauses.append(pause)
         return False
 
-    meter = LayerMeter(rt, budget=Budget(share=0.5, burst=0, clock=lambda: 0.0), look=0.05, wait=wait)
+    meter = LayerMeter(rt, budget=Budget(share=0.5, burst=0, clock=lambda: 0.0), interval=0.05, wait=wait)
     meter.start()
     try:
         for container in containers:
@@ -255,7 +255,7 @@ def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, mon
 
     monkeypatch.setattr(module, "walk", walking)
     monkeypatch.setattr(module, "PERIOD", 0.05)
-    meter = LayerMeter(rt, look=0.05)
+    meter = LayerMeter(rt, interval=0.05)
     meter.start()
     try:
         wait_until(lambda: rt.stats_cache.layers.keys() == containers)
@@ -282,7 +282,7 @@ class GivenParts:
 
 def test_a_part_that_fails_ends_no_measuring_of_parts(rt: Runtime, tree: Path) -> None:
     parts = GivenParts(Path("/no\0path"), ValueError("unforeseen"), tree)
-    meter = LayerMeter(rt, parts=parts, look=0.05)
+    meter = LayerMeter(rt, parts=parts, interval=0.05)
     meter.start()
     try:
         wait_until(lambda: len(parts.noted) == 2)
@@ -295,11 +295,11 @@ def test_a_part_that_fails_ends_no_measuring_of_parts(rt: Runtime, tree: Path) -
 
 @pytest.mark.usefixtures("no_mounts")
 def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> None:
-    meter = LayerMeter(rt, look=1000)
+    meter = LayerMeter(rt, interval=1000)
     meter.start()
     try:
         container = container_with_layer(rt, tree)
-        rt.stats_cache.started.set()
+        rt.stats_cache.container_started()
         wait_measured(rt, container)
     finally:
         meter.stop()
@@ -321,7 +321,7 @@ def test_a_started_container_is_measured_while_other_walks_go_on(
         return Sum(1, 1)
 
     monkeypatch.setattr(module, "walk", walking)
-    meter = LayerMeter(rt, parts=OneByOne(tree / "deep"), budget=budget, look=1000)
+    meter = LayerMeter(rt, parts=OneByOne(tree / "deep"), budget=budget, interval=1000)
     meter.start()
     try:
         assert walks.wait(SECONDS)
@@ -336,8 +336,9 @@ def test_containers_that_are_started_all_the_time_keep_no_layer_from_being_measu
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
-    monkeypatch.setattr(rt.stats_cache.started, "clear", lambda: None)  # there is always one more
     meter = LayerMeter(rt)
+    monkeypatch.setattr(meter._container_started, "clear", lambda: None)  # there is always one more
+    rt.stats_cache.container_started()
     meter.start()
     try:
         wait_until(lambda: rt.stats_cache.layers.keys() == containers)
@@ -440,7 +441,7 @@ class OneByOne:
 def test_parts_are_measured_beside_the_layers(rt: Runtime, tree: Path) -> None:
     container = container_with_layer(rt, tree)
     parts = OneByOne(tree / "deep", tree / "missing", tree)
-    meter = LayerMeter(rt, parts=parts, look=1000)
+    meter = LayerMeter(rt, parts=parts, interval=1000)
     meter.start()
     try:
         wait_measured(rt, container)
@@ -467,7 +468,7 @@ def test_a_part_without_end_delays_no_layer(rt: Runtime, tree: Path, monkeypatch
 
     monkeypatch.setattr(module, "walk", walking)
     parts = OneByOne(tree / "deep")
-    meter = LayerMeter(rt, parts=parts, look=0.05)
+    meter = LayerMeter(rt, parts=parts, interval=0.05)
     meter.start()
     try:
         wait_measured(rt, container_with_layer(rt, tree))

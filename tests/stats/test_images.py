@@ -143,7 +143,7 @@ def test_a_store_that_is_not_here_is_complained_of_once(
         for _ in range(3):
             assert measure(meter) == []
             clock.now += PERIOD
-    [complaint] = [line for line in logs if line["event"] == "the image store cannot be measured"]
+    [complaint] = [line for line in logs if line["event"] == "failed to measure image store"]
     assert "/nowhere/docker" in str(complaint["error"])
     assert rt.stats_cache.images is None
 

@@ -289,7 +289,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     rt.stats_cache.sandbox_metrics.put(pod.sandbox, ahead)
 
     assert list_pod_sandbox_metrics(rt) == [ahead]
-    assert rt.stats_cache.sandbox_metrics.wanted
+    assert rt.stats_cache.sandbox_metrics.requested_recently
 
 
 def test_a_container_that_was_started_since_is_told(rt: Runtime) -> None:

@@ -41,7 +41,7 @@ def test_processes_are_added_up_and_those_that_ended_left_out(tmp_path: Path) ->
 
 
 def test_of_very_many_descriptors_not_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_DESCRIPTORS", 2)
+    monkeypatch.setattr(module, "MAX_DESCRIPTORS", 2)
     (tmp_path / "1/fd").mkdir(parents=True)
     (tmp_path / "1/status").write_text("Name:\tx\nThreads:\t1\n")
     for number in range(5):
@@ -51,7 +51,7 @@ def test_of_very_many_descriptors_not_all_are_looked_at(tmp_path: Path, monkeypa
 
 
 def test_of_very_many_processes_not_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PROCESSES", 2)
+    monkeypatch.setattr(module, "MAX_PROCESSES", 2)
     for pid in range(1, 6):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)
         (tmp_path / f"{pid}/status").write_text("Name:\tx\nThreads:\t3\n")

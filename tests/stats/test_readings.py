@@ -1,15 +1,17 @@
 import time
+from dataclasses import replace
 
 import pytest
 
 from shim.base.times import SECOND
 from shim.cgroup.figures import Cpu, Memory
+from shim.cgroup.locator import CgroupLocator
 from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
 from shim.runtime import Runtime
-from shim.stats.readings import container_reading, place_of, pod_processor
-from shim.stats_cache import Point, StatsCache
+from shim.stats.readings import container_reading, pod_processor
+from shim.stats_cache import Point
 from shim.view.records import ContainerRecord
 from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, group_v2
 from tests.pods import ready_pod, running
@@ -17,9 +19,14 @@ from tests.stats.placed import pod_with_container
 
 
 @pytest.fixture
-def container(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> ContainerRecord:
-    """One that runs, on a machine with version 1."""
-    monkeypatch.setattr(StatsCache, "mounts", mounts_from_mountinfo(MOUNTINFO_V1))
+def rt(rt: Runtime) -> Runtime:
+    """A node with version 1."""
+    return replace(rt, cgroups=CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1)))
+
+
+@pytest.fixture
+def container(rt: Runtime) -> ContainerRecord:
+    """One that runs."""
     return rt.view.container(running(rt, ready_pod(rt)))
 
 
@@ -54,7 +61,7 @@ def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monk
     path = f"/{POD_V1}/{container.id}"
     in_proc(f"9:pids:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n", monkeypatch)
 
-    place = place_of(rt, container)
+    place = rt.cgroups.place(container.id, pid=container.life.pid)
 
     assert place is not None
     assert isinstance(place.group, GroupV1)
@@ -69,9 +76,8 @@ def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
 ) -> None:
     in_proc("9:pids:/\n4:memory:/\n2:cpu,cpuacct:/\n0::/\n", monkeypatch)
 
-    assert place_of(rt, container) is None
+    assert rt.cgroups.place(container.id, pid=container.life.pid) is None
     assert container_reading(rt, container) is None
-    assert container.id not in rt.stats_cache.places
 
 
 def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: Runtime) -> None:

@@ -40,8 +40,8 @@ def test_cpu_time_of_containers_and_pods_is_noted(rt: Runtime) -> None:
 
 def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    for shelf in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
-        shelf.ask()
+    for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
+        cache.touch()
 
     sample(without_docker(rt), metrics=True)
 
@@ -57,7 +57,7 @@ def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
 
 def test_metrics_are_read_less_often(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    rt.stats_cache.sandbox_metrics.ask()
+    rt.stats_cache.sandbox_metrics.touch()
 
     sample(rt, metrics=False)
 

@@ -152,7 +152,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     rt.stats_cache.sandbox_stats.put(pod.sandbox, ahead)
 
     assert listed(rt) == [ahead]
-    assert rt.stats_cache.sandbox_stats.wanted
+    assert rt.stats_cache.sandbox_stats.requested_recently
 
 
 def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:

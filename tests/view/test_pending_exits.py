@@ -79,7 +79,7 @@ def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
     "changes",
     [
         {"log_path": ""},
-        {"foreign": True},
+        {"legacy": True},
         {"life": life(pb.CONTAINER_CREATED)},
         {"life": replace(EXITED, reason="StartError")},
     ],

@@ -134,7 +134,7 @@ def test_sandbox_of_ours(recording: Recording) -> None:
         name="web-0", namespace="shop", uid="6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10", attempt=1
     )
     assert (dict(found.config.labels), dict(found.config.annotations)) == ({"app": "web"}, {"note": "a=b"})
-    assert (found.runtime_handler, found.foreign) == ("runc", False)
+    assert (found.runtime_handler, found.legacy) == ("runc", False)
     assert found.name == "k8s_POD_web-0_shop_6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10_1"
 
 
@@ -161,7 +161,7 @@ def test_configuration_is_read_once(recording: Recording, what: str) -> None:
 
 def test_foreign_sandbox(recording: Recording) -> None:
     found = sandbox_of(recording.inspect("foreign-sandbox"))
-    assert found.foreign
+    assert found.legacy
     assert found.config.metadata == pb.PodSandboxMetadata(name="old-0", namespace="shop", uid="aaaa-bbbb", attempt=3)
     assert dict(found.config.labels) == {"app": "old", "io.kubernetes.pod.name": "old-0"}
     assert dict(found.config.annotations) == {"note": "x"}
@@ -172,7 +172,7 @@ def test_foreign_sandbox(recording: Recording) -> None:
 
 def test_foreign_container(recording: Recording) -> None:
     found = container_of(recording.inspect("foreign-container"))
-    assert found.foreign
+    assert found.legacy
     assert found.config.metadata == pb.ContainerMetadata(name="app", attempt=4)
     assert found.config.image.image == "docker.io/library/busybox:latest"
     assert found.sandbox_id == recording.inspect("foreign-sandbox").id
@@ -188,7 +188,7 @@ def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Record
     seen = with_labels(recording.inspect("foreign-container"), **FORGED)
     seen = msgspec.structs.replace(seen, name="/k8s_c_pod_ns_uid_0")
     found = container_of(seen)
-    assert found.foreign
+    assert found.legacy
     assert found.config.metadata == pb.ContainerMetadata(name="c", attempt=0)
     assert found.config.labels["tier"] == "back"
 
@@ -198,16 +198,16 @@ def test_what_a_list_took_for_ours_is_told_by_its_inspect(recording: Recording) 
     listed = msgspec.structs.replace(listed, labels={**(listed.labels or {}), **FORGED})
     guess = translate.guessed(None, listed=listed)
     assert guess is not None
-    assert not guess.foreign
+    assert not guess.legacy
     seen = with_labels(recording.inspect("foreign-container"), **FORGED)
     found = translate.record_from_inspect(seen, previous=guess)
     assert found == record_of(seen)
-    assert found.foreign
+    assert found.legacy
 
 
 def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Recording) -> None:
     found = sandbox_of(with_labels(recording.inspect("sandbox"), **{labels.CONFIG: '{"metadata": 7}'}))
-    assert found.foreign
+    assert found.legacy
     assert found.config.metadata.name == "web-0"
 
 

@@ -100,7 +100,7 @@ def test_pods_of_another_shim_are_known(engine: FakeEngine) -> None:
     old = engine.create_container(name="k8s_POD_old_shop_uid-1_3", body={"Image": "busybox", "Labels": tags})
     with watching(engine) as view:
         record = view.sandbox(old)
-    assert record.foreign
+    assert record.legacy
     assert record.config.metadata == pb.PodSandboxMetadata(name="old", namespace="shop", uid="uid-1", attempt=3)
 
 

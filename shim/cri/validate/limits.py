@@ -9,7 +9,7 @@ import re
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import MAX_VALUE, check_unified, huge_page_limits
-from shim.cgroup.shares import LEAST_SHARES, MOST_SHARES
+from shim.cgroup.shares import MAX_SHARES, MIN_SHARES
 from shim.cri.validate import rules
 from shim.domain.errors import InvalidArgument
 
@@ -42,7 +42,7 @@ def _cpu(wanted: pb.LinuxContainerResources, *, field: str) -> None:
     if wanted.cpu_period:
         rules.between(wanted.cpu_period, least=PERIOD[0], most=PERIOD[1], field=f"{field}.cpu_period")
     if wanted.cpu_shares:
-        rules.between(wanted.cpu_shares, least=LEAST_SHARES, most=MOST_SHARES, field=f"{field}.cpu_shares")
+        rules.between(wanted.cpu_shares, least=MIN_SHARES, most=MAX_SHARES, field=f"{field}.cpu_shares")
     if wanted.cpu_quota not in {0, NO_LIMIT} and wanted.cpu_quota < LEAST_QUOTA:
         raise InvalidArgument(f"{field}.cpu_quota {wanted.cpu_quota} is neither -1 nor at least {LEAST_QUOTA}")
 

@@ -1,0 +1,61 @@
+"""Where the control groups of containers are: the one place that maps a container to its group."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from shim.cgroup.places import Group, Mounts, above, group_at, own_groups
+from shim.domain.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the control groups of a running container are; true for one process only."""
+
+    pid: int
+    group: Group
+    pod: Group
+    """The group around it."""
+
+
+class CgroupLocator:
+    """Finds the groups of containers and pause containers below the trees in `mounts`. Thread-safe.
+
+    Readers use `place`, which is cached for as long as the container has the same first process. Writers use `find`,
+    which asks the kernel each time: a group that is gone must not be mistaken for a container without limits.
+    """
+
+    def __init__(self, mounts: Mounts) -> None:
+        self._mounts = mounts
+        self._places: dict[str, Place] = {}
+        """By container or sandbox id; entries are replaced as a whole."""
+
+    def find(self, container_id: str, *, pid: int) -> Group:
+        """Return the group that was made for a container, `pid` its first process.
+
+        Raise NotFound when the process has ended, or is in no such group.
+        """
+        return group_at(own_groups(pid, name=container_id, mounts=self._mounts), self._mounts)
+
+    def place(self, container_id: str, *, pid: int) -> Place | None:
+        """Return the groups of a container and of its pod; None when it does not run (`pid` is 0), or has none."""
+        known = self._places.get(container_id)
+        if known is not None and known.pid == pid:
+            return known
+        if not pid:
+            return None
+        try:
+            groups = own_groups(pid, name=container_id, mounts=self._mounts)
+            found = Place(pid, group_at(groups, self._mounts), group_at(above(groups), self._mounts))
+        except NotFound:
+            return None
+        self.remember(container_id, found)
+        return found
+
+    def remember(self, container_id: str, place: Place) -> None:
+        """Keep a place for the next readers."""
+        self._places[container_id] = place
+
+    def keep_only(self, container_ids: Collection[str]) -> None:
+        """Drop all others from the cache."""
+        for gone in set(self._places).difference(container_ids):
+            self._places.pop(gone, None)

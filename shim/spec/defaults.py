@@ -1,0 +1,119 @@
+"""What every container gets from the node and from its pod, the pause container included."""
+
+from dataclasses import dataclass
+
+from shim.api.v1 import api_pb2 as pb
+from shim.config.model import Config
+from shim.domain.errors import InvalidArgument
+from shim.domain.ids import ImageId
+from shim.engine.interface import JsonObject
+from shim.runtime import Runtime
+from shim.spec.seccomp import seccomp_of_daemon
+from shim.spec.users import DockerUser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDefaults:
+    """What all containers of a pod have in common in Docker's create body."""
+
+    cgroup_parent: str
+    """In Docker's form."""
+    cgroupns_mode: str
+    """Of a container that is not privileged."""
+    runtime: str
+    """The OCI runtime, empty for Docker's default."""
+    docker_log: JsonObject
+    """LogConfig."""
+    daemon_seccomp: str
+    """See `seccomp_of_daemon`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateContext:
+    """What the configuration of a pause container is combined with, and that of any other container, too."""
+
+    defaults: HostDefaults
+    image_id: ImageId
+    user: DockerUser
+    labels: dict[str, str]
+    resolv_conf: str
+    """The pod's file on the host, empty for a legacy pod."""
+    oom_score_adj: int
+    seccomp_profile: bytes
+    """Content of the profile on the node that the configuration names, empty for none."""
+    oci_annotations: dict[str, str]
+    """Annotations that go to the OCI runtime."""
+
+
+def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> HostDefaults:
+    """Return the defaults for the containers of a pod. Raise InvalidArgument for an unknown runtime handler."""
+    return HostDefaults(
+        cgroup_parent=_docker_cgroup_parent(rt, config),
+        cgroupns_mode=_cgroupns_mode(rt),
+        runtime=_docker_runtime(rt, handler=runtime_handler),
+        docker_log=docker_log(rt.config),
+        daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
+    )
+
+
+def base_host_config(ctx: CreateContext) -> JsonObject:
+    """Build the part of HostConfig that is made in the same way for every container."""
+    return {
+        "CgroupParent": ctx.defaults.cgroup_parent,
+        "CgroupnsMode": ctx.defaults.cgroupns_mode,
+        "Runtime": ctx.defaults.runtime,
+        "OomScoreAdj": ctx.oom_score_adj,
+        # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
+        "UsernsMode": "host",
+        "GroupAdd": list(ctx.user.group_add),
+        "Annotations": ctx.oci_annotations,
+        "LogConfig": ctx.defaults.docker_log,
+        "RestartPolicy": {"Name": "no"},
+        # A daemon-wide `init: true` must not put Docker's init in front. Also a mark of ours (`shim.domain.labels`).
+        "Init": False,
+    }
+
+
+def _docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
+    """Convert the kubelet's cgroup parent; with systemd to the slice's own name, which implies its path."""
+    path = config.linux.cgroup_parent
+    return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path
+
+
+def _cgroupns_mode(rt: Runtime) -> str:
+    """Return the CgroupnsMode of what is not privileged.
+
+    On cgroup v1 it is the host's, as with the other runtimes. Always explicit, since a daemon may have another default
+    (`default-cgroupns-mode`).
+    """
+    return "private" if rt.facts.info().cgroup_version == "2" else "host"
+
+
+def docker_log(config: Config) -> JsonObject:
+    """Return the LogConfig of every container: files of bounded size from which the CRI log is copied.
+
+    Every option is explicit, since Docker fills in the others from its own configuration: compressed files would have
+    to be unpacked to be copied, and in non-blocking mode Docker drops output.
+    """
+    options = {
+        "max-size": config.docker_log_max_size,
+        "max-file": str(config.docker_log_max_file),
+        "compress": "false",
+        "mode": "blocking",
+    }
+    return {"Type": config.docker_log_driver, "Config": options}
+
+
+def _docker_runtime(rt: Runtime, *, handler: str) -> str:
+    """Return the OCI runtime of a runtime handler, empty for Docker's default.
+
+    Raise InvalidArgument, which names those known.
+    """
+    if handler in {"", "docker"}:
+        return ""
+    runtimes = rt.facts.runtimes(wanted=handler)
+    if handler not in runtimes:
+        raise InvalidArgument(
+            f"runtime_handler: Docker has no runtime {handler!r}; it has {', '.join(sorted(runtimes))}"
+        )
+    return handler

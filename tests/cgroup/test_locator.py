@@ -1,0 +1,76 @@
+import pytest
+
+from shim.cgroup.locator import CgroupLocator, Place
+from shim.cgroup.places import groups_from_proc, mounts_from_mountinfo, this_machines_mounts
+from shim.cgroup.v1 import GroupV1
+from shim.domain.errors import NotFound
+from tests.cgroup.trees import MOUNTINFO_V1, POD_V1, POD_V2
+
+ID = "c" * 64
+POD, SLICE = f"/{POD_V1}", f"/{POD_V2}"
+LOCATOR = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
+"""Of a machine with version 1. Nothing is found in it that it could keep."""
+
+
+def of_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every process have this /proc/<pid>/cgroup."""
+    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text))
+
+
+def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_process(f"9:pids:/\n4:memory:{POD}/{ID}/init.scope\n2:cpu,cpuacct:{POD}/{ID}\n0::/\n", monkeypatch)
+
+    assert LOCATOR.find(ID, pid=7) == GroupV1(
+        cpu_directory=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
+        cpuacct=f"/sys/fs/cgroup/cpu,cpuacct{POD}/{ID}",
+        memory_directory=f"/sys/fs/cgroup/memory{POD}/{ID}",
+        pids_directory="",
+        blkio="",
+        hugetlb="",
+        unified="",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"4:memory:{POD}\n0::/\n", f"0::{SLICE}/docker-{'d' * 64}.scope\n", "", f"4:memory:/\n0::{POD}/{ID}\n"],
+    ids=["the pod's", "another container's", "none", "ending"],
+)
+def test_nothing_is_written_to_another_group(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_process(text, monkeypatch)
+
+    assert LOCATOR.place(ID, pid=7) is None
+    with pytest.raises(NotFound, match=f"process 7 is in no control group of container {ID}"):
+        LOCATOR.find(ID, pid=7)
+
+
+def test_a_place_is_found_once_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
+    of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
+    first = locator.place(ID, pid=7)
+    assert isinstance(first, Place)
+    assert isinstance(first.pod, GroupV1)
+    assert first.pod.memory_directory == f"/sys/fs/cgroup/memory{POD}"
+    of_process("", monkeypatch)
+
+    assert locator.place(ID, pid=7) is first
+    assert locator.place(ID, pid=8) is None
+    assert locator.place(ID, pid=0) is None
+
+
+def test_a_container_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
+    of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
+    locator.place(ID, pid=7)
+    of_process("", monkeypatch)
+
+    locator.keep_only({ID})
+    assert locator.place(ID, pid=7) is not None
+    locator.keep_only(())
+    assert locator.place(ID, pid=7) is None
+
+
+def test_the_trees_of_this_machine_are_looked_up() -> None:
+    assert this_machines_mounts()

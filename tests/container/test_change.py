@@ -1,0 +1,88 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shim.container.change import apply_when_running, changing
+from shim.container.remove import remove_container
+from shim.container.start import start_container
+from shim.domain.errors import DeadlineExceeded, NotFound, Unavailable
+from shim.runtime import Runtime
+from shim.view.records import ContainerRecord
+from tests.fakes.engine import FakeEngine
+from tests.pods import created, ready_pod, running
+from tests.waits import SECONDS, wait_until
+
+
+def never(_: ContainerRecord) -> None:
+    raise AssertionError("it does not run")
+
+
+def test_it_is_done_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> None:
+    container, done = created(rt, ready_pod(rt)), []
+    assert not apply_when_running(rt, container, apply=never)
+    engine.start_container(container)
+    wait_until(lambda: rt.view.container(container).life.running)
+    assert apply_when_running(rt, container, apply=lambda record: done.append(record.id))
+    assert done == [container]
+
+
+def test_it_is_over_with_the_container(rt: Runtime, engine: FakeEngine) -> None:
+    container = running(rt, ready_pod(rt))
+    engine.exit_container(container)
+    wait_until(lambda: not rt.view.container(container).life.running)
+    assert apply_when_running(rt, container, apply=never)
+    assert apply_when_running(rt, "f" * 64, apply=never)
+
+
+def test_nothing_is_known_while_the_view_cannot_answer(rt: Runtime) -> None:
+    """Else the time in which Docker may start it late would pass while Docker is away."""
+    container = created(rt, ready_pod(rt))
+    rt.view.lose("docker cannot be reached")
+    with pytest.raises(Unavailable):
+        apply_when_running(rt, container, apply=never)
+    rt.view.begin_rebuild()
+    with pytest.raises(DeadlineExceeded):
+        apply_when_running(rt, container, apply=never)
+
+
+class Waiting:
+    """A change that waits for another one to end."""
+
+    def __init__(self, rt: Runtime, container: str) -> None:
+        self._rt, self._container = rt, container
+        self._asked = threading.Event()
+
+    def change(self) -> bool:
+        """Return whether the container runs when its turn has come."""
+        self._asked.set()
+        with changing(self._rt, self._container) as record:
+            return record.life.running
+
+    def wait_asked(self) -> None:
+        assert self._asked.wait(SECONDS)
+
+
+def test_a_change_sees_what_the_one_before_has_left(rt: Runtime, engine: FakeEngine) -> None:
+    container = created(rt, ready_pod(rt))
+    waiting = Waiting(rt, container)
+    with ThreadPoolExecutor() as pool:
+        with engine.held("start_container") as gate:
+            start = pool.submit(start_container, rt, container_id=container)
+            gate.wait_entered()
+            change = pool.submit(waiting.change)
+            waiting.wait_asked()
+        start.result(SECONDS)
+        assert change.result(SECONDS)
+
+
+def test_a_change_of_a_container_that_is_removed_meanwhile(rt: Runtime) -> None:
+    container = created(rt, ready_pod(rt))
+    waiting = Waiting(rt, container)
+    with ThreadPoolExecutor() as pool:
+        with changing(rt, container):
+            change = pool.submit(waiting.change)
+            waiting.wait_asked()
+            remove_container(rt, container_id=container)
+        with pytest.raises(NotFound):
+            change.result(SECONDS)

@@ -268,12 +268,13 @@ class Served:
         self.wait_answers()
 
     def revive(self) -> None:
-        """Start the engine and the server if a test that failed has left them killed."""
+        """Start the engine and the server if a test that failed has left them killed, and wait until both answer."""
         if not self.engine.daemon.running:
             self.engine.start()
         if not self.server.daemon.running:
             self.server.socket.unlink(missing_ok=True)  # its appearance is what a start waits for
-            self.restart()
+            self.server.start()
+        self.wait_answers()
 
     def wait_answers(self) -> None:
         """Wait until the server answers the client, and Docker the server."""
@@ -341,6 +342,7 @@ def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # n
     with own_link(BRIDGE), serving(engine, dirs) as made:
         before = made.traces()
         yield made
+        made.revive()
         made.clear()
         assert made.traces() == before
 

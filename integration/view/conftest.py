@@ -32,6 +32,7 @@ def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> I
     with own_link(BRIDGE), serving(engine, dirs, docker_endpoint=proxy.url) as made:
         before = made.traces()
         yield made
+        made.revive()
         made.clear()
         assert before.added(made.traces()) == []
 

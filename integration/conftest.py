@@ -114,12 +114,19 @@ def engine(node: Node, engine_name: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(autouse=True)
-def _engine_runs(request: pytest.FixtureRequest) -> None:
-    """Start the engine if a test that failed has left it stopped."""
-    if "engine" in request.fixturenames:
-        engine: Engine = request.getfixturevalue("engine")
-        if not engine.daemon.running:
-            engine.start()
+def _engine_runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start the engine again if the test has failed and left it stopped.
+
+    After the test and not before the next: fixtures of a module or a session are made first of all.
+    """
+    names = request.fixturenames
+    engine: Engine | None = request.getfixturevalue("engine") if "engine" in names else None
+    served: Served | None = request.getfixturevalue("served") if "served" in names else None
+    yield
+    if engine is not None and not engine.daemon.running:
+        engine.start()
+        if served is not None and served.server.daemon.running:
+            served.wait_answers()
 
 
 def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:

@@ -103,7 +103,8 @@ def _timing_plugins(home: Path, real: Path) -> Path:
         wrapper = bin_dir / plugin.name
         wrapper.write_text(
             "#!/bin/bash\nbegan=$EPOCHREALTIME\n"
-            f'{plugin}\ncode=$?\necho "{plugin.name} $CNI_COMMAND $began $EPOCHREALTIME" >>{home}/log/times\nexit $code\n'
+            f"{plugin}\ncode=$?\n"
+            f'echo "{plugin.name} $CNI_COMMAND $began $EPOCHREALTIME" >>{home}/log/times\nexit $code\n'
         )
         wrapper.chmod(0o755)
     return bin_dir

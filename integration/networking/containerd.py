@@ -38,7 +38,7 @@ def containerd_beside(node: Node, dirs: NodeDirs, home: Path, pause: Image) -> I
     """Run one below `home` (a short path) while the block runs; gives a client of it."""
     home.mkdir()
     (home / "config.toml").write_text(
-        _CONFIG.format(home=home, pause=PAUSE, cni_bin=dirs.cni_bin, cni_conf=dirs.cni_conf)
+        _CONFIG.format(home=home, pause=PAUSE, cni_bin=_plugins(dirs, home / "cni-bin"), cni_conf=dirs.cni_conf)
     )
     search = os.pathsep.join([*map(str, node.stable.path), os.environ["PATH"]])
     program, ctr = (node.stable.root / "usr/bin" / name for name in ("containerd", "ctr"))
@@ -50,9 +50,19 @@ def containerd_beside(node: Node, dirs: NodeDirs, home: Path, pause: Image) -> I
     daemon.start(ready=(home / "c.sock").exists, timeout=_START_SECONDS)
     try:
         (home / "pause.tar").write_bytes(archive(pause))
-        load = ["--namespace", "k8s.io", "images", "import", "--snapshotter", "native", home / "pause.tar"]
+        load = ["--namespace", "k8s.io", "images", "import", "--snapshotter", "native", str(home / "pause.tar")]
         run([ctr, "--address", home / "c.sock", *load], timeout=_START_SECONDS)
         with connected(home / "c.sock") as cri:
             yield cri
     finally:
         daemon.stop(timeout=_STOP_SECONDS)
+
+
+def _plugins(dirs: NodeDirs, directory: Path) -> Path:
+    """Link the plugins of the server into one directory: this containerd takes no list of them."""
+    directory.mkdir()
+    for source in (dirs.cni_more_bin, dirs.cni_bin):
+        for plugin in source.iterdir():
+            if plugin.is_file():
+                (directory / plugin.name).symlink_to(plugin)
+    return directory

@@ -1,4 +1,4 @@
-"""Pods by the hundred while server, plugins and dockerd are killed: not one reservation, pin, interface or rule is over.
+"""Pods by the hundred while server, plugins and dockerd are killed: no reservation, pin, interface or rule is over.
 
 In some rounds the server loses its state and all containers instead of being asked to remove its pods.
 """

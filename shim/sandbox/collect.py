@@ -82,9 +82,10 @@ def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
 
 
 def _release(rt: Runtime, orphan: Attachment) -> None:
-    path = netns_path(rt, orphan.container_id)
-    if orphan.netns != str(path):
-        raise FailedPrecondition(f"its network namespace {orphan.netns} is not {path}")
+    path = Path(orphan.netns)
+    # Its directory may have been another setting then.
+    if path.name != netns_path(rt, orphan.container_id).name:
+        raise FailedPrecondition(f"its network namespace {path} has not the name of a pin of this server")
     rt.cni.plugins.delete(orphan, forget=False)
     unpin(path)
     rt.cni.plugins.forget(orphan)  # at last: it is what a next try starts from

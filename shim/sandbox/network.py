@@ -22,7 +22,7 @@ from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import ResultError, pod_ips, result_from_json
-from shim.domain.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_config_from_dict
 from shim.domain.names import sandbox_name
 from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of
@@ -99,9 +99,13 @@ def record_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
 
 
 def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Remove that from the CNI cache; done already is fine."""
-    if checkpoint.network is not None:
+    """Remove that from the CNI cache, where the disk lets us: what stays is cleaned up once the disk does."""
+    if checkpoint.network is None:
+        return
+    try:
         rt.cni.plugins.forget(_attachment(rt, checkpoint))
+    except ShimError as error:
+        log.warning("cni result cache kept", sandbox=checkpoint.sandbox_id, error=error)
 
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:

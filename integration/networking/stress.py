@@ -151,7 +151,7 @@ def _lose_everything(bed: Bed) -> None:
 
 
 def _left(bed: Bed) -> list[str]:
-    """Say what is left of pods on the node."""
+    """Return what is left of pods on the node."""
     leases = [path.name for path in bed.dirs.cni_leases.glob("*/*") if path.name[:1].isdigit() or ":" in path.name]
     results = [path.name for path in (bed.dirs.cni_cache / "results").glob("*")]
     pins = [path.name for path in bed.dirs.netns.glob("*")]

@@ -8,7 +8,7 @@ from shim.base import deadline
 
 
 class Gate:
-    """Many share it, or one has it alone. Who wants it alone keeps nobody from sharing while it waits. Thread-safe."""
+    """Shared by many, or held by one alone. Waiting for the latter does not keep others from sharing. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -19,7 +19,7 @@ class Gate:
     def shared(self, *, what: str) -> Iterator[None]:
         """Run the block beside others that share.
 
-        The wait for who has it alone ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
+        The wait for a holder that is alone ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
         """
         self._wait_free(what)
         try:
@@ -31,7 +31,7 @@ class Gate:
 
     @contextmanager
     def alone(self, *, seconds: float) -> Iterator[bool]:
-        """Run the block while nobody shares; it is given False when that has not come within `seconds`."""
+        """Run the block while no other shares; yield False if that was not possible within `seconds`."""
         with self._changed:
             free = self._changed.wait_for(lambda: not self._sharing and not self._taken, seconds)
             self._taken = self._taken or free

@@ -133,7 +133,7 @@ def own_attachments(cache_dir: Path, *, docker: str, beside: Collection[str]) ->
 
 
 def attached_to(cache_dir: Path, *, network: str) -> set[tuple[str, str]]:
-    """Find the container id and interface of each attachment to a network, whoever made it.
+    """Find the container id and interface of each attachment to a network, of any runtime.
 
     ShimError when the cache cannot be listed.
     """

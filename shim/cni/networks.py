@@ -18,10 +18,10 @@ class Networks(Protocol):
         """End that."""
 
     def chosen(self) -> NetworkConfig | None:
-        """Give the network for new pods, None where they get no more than loopback. FailedPrecondition if not ready."""
+        """Return the network for new pods, None if they get loopback alone. FailedPrecondition if there is none."""
 
     def status(self) -> NetworkStatus:
-        """Say whether new pods can have their network, and why not."""
+        """Return whether new pods can have their network, and why not."""
 
 
 class LoopbackOnly:
@@ -34,10 +34,10 @@ class LoopbackOnly:
         """Follow nothing."""
 
     def chosen(self) -> None:
-        """Give no network."""
+        """Return no network."""
 
     def status(self) -> NetworkStatus:
-        """Say that new pods can be made."""
+        """Return that new pods can be made."""
         return NetworkStatus(ready=True, reason="", message="pods have the loopback interface alone (network_plugin)")
 
 

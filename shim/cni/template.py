@@ -21,7 +21,7 @@ _EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 
 
 def render(template: str, *, ranges: Sequence[str], source: str) -> bytes:
-    """Give the configuration for address ranges such as `10.244.1.0/24`, of which there is one at least.
+    """Return the configuration for address ranges such as `10.244.1.0/24`, of which there is one at least.
 
     InvalidArgument names `source`, and the placeholder or what is wrong with the configuration.
     """

@@ -50,7 +50,7 @@ LEGACY = (
 
 
 def warnings(given: Mapping[str, str]) -> list[str]:
-    """Say what becomes of each flag in `given` (flag to value)."""
+    """Return a warning for each flag in `given` (flag to value) that is ignored."""
     return [
         f"flag {legacy.flag} is ignored: {legacy.why}"
         for legacy in LEGACY

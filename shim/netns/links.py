@@ -29,7 +29,7 @@ def ensure_loopback_up(path: Path, *, with_ipv6: bool = True) -> None:
 
 
 def ensure_loopback_up_of(pid: int, *, confirmed: Callable[[], bool], with_ipv6: bool = True) -> None:
-    """Do the same in the namespace of a process, which nobody has pinned; see `in_netns_of`."""
+    """Do the same in the namespace of a process, which is not pinned; see `in_netns_of`."""
     path = Path(f"/proc/{pid}/ns/net")
     in_netns_of(pid, lambda: _ensure_up_here(path, with_ipv6=with_ipv6), confirmed=confirmed)
 

@@ -1,6 +1,6 @@
 """Clean-up of networks that belong to no pod any more, at the start and every `cni_gc_interval`.
 
-Pods release what they have when they are stopped. This is for what is left when nobody can ask for that any more: the
+Pods release what they have when they are stopped. This is for what is left when no call can ask for that any more: the
 state directory was cleared under pods, or a plugin let something go too late. What this server made is known by the CNI
 cache, which names it (`shim.cni.cache.Owner`) before a namespace is pinned or ADD is run. All else belongs to another
 runtime, whatever it is called, and stays.
@@ -52,7 +52,7 @@ def collect_networks(rt: Runtime) -> None:
 
 
 def _pods(rt: Runtime) -> set[str]:
-    """Give the ids of all sandboxes, also of those of which only a checkpoint is left: their Remove releases them."""
+    """Return the ids of all sandboxes, also of those of which only a checkpoint is left: their Remove releases them."""
     return {record.id for record in rt.view.sandboxes()} | {known.sandbox_id for known in rt.checkpoints.all()}
 
 
@@ -93,7 +93,7 @@ def _release(rt: Runtime, orphan: Attachment) -> None:
 
 
 def _networks(rt: Runtime) -> dict[str, JsonObject]:
-    """Give the configuration of each network that is in force or has pods, by its name; the newest of each."""
+    """Return the configuration of each network that is in force or has pods, by its name; the newest of each."""
     ready = sorted(rt.checkpoints.all(), key=lambda checkpoint: checkpoint.created_at)
     found = {str(known.network.conflist["name"]): known.network.conflist for known in ready if known.network}
     chosen = rt.cni.networks.status().ready and rt.cni.networks.chosen()
@@ -111,7 +111,7 @@ def _collect(rt: Runtime, conflist: JsonObject) -> None:
 
 
 def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:
-    """Give container id and interface of each attachment to a network that must stay.
+    """Return container id and interface of each attachment to a network that must stay.
 
     Those of pods that have not been released, and whatever another runtime has on a network of the same name: in its
     cache, or in the reservations of host-local alone.

@@ -75,7 +75,7 @@ def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
         created_at=record.life.created_at,
-        # Without a result the server ended in the middle of the ADD, and nobody got the id of the sandbox.
+        # Without a result the server ended in the middle of the ADD, and no client got the id of the sandbox.
         ready=attachment.owner is None or attachment.result is not None,
         network=msgspec.convert(known, NetworkIntent),
     )

@@ -14,7 +14,7 @@ def test_many_share_it() -> None:
         pass
 
 
-def test_nobody_has_it_alone_while_it_is_shared() -> None:
+def test_it_is_not_held_alone_while_it_is_shared() -> None:
     gate = Gate()
     with gate.shared(what="one"), gate.alone(seconds=0.01) as is_alone:
         assert not is_alone
@@ -22,7 +22,7 @@ def test_nobody_has_it_alone_while_it_is_shared() -> None:
         assert is_alone
 
 
-def test_who_would_share_waits_for_who_has_it_alone() -> None:
+def test_sharing_waits_for_a_holder_that_is_alone() -> None:
     gate, order = Gate(), []
 
     def share() -> None:

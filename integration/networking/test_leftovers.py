@@ -70,9 +70,11 @@ def left(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Left]:
         bridge(node_dirs.cni_leases, kind=TYPE, link=LINK, subnets=SUBNETS, ipMasq=True), portmap, name=NETWORK
     )
     (node_dirs.cni_conf / "10-left.conflist").write_text(network)
-    with serving(engine, node_dirs) as served:
-        yield Left(served, plugin, network)
-    remove_link(LINK)
+    try:
+        with serving(engine, node_dirs) as served:
+            yield Left(served, plugin, network)
+    finally:
+        remove_link(LINK)
 
 
 def run_pods(cri: Cri, count: int) -> list[str]:

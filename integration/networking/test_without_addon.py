@@ -46,9 +46,11 @@ def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[S
         '"type": "host-local",', f'"type": "host-local", "dataDir": "{node_dirs.cni_leases}",'
     )
     template.write_text(text)
-    with serving(engine, node_dirs, cni_conf_template=template, pod_cidr=FIRST) as served:
-        yield served
-    remove_link("cbr0")
+    try:
+        with serving(engine, node_dirs, cni_conf_template=template, pod_cidr=FIRST) as served:
+            yield served
+    finally:
+        remove_link("cbr0")
 
 
 def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) -> None:

@@ -22,10 +22,13 @@ from shim.view.records import SandboxRecord
 LOOPBACK = "cni-loopback"
 """Network of that name: runtimes that bring `lo` up by a plugin cache that as well."""
 
+IPAM: JsonObject = {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/8"}]]}
+"""host-local wants a range, also in a DEL, which it does by container id alone."""
+
 KUBENET: JsonObject = {
     "cniVersion": "0.1.0",
     "name": "kubenet",
-    "plugins": [{"type": "bridge", "bridge": "cbr0", "ipMasq": False, "ipam": {"type": "host-local"}}],
+    "plugins": [{"type": "bridge", "bridge": "cbr0", "ipMasq": False, "ipam": IPAM}],
 }
 """What DEL needs for a pod of kubenet whose entry in the CNI cache is lost, or elsewhere."""
 

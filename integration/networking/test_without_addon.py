@@ -17,7 +17,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
 from shim.cni.network import Attachment, Plugins
 from shim.cni.template import FILE
-from shim.sandbox import foreign
+from shim.sandbox import legacy
 
 EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples" / "kubenet.conflist.template"
 FIRST, SECOND = "10.98.1.0/24,fd00:98:1::/64", "10.98.2.0/24,fd00:98:2::/64"
@@ -138,12 +138,12 @@ def pod_of_cri_dockerd(served: Served, images: Images, *, mode: str, root: Path)
 
 def test_a_pod_of_cri_dockerd_without_a_plugin_leaves_nothing(lonely: Served, images: Images) -> None:
     before = lonely.traces()
-    sandbox = pod_of_cri_dockerd(lonely, images, mode="default", root=foreign.ROOT)
+    sandbox = pod_of_cri_dockerd(lonely, images, mode="default", root=legacy.ROOT)
 
     lonely.cri.stop(sandbox)
     lonely.cri.remove(sandbox)
 
-    assert not (foreign.ROOT / "sandbox" / sandbox).exists()
+    assert not (legacy.ROOT / "sandbox" / sandbox).exists()
     assert lonely.traces() == before
 
 

@@ -11,7 +11,7 @@ ROOT = Path("/var/lib/cri-dockerd")
 """Its directory, unless a flag of it, which our `root_directory` takes too, names another."""
 
 
-def remove_foreign_traces(rt: Runtime, sandbox_id: SandboxId) -> None:
+def remove_legacy_traces(rt: Runtime, sandbox_id: SandboxId) -> None:
     """Remove both once the pod itself has gone: by its checkpoint cri-dockerd would list it. ShimError on failure."""
     for root in {ROOT, rt.config.root_directory}:
         remove_file(root / "sandbox" / sandbox_id)

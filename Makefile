@@ -15,7 +15,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-v2 chaos soak fuzz demo run
-.PHONY: bench bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
+.PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -59,6 +59,9 @@ test-v2: venv ## tests of control groups of version 2, in an emulated machine th
 chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
 	$(BOX) $(PY) -m integration.chaos $(ARGS)
 
+stress-network: venv ## pods by the hundred while server, plugins and dockerd are killed, ARGS="--pods N --seed S" (root)
+	$(BOX) $(PY) -m integration.networking $(ARGS)
+
 soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
 	$(BOX) $(PY) -m integration.soak $(ARGS)
 
@@ -70,6 +73,9 @@ run: venv ## set up this machine and keep the server in the foreground (root)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
 	$(BOX) --disk $(PY) -m integration.bench $(ARGS)
+
+bench-cni: venv ## times of ADD and DEL by plugin (root)
+	$(BOX) $(PY) -m integration.bench.cni $(ARGS)
 
 bench-streaming: venv ## speed and memory of exec and port-forward beside what was promised (root)
 	$(BOX) --disk $(PY) -m integration.bench.streaming $(ARGS)

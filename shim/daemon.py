@@ -22,8 +22,8 @@ from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
+from shim.cni.networks import Networks, networks_of
 from shim.cni.programs import FindPlugin, finding_by
-from shim.cni.watch import ConfDirectory
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify
@@ -37,6 +37,7 @@ from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
+from shim.node.cni_conf import prepare_cni_conf
 from shim.recover import (
     end_orphaned_plugins,
     recover_checkpoints,
@@ -45,6 +46,7 @@ from shim.recover import (
     restore_limits,
 )
 from shim.runtime import Cni, ImagePuller, Runtime
+from shim.sandbox.collect import collect_networks
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
@@ -90,6 +92,7 @@ def serve(config: Config) -> bool:
         _node(config, Sessions(base_url=listener.base_url)) as rt,
         _counting(rt),
         _recovering(rt),
+        _collecting(rt),
         _measuring(rt),
         _serving(rt) as server,
         _streaming(rt, listener),
@@ -216,7 +219,9 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         host_fs.start()
         ending.callback(host_fs.stop)
         find = finding_by(host_fs)
-        networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir, find=find)
+        pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
+        prepare_cni_conf(config, ranges=pod_cidr.ranges)
+        networks = networks_of(config, find=find)
         networks.start()
         ending.callback(networks.stop)
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
@@ -238,7 +243,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
-            cni=_cni(config, networks, find=find),
+            cni=_cni(config, networks, pod_cidr=pod_cidr, find=find),
             host_fs=host_fs,
             sessions=sessions,
             puller=ImagePuller(keyring=keyring),
@@ -250,7 +255,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         yield rt
 
 
-def _cni(config: Config, networks: ConfDirectory, *, find: FindPlugin) -> Cni:
+def _cni(config: Config, networks: Networks, *, pod_cidr: PodCidr, find: FindPlugin) -> Cni:
     return Cni(
         networks=networks,
         plugins=Plugins(
@@ -259,7 +264,7 @@ def _cni(config: Config, networks: ConfDirectory, *, find: FindPlugin) -> Cni:
             timeout=config.cni_plugin_timeout,
             find=find,
         ),
-        pod_cidr=PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr),
+        pod_cidr=pod_cidr,
     )
 
 
@@ -298,8 +303,35 @@ def _recover_pods(rt: Runtime) -> None:
 @contextlib.contextmanager
 def _recovering(rt: Runtime) -> Iterator[None]:
     """Put right what else an earlier server left, beside the block."""
+    with _beside(rt, _recover_rest, name="recover"):
+        yield
+
+
+@contextlib.contextmanager
+def _collecting(rt: Runtime) -> Iterator[None]:
+    """Clean up networks without a pod, at once and then now and then, beside the block."""
+    if not rt.config.cni_gc_interval:
+        yield
+        return
+    with _beside(rt, _collect_again, name="cni-gc"):
+        yield
+
+
+def _collect_again(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+    with deadline.entered(scope):
+        while True:
+            done = _take_step(rt, collect_networks)
+            if stopping.wait(rt.config.cni_gc_interval if done else _RECOVER_RETRY):
+                return
+
+
+@contextlib.contextmanager
+def _beside(
+    rt: Runtime, work: Callable[[Runtime, threading.Event, deadline.Scope], None], *, name: str
+) -> Iterator[None]:
+    """Run `work` in a thread of its own; when the block ends, it is cancelled."""
     stopping, scope = threading.Event(), deadline.Scope()
-    thread = threading.Thread(target=_recover_rest, args=(rt, stopping, scope), name="recover", daemon=True)
+    thread = threading.Thread(target=work, args=(rt, stopping, scope), name=name, daemon=True)
     thread.start()
     try:
         yield

@@ -12,6 +12,7 @@ import structlog
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.cni.cache import own_attachments
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
 from shim.container.change import apply_when_running, changing
@@ -20,6 +21,7 @@ from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import sandboxes
+from shim.sandbox.network import engine_of
 from shim.sandbox.rebuild import recover_checkpoint
 from shim.view.records import ContainerRecord, SandboxRecord
 
@@ -85,7 +87,13 @@ def end_orphaned_plugins(rt: Runtime) -> None:
     A pod is not ready until its ADD has succeeded, and not any more before its DEL begins. What works for one that is
     ready was left running on purpose, such as the DHCP client of its address.
     """
-    unfinished = {checkpoint.sandbox_id for checkpoint in rt.checkpoints.all() if not checkpoint.ready}
+    known = {checkpoint.sandbox_id: checkpoint for checkpoint in rt.checkpoints.all()}
+    unfinished = {checkpoint.sandbox_id for checkpoint in known.values() if not checkpoint.ready}
+    try:
+        lost = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=known.keys())
+        unfinished |= {attachment.container_id for attachment in lost if attachment.result is None}
+    except ShimError as error:
+        log.error("cannot look for cni plugins of pods without a checkpoint", error=error)
     end_orphans(unfinished, host_fs=rt.host_fs)
 
 

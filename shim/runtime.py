@@ -19,7 +19,7 @@ from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
-from shim.cni.watch import ConfDirectory
+from shim.cni.networks import Networks
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
 from shim.domain.ids import ContainerId, ImageId
@@ -55,12 +55,16 @@ class Locks:
         """Hold an image while it is removed."""
         return self._locks.hold(("image", image_id))
 
+    def cni_conf(self) -> AbstractContextManager[None]:
+        """Hold the CNI configuration that the server writes itself."""
+        return self._locks.hold("cni conf")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cni:
     """What gives pods their network."""
 
-    networks: ConfDirectory
+    networks: Networks
     """Which CNI configuration new pods get."""
     plugins: Plugins
     """Runs CNI plugins."""

@@ -311,11 +311,20 @@ class _Streams:
         for stream in (self._stdout, self._stderr):
             if stream in self._selector.get_map():
                 self._drain(stream, what=what)
+        self._end_children_of_killed()
         return Outcome(
             returncode=self._child.wait(),  # it has ended, so this does not block
             stdout=bytes(self._kept[self._stdout]),
             stderr=bytes(self._kept[self._stderr]),
         )
+
+    def _end_children_of_killed(self) -> None:
+        """End what a program that was killed has started: it would go on beside the undo of what it was part of."""
+        # Not reaped yet, so its id still means this group.
+        ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        if ended is not None and ended.si_code != os.CLD_EXITED:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
 
     def _drain(self, stream: IO[bytes], *, what: str) -> None:
         """Read what the dead child left in the pipe: a pipe's capacity at most, though others may go on writing."""

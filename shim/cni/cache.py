@@ -1,12 +1,15 @@
 """The CNI result cache, in the format of the CNI reference library, which other tools read.
 
-One file per attachment, `<cache>/results/<network>-<container id>-<interface>`, written after a successful ADD and
-removed after a successful DEL. The shim itself relies on its checkpoint; the cache stands in where that was lost.
+One file per attachment, `<cache>/results/<network>-<container id>-<interface>`, written before ADD, again with its
+result, and removed after a successful DEL. The shim itself relies on its checkpoint; the cache stands in where that was
+lost. Entries of this server name it, in a key that other tools skip: only those are cleaned up without a pod.
 """
 
+import itertools
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,25 @@ import msgspec
 from shim.base.atomic_files import failing_as, read_regular
 from shim.cni.conf import ConfError, parse_network
 from shim.cni.plugin import JsonObject
+from shim.domain.errors import ShimError, reason_of
 
 KIND = "cniCacheV1"
 FILE_LIMIT = 4 << 20
 """Most bytes of one file: a configuration, in base64, and a result."""
+MAX_ORPHANS = 1000
+"""Most attachments without a pod that are cleaned up in one round; the others follow in the next."""
+
+_NAME = re.compile(r".+-([0-9a-f]{64})-[^-]+\Z")
+"""File name of an attachment of a Docker container; the group is its id."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Which server made an attachment, and for what."""
+
+    docker: str
+    """Setting `docker_endpoint` of the server: its pods are on that Engine."""
+    sandbox: str
+    """Name of the pod sandbox, the key of its lock."""
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +57,8 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Capability arguments by name; each plugin gets those it declares."""
     result: JsonObject | None = None
     """Final result of the ADD, as the last plugin printed it."""
+    owner: Owner | None = None
+    """None for attachments of other runtimes."""
 
     @property
     def network(self) -> str:
@@ -58,10 +78,14 @@ class _Entry(msgspec.Struct, rename="camel", omit_defaults=True):
     cni_args: list[tuple[str, str]] | None = None
     capability_args: dict[str, Any] | None = None
     result: JsonObject | None = None
+    pydockershim: Owner | None = None
 
 
-def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject) -> None:
-    """Record a finished ADD. ShimError or ResourceExhausted when the disk does not take it."""
+def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject | None) -> None:
+    """Record a finished ADD, or without result one that is about to begin.
+
+    ShimError or ResourceExhausted when the disk does not take it.
+    """
     entry = _Entry(
         kind=KIND,
         container_id=attachment.container_id,
@@ -72,6 +96,7 @@ def write_cached(cache_dir: Path, attachment: Attachment, *, result: JsonObject)
         cni_args=attachment.args or None,
         capability_args=attachment.capabilities or None,
         result=result,
+        pydockershim=attachment.owner,
     )
     path = _path(cache_dir, attachment)
     with failing_as(f"write cni result cache {path}"):
@@ -98,6 +123,43 @@ def cached_attachments(cache_dir: Path, *, container_id: str) -> list[Attachment
     return [attachment for attachment in found if attachment is not None]
 
 
+def own_attachments(cache_dir: Path, *, docker: str, beside: Collection[str]) -> list[Attachment]:
+    """Find the attachments that servers of this Docker endpoint have made for containers other than `beside`.
+
+    At most MAX_ORPHANS; the next call finds more once these are gone. ShimError when the cache cannot be listed.
+    """
+    paths = (path for path in _files(cache_dir) if (match := _NAME.match(path.name)) and match[1] not in beside)
+    return list(itertools.islice((own for path in paths if (own := _own(path, docker=docker))), MAX_ORPHANS))
+
+
+def attached_to(cache_dir: Path, *, network: str) -> set[tuple[str, str]]:
+    """Find the container id and interface of each attachment to a network, of any runtime.
+
+    ShimError when the cache cannot be listed.
+    """
+    paths = [path for path in _files(cache_dir) if path.name.startswith(f"{network}-")]
+    entries = [entry for path in paths if (entry := _read(path)) is not None]
+    return {(entry.container_id, entry.if_name) for entry in entries if entry.network_name == network}
+
+
+def _own(path: Path, *, docker: str) -> Attachment | None:
+    entry = _read(path)
+    if entry is None or entry.pydockershim is None or entry.pydockershim.docker != docker:
+        return None
+    # One that was copied or renamed is not what it says.
+    whole = path.name == f"{entry.network_name}-{entry.container_id}-{entry.if_name}"
+    return _attachment(entry) if whole else None
+
+
+def _files(cache_dir: Path) -> list[Path]:
+    try:
+        return sorted((cache_dir / "results").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ShimError(f"list cni result cache {cache_dir}: {reason_of(error)}") from error
+
+
 def _entries(cache_dir: Path, container_id: str) -> Iterator[_Entry]:
     for path in sorted((cache_dir / "results").glob(f"*-{container_id}-*")):
         entry = _read(path)
@@ -118,6 +180,7 @@ def _attachment(entry: _Entry) -> Attachment | None:
         args=entry.cni_args or [],
         capabilities=entry.capability_args or {},
         result=entry.result,
+        owner=entry.pydockershim,
     )
 
 

@@ -1,14 +1,15 @@
-"""ADD and DEL of a whole plugin list.
+"""ADD, DEL and GC of a whole plugin list.
 
 Source: CNI specification 1.1.0, section 3 (execution of network configurations).
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import structlog
 
+from shim.base.gate import Gate
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
 from shim.cni.conf import SUPPORTED_VERSIONS, declares
 from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
@@ -20,7 +21,16 @@ __all__ = ["Attachment", "Plugins"]
 
 log = structlog.get_logger(__name__)
 
+VALID_ATTACHMENTS = "cni.dev/valid-attachments"
+"""Key of the configuration by which GC names what must stay."""
+
+GC_WAIT_SECONDS = 10.0
+"""How long a GC waits for a moment without any ADD or DEL; it is left to the next round then."""
+
 _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
+_FIRST_WITH_GC = SUPPORTED_VERSIONS.index("1.1.0")
+_UNKNOWN_VERB = 4
+"""Error code of a plugin that does not know the verb (invalid environment variables)."""
 
 
 class Plugins:
@@ -33,6 +43,18 @@ class Plugins:
         self._bin_dirs = tuple(bin_dirs)
         self._cache_dir = cache_dir
         self._timeout = timeout
+        self._gate = Gate()
+
+    def intend(self, attachment: Attachment) -> None:
+        """Record that ADD is about to be run; `delete` or `forget` removes the record.
+
+        ShimError or ResourceExhausted when the disk does not take it.
+        """
+        write_cached(self._cache_dir, attachment, result=None)
+
+    def forget(self, attachment: Attachment) -> None:
+        """Remove the record of an attachment; done already is fine. ShimError when it cannot be removed."""
+        remove_cached(self._cache_dir, attachment)
 
     def add(self, attachment: Attachment) -> JsonObject:
         """Run ADD along the list, each plugin with the result of the one before, and return the last result.
@@ -42,16 +64,19 @@ class Plugins:
         """
         calls = self._calls(attachment, verb="ADD", netns=attachment.netns)
         result: JsonObject | None = None
-        for call, plugin in calls:
-            config = _config(attachment, plugin, previous=result)
-            result = _checked(call, run_add(call, config=config, timeout=self._timeout))
-            result.setdefault("cniVersion", attachment.conflist["cniVersion"])
+        with self._gate.shared(what=f"run cni ADD for sandbox {attachment.container_id}"):
+            for call, plugin in calls:
+                config = _config(attachment, plugin, previous=result)
+                result = _checked(call, run_add(call, config=config, timeout=self._timeout))
+                result.setdefault("cniVersion", attachment.conflist["cniVersion"])
         assert result is not None  # noqa: S101 - a list has at least one plugin
         write_cached(self._cache_dir, attachment, result=result)
         return result
 
-    def delete(self, attachment: Attachment) -> None:
+    def delete(self, attachment: Attachment, *, forget: bool = True) -> None:
         """Run DEL against the order of ADD, each plugin with the final result of the ADD. May be repeated.
+
+        Its record in the cache goes too, unless the caller wants to `forget` it when all else is gone.
 
         A namespace that has gone is passed to the plugins as such (empty CNI_NETNS): they release what they can. The
         first error ends it, as section 3 demands; the plugins behind it are reached when the caller repeats.
@@ -59,13 +84,55 @@ class Plugins:
         netns = attachment.netns if _is_namespace(attachment.netns) else ""
         result = attachment.result or cached_result(self._cache_dir, attachment)
         previous = result if _takes_result_on_del(attachment.conflist) else None
-        for call, plugin in reversed(self._calls(attachment, verb="DEL", netns=netns)):
-            run_plugin(call, config=_config(attachment, plugin, previous=previous), timeout=self._timeout)
+        with self._gate.shared(what=f"run cni DEL for sandbox {attachment.container_id}"):
+            for call, plugin in reversed(self._calls(attachment, verb="DEL", netns=netns)):
+                run_plugin(call, config=_config(attachment, plugin, previous=previous), timeout=self._timeout)
+        if not forget:
+            return
         try:
-            remove_cached(self._cache_dir, attachment)
+            self.forget(attachment)
         except ShimError as error:
             # Nothing leaks but this file, and a read-only disk must not keep a pod from being removed.
             log.warning("cni result cache kept", sandbox=attachment.container_id, error=error)
+
+    def collect(self, conflist: JsonObject, valid: Callable[[], Collection[tuple[str, str]]]) -> bool:
+        """Run GC along the list: plugins let go all that is not for a container id and interface of `valid`.
+
+        `valid` is called when no ADD or DEL runs, and none begins before GC has ended, as the specification demands.
+        False when there was no such moment within GC_WAIT_SECONDS. A plugin that does not know GC is passed over;
+        PluginError when one fails, FailedPrecondition when a binary is missing. To be called for lists that `knows_gc`.
+        """
+        with self._gate.alone(seconds=GC_WAIT_SECONDS) as is_alone:
+            if not is_alone:
+                return False
+            stay = [{"containerID": container, "ifname": ifname} for container, ifname in sorted(valid())]
+            failures = [failure for plugin in conflist["plugins"] if (failure := self._gc(plugin, conflist, stay))]
+        if failures:
+            raise failures[0]
+        return True
+
+    def _gc(self, plugin: JsonObject, conflist: JsonObject, stay: list[dict[str, str]]) -> ShimError | None:
+        """Run GC of one plugin, and return what it failed with: the others of the list are asked all the same."""
+        name = conflist["name"]
+        config = {**plugin, "name": name, "cniVersion": conflist["cniVersion"], VALID_ATTACHMENTS: stay}
+        config.pop("capabilities", None)
+        try:
+            call = self._call_of_network(plugin["type"], network=name, verb="GC")
+            run_plugin(call, config=config, timeout=self._timeout)
+        except PluginError as error:
+            if error.code != _UNKNOWN_VERB:
+                return error
+            log.debug("cni plugin without GC", plugin=plugin["type"], network=name)
+        except FailedPrecondition as error:
+            return error
+        return None
+
+    def _call_of_network(self, plugin_type: str, *, network: str, verb: Verb) -> Call:
+        path = self._find(plugin_type, self._bin_dirs)
+        if path is None:
+            searched = ", ".join(map(str, self._bin_dirs))
+            raise FailedPrecondition(f"cni {verb} on network {network}: plugin binary {plugin_type} not in {searched}")
+        return Call(binary=path, verb=verb, container_id="", netns="", ifname="", args=(), bin_dirs=self._bin_dirs)
 
     def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
         return [
@@ -117,6 +184,14 @@ def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject 
     if previous is not None:
         config["prevResult"] = previous
     return config
+
+
+def knows_gc(conflist: JsonObject) -> bool:
+    """Whether the list is of a version with GC (1.1.0), and does not forbid it."""
+    return SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_GC and conflist.get("disableGC") not in (
+        True,
+        "true",
+    )
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:

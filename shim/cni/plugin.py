@@ -16,7 +16,7 @@ from shim.base.spawn import STDOUT_LIMIT, Outcome, run_bounded
 from shim.domain.errors import FailedPrecondition, ResourceExhausted, ShimError, reason_of
 
 JsonObject = dict[str, Any]
-Verb = Literal["ADD", "DEL"]
+Verb = Literal["ADD", "DEL", "GC"]
 
 QUOTED_CHARACTERS = 200
 """How much is quoted of output that is not CNI."""
@@ -53,6 +53,7 @@ class Call:
     binary: Path
     verb: Verb
     container_id: str
+    """Empty where the verb is about no pod."""
     netns: str
     """Path of the pod's network namespace; empty in a DEL after it has gone."""
     ifname: str
@@ -62,7 +63,8 @@ class Call:
     @property
     def what(self) -> str:
         """Return the beginning of messages about this run."""
-        return f"cni {self.verb} by plugin {self.binary} for sandbox {self.container_id}"
+        by = f"cni {self.verb} by plugin {self.binary}"
+        return f"{by} for sandbox {self.container_id}" if self.container_id else by
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the plugin: ours, since plugins run iptables and the like, and the protocol's."""

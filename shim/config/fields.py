@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from shim.config.model import Config, LogLevel
+from shim.config.model import Config, LogLevel, NetworkPlugin
 from shim.domain import references
 from shim.domain.cidr import parse_pod_cidr
 from shim.domain.errors import InvalidArgument
@@ -136,6 +136,11 @@ def _log_level(raw: object) -> object:
     """A level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
     text = "" if raw == "" else _text(raw).lower()
     return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
+
+
+def _network_plugin(raw: object) -> str:
+    """The plugin, also in the words of cri-dockerd."""
+    return _NETWORK_PLUGINS.parse("none" if raw in ("", "no-op") else raw)  # type: ignore[return-value] # a choice
 
 
 def _request_timeout(raw: object) -> float:
@@ -289,6 +294,7 @@ def _is_go_form(text: str) -> bool:
 
 _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
+_NETWORK_PLUGINS = _choice(get_args(NetworkPlugin))
 _SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
 _SOME_SECONDS = _Kind(_some_seconds, f"0, or seconds ({_LEAST_SECONDS:g} at least), or a duration such as 90s or 1m30s")
 _ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 90s or 1m30s")
@@ -320,6 +326,9 @@ _BY_NAME = {
     "runtime_request_timeout": _Kind(_request_timeout, _SOME_SECONDS.accepted),
     **dict.fromkeys(("image_pull_progress_deadline", "streaming_idle_timeout"), _SOME_SECONDS),
     **dict.fromkeys(("cni_plugin_timeout", "streaming_creation_timeout"), _ONE_SECOND_OR_MORE),
+    "cni_gc_interval": _SOME_SECONDS,
+    "cni_conf_template": _OPTIONAL_PATH,
+    "network_plugin": _Kind(_network_plugin, "cni or none; no-op or nothing, as with cri-dockerd, is none"),
     "image_credential_provider_config": _OPTIONAL_PATH,
     "image_credential_provider_bin_dir": _OPTIONAL_PATH,
     "metrics_bind_addr": _Kind(
@@ -341,6 +350,7 @@ _ZERO = {
     "image_pull_progress_deadline": "no limit",
     "runtime_request_timeout": "the default",
     "cni_plugin_timeout": "refused",
+    "cni_gc_interval": "no clean-up, not at the start either",
     "streaming_idle_timeout": "no limit",
     "streaming_creation_timeout": "refused",
     "streaming_max_sessions": "refused",

@@ -1,13 +1,11 @@
 """Flags of cri-dockerd whose meaning is elsewhere here.
 
-They are taken so that a unit file or an orchestrator written for cri-dockerd starts this server unchanged. A flag that
-would change what a pod gets and cannot be honoured is refused; one that changes nothing is ignored with a warning.
+They are taken so that a unit file or an orchestrator written for cri-dockerd starts this server unchanged. What they
+ask for is ignored with a warning, unless it is what is done anyhow.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from shim.domain.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +15,6 @@ class Legacy:
     flag: str
     why: str
     """Where its meaning has gone; the warning, and the help."""
-    only: frozenset[str] | None = None
-    """The values that can be ignored; None for any."""
     switch: bool = False
     """Whether it may stand without a value, for `true`."""
     silent: frozenset[str] = frozenset()
@@ -29,12 +25,6 @@ ALIASES: Mapping[str, str] = {"--cri-dockerd-root-directory": "root_directory"}
 """Flags of cri-dockerd that set a field under another name."""
 
 LEGACY = (
-    Legacy(
-        flag="--network-plugin",
-        why="pods get their network by CNI alone",
-        only=frozenset({"cni"}),
-        silent=frozenset({"cni"}),
-    ),
     Legacy(
         flag="--ipv6-dual-stack",
         why="every address that CNI gives is reported, of both families",
@@ -60,12 +50,9 @@ LEGACY = (
 
 
 def warnings(given: Mapping[str, str]) -> list[str]:
-    """Say what becomes of each flag in `given` (flag to value); InvalidArgument for one that cannot be ignored."""
-    return [word for legacy in LEGACY if legacy.flag in given for word in _word(legacy, given[legacy.flag])]
-
-
-def _word(legacy: Legacy, value: str) -> list[str]:
-    if legacy.only is not None and value not in legacy.only:
-        accepted = " or ".join(sorted(legacy.only))
-        raise InvalidArgument(f"flag {legacy.flag} {value!r} is not {accepted}: {legacy.why}")
-    return [] if value in legacy.silent else [f"flag {legacy.flag} is ignored: {legacy.why}"]
+    """Return a warning for each flag in `given` (flag to value) that is ignored."""
+    return [
+        f"flag {legacy.flag} is ignored: {legacy.why}"
+        for legacy in LEGACY
+        if legacy.flag in given and given[legacy.flag] not in legacy.silent
+    ]

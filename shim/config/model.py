@@ -12,6 +12,7 @@ import msgspec
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 DockerLogDriver = Literal["json-file", "local"]
+NetworkPlugin = Literal["cni", "none"]
 RestrictOomScoreAdj = Literal["auto", "true", "false"]
 
 
@@ -66,6 +67,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     cni_plugin_timeout: float = 220.0
     """Seconds one run of one CNI plugin may take before it is killed."""
+
+    cni_conf_template: str = ""
+    """Template of a CNI configuration that is written to `cni_conf_dir`, as its last file, when the pod address ranges
+    of the node are known; empty for none."""
+
+    cni_gc_interval: float = 600.0
+    """Seconds between two clean-ups of networks that belong to no pod any more; the first comes at the start."""
+
+    network_plugin: NetworkPlugin = "cni"
+    """How pods get their network: `cni`, or `none` for the loopback interface alone."""
 
     pod_cidr: str = ""
     """Pod address range(s) of this node, comma-separated, until UpdateRuntimeConfig brings them."""

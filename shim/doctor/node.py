@@ -12,6 +12,8 @@ from shim.domain.errors import ShimError
 
 def check_network(config: Config) -> Finding:
     """Return whether there is a network for pods, with its plugins."""
+    if config.network_plugin == "none":
+        return Finding("ok", "pod network", "pods have the loopback interface alone (network_plugin)")
     listing = read_directory(config.cni_conf_dir)
     status = status_of(listing, choose(listing, bin_dirs=config.cni_bin_dir))
     if status.ready:

@@ -3,12 +3,13 @@
 import fcntl
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from shim.base.atomic_files import failing_as
 from shim.domain.errors import ShimError
-from shim.netns.enter import in_netns
+from shim.netns.enter import in_netns, in_netns_of
 
 _LOOPBACK = "lo"
 _NO_IPV6 = Path(f"/proc/sys/net/ipv6/conf/{_LOOPBACK}/disable_ipv6")
@@ -25,6 +26,12 @@ def ensure_loopback_up(path: Path, *, with_ipv6: bool = True) -> None:
     it stays as it is.
     """
     in_netns(path, lambda: _ensure_up_here(path, with_ipv6=with_ipv6))
+
+
+def ensure_loopback_up_of(pid: int, *, confirmed: Callable[[], bool], with_ipv6: bool = True) -> None:
+    """Do the same in the namespace of a process, which is not pinned; see `in_netns_of`."""
+    path = Path(f"/proc/{pid}/ns/net")
+    in_netns_of(pid, lambda: _ensure_up_here(path, with_ipv6=with_ipv6), confirmed=confirmed)
 
 
 def _ensure_up_here(path: Path, *, with_ipv6: bool) -> None:

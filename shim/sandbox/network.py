@@ -5,24 +5,31 @@ namespace. ADD adds its result there; DEL runs with what is written there, whate
 then, until it has succeeded once.
 """
 
+import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.arguments import INTERFACE, capability_args, cni_args
+from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
 from shim.cni.network import Attachment
 from shim.cni.result import ResultError, pod_ips, result_from_json
-from shim.domain.errors import FailedPrecondition
+from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_config_from_dict
-from shim.netns.links import ensure_loopback_up
+from shim.domain.names import sandbox_name
+from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
+from shim.view.processes import is_process_of
+from shim.view.records import SandboxRecord
 
 _LOOPBACK_IPV6 = frozenset(f"net.ipv6.conf.{which}.disable_ipv6" for which in ("all", "default", "lo"))
 """Sysctls by which a pod can ask to have no ::1."""
@@ -35,13 +42,19 @@ def netns_path(rt: Runtime, sandbox_id: str) -> Path:
     return rt.config.netns_directory / f"cri-{sandbox_id}"
 
 
+def engine_of(rt: Runtime) -> str:
+    """Name the Engine whose pods this server's attachments are: the path of its socket, links followed."""
+    return os.path.realpath(rt.config.docker_endpoint.removeprefix("unix://"))
+
+
 def network_intent(
     rt: Runtime, *, config: pb.PodSandboxConfig, sandbox_id: str, chosen: NetworkConfig | None
 ) -> NetworkIntent | None:
-    """Return what ADD will be run with; None where no network was chosen, since the pod has the host's."""
+    """Return what ADD will be run with; None for pods of the host's network, and for those with loopback alone."""
+    if not pod.host_network(config):
+        _warn_of_dead_host_ports(config, chosen)
     if chosen is None:
         return None
-    _warn_of_dead_host_ports(config, chosen)
     return NetworkIntent(
         conflist=chosen.conflist,
         netns=str(netns_path(rt, sandbox_id)),
@@ -62,6 +75,12 @@ def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[]
     ensure_loopback_up(path, with_ipv6=not forbids_loopback_ipv6(sysctls))
 
 
+def bring_loopback_up(record: SandboxRecord) -> None:
+    """Bring the loopback interface of a pod up that has no other. ShimError when pause has ended."""
+    with_ipv6 = not forbids_loopback_ipv6(record.config.linux.sysctls)
+    ensure_loopback_up_of(record.life.pid, confirmed=partial(is_process_of, record), with_ipv6=with_ipv6)
+
+
 def forbids_loopback_ipv6(sysctls: Mapping[str, str]) -> bool:
     """Return whether the sysctls of a pod switch IPv6 off on its loopback interface. Names may have slashes."""
     return any(name.replace("/", ".") in _LOOPBACK_IPV6 and value.strip() != "0" for name, value in sysctls.items())
@@ -73,9 +92,25 @@ def unpin_netns(checkpoint: SandboxCheckpoint) -> None:
         unpin(_netns(checkpoint))
 
 
+def record_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
+    """Write to the CNI cache that ADD is about to be run, for the case that the checkpoint is lost."""
+    if checkpoint.network is not None:
+        rt.cni.plugins.intend(_attachment(rt, checkpoint))
+
+
+def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
+    """Remove that from the CNI cache, where the disk lets us: what stays is cleaned up once the disk does."""
+    if checkpoint.network is None:
+        return
+    try:
+        rt.cni.plugins.forget(_attachment(rt, checkpoint))
+    except ShimError as error:
+        log.warning("cni result cache kept", sandbox=checkpoint.sandbox_id, error=error)
+
+
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI ADD in the pinned namespace; return the checkpoint with the result, not yet on disk."""
-    attachment = _attachment(checkpoint)
+    attachment = _attachment(rt, checkpoint)
     result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
     if not addresses(attached):
@@ -85,14 +120,14 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     return attached
 
 
-def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig) -> None:
+def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig | None) -> None:
     """Log that host ports have no effect; like with the other runtimes, the pod runs all the same."""
     ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
-    if ports and not chosen.declares("portMappings"):
+    if ports and not (chosen and chosen.declares("portMappings")):
         log.warning(
             "host ports have no effect: cni network without a portMappings plugin",
             pod=f"{config.metadata.namespace}/{config.metadata.name}",
-            network=chosen.name,
+            network=chosen.name if chosen else "none",
             host_ports=ports,
         )
 
@@ -101,7 +136,7 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI DEL unless it has succeeded before; return the checkpoint that records it."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
-    rt.cni.plugins.delete(_attachment(checkpoint))
+    rt.cni.plugins.delete(_attachment(rt, checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, released=True), ready=False)
     rt.checkpoints.note(released)
     return released
@@ -132,7 +167,7 @@ def _replace_network(checkpoint: SandboxCheckpoint, **changes: Any) -> NetworkIn
     return msgspec.structs.replace(checkpoint.network, **changes)
 
 
-def _attachment(checkpoint: SandboxCheckpoint) -> Attachment:
+def _attachment(rt: Runtime, checkpoint: SandboxCheckpoint) -> Attachment:
     network = _replace_network(checkpoint)
     return Attachment(
         conflist=network.conflist,
@@ -142,4 +177,8 @@ def _attachment(checkpoint: SandboxCheckpoint) -> Attachment:
         args=network.args,
         capabilities=network.capabilities,
         result=network.result,
+        owner=Owner(
+            docker=engine_of(rt),
+            sandbox=sandbox_name(sandbox_config_from_dict(checkpoint.config).metadata),
+        ),
     )

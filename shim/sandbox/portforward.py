@@ -39,16 +39,11 @@ def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
         if host_network(record.config):
             return _connect(port, sandbox_id=record.id)
         connect = partial(_connect, port, sandbox_id=record.id)
-        if record.legacy:  # its namespace is not pinned: it ends with pause
+        checkpoint = rt.checkpoints.get(record.id)
+        if record.legacy or checkpoint is None or checkpoint.network is None:
+            # Its namespace is not pinned: it lives and ends with pause.
             return in_netns_of(record.life.pid, connect, confirmed=partial(is_process_of, record))
-        return in_netns(_netns(rt, record.id), connect)
-
-
-def _netns(rt: Runtime, sandbox_id: str) -> Path:
-    checkpoint = rt.checkpoints.get(sandbox_id)
-    if checkpoint is None or checkpoint.network is None:
-        raise ShimError(f"forward to pod sandbox {sandbox_id}: its network namespace is not known")
-    return Path(checkpoint.network.netns)
+        return in_netns(Path(checkpoint.network.netns), connect)
 
 
 def _connect(port: int, *, sandbox_id: str) -> socket.socket:

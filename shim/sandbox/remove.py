@@ -6,6 +6,7 @@ from shim.domain import names
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.find import held_sandbox, sandboxes
+from shim.sandbox.legacy import remove_legacy_traces
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
 
@@ -27,6 +28,8 @@ def remove_record(rt: Runtime, record: SandboxRecord) -> None:
     ensure_removed(rt, record.id)
     if not record.legacy and not _has_twin(rt, record):
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=record.config.metadata))
+    if record.legacy:
+        remove_legacy_traces(rt, record.id)
     rt.checkpoints.delete(record.id)
 
 

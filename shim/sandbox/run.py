@@ -66,17 +66,26 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
         network=network.network_intent(rt, config=config, sandbox_id=sandbox_id, chosen=chosen),
     )
     rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
+    rollback.undo("its entry in the cni cache", lambda: network.forget_intent(rt, checkpoint))
     # Side by side, since the disk can take as long as Docker; the network waits for both.
-    gather([partial(rt.checkpoints.put, checkpoint), partial(rt.engine.start_container, sandbox_id)])
+    gather([partial(_write_down, rt, checkpoint), partial(rt.engine.start_container, sandbox_id)])
     rt.view.refresh_container(sandbox_id)
     # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
     dns.ensure_pod_resolv_conf(rt, config)
     dns.label_pod_resolv_conf(rt, rt.view.sandbox(sandbox_id))
     if checkpoint.network is not None:
         checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
+    elif not pod.host_network(config):
+        network.bring_loopback_up(rt.view.sandbox(sandbox_id))
     started_at = rt.view.sandbox(sandbox_id).life.started_at
     rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=started_at))
     return sandbox_id
+
+
+def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
+    """Keep what is about to be set up, twice: after the loss of one record, the other is enough to clean up."""
+    network.record_intent(rt, checkpoint)
+    rt.checkpoints.put(checkpoint)
 
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:

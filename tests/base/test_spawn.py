@@ -252,3 +252,24 @@ def test_a_process_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch
             reap(child, seconds=0.1)
         assert child.returncode is None
         child.kill()
+
+
+def test_the_children_of_a_program_that_was_killed_end_with_it(program: Program, tmp_path: Path) -> None:
+    path = program(f"sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/child; kill -KILL $$")
+
+    assert run(path).returncode == -signal.SIGKILL
+
+    child = int((tmp_path / "child").read_text())
+    give_up = time.monotonic() + SOON
+    while is_running(child):
+        assert time.monotonic() < give_up
+
+
+def test_what_a_program_that_ended_by_itself_has_left_behind_goes_on(program: Program, tmp_path: Path) -> None:
+    path = program(f"sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/child")
+
+    assert run(path).returncode == 0
+
+    child = int((tmp_path / "child").read_text())
+    assert is_running(child)
+    os.kill(child, signal.SIGKILL)

@@ -6,7 +6,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.cni.cache import FILE_LIMIT, Attachment, cached_attachments, cached_result, remove_cached, write_cached
+from shim.cni import cache
+from shim.cni.cache import (
+    FILE_LIMIT,
+    Attachment,
+    Owner,
+    attached_to,
+    cached_attachments,
+    cached_result,
+    own_attachments,
+    remove_cached,
+    write_cached,
+)
 from shim.domain.errors import ShimError
 
 CONFLIST = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "vendor": 1}]}
@@ -142,3 +153,41 @@ def test_an_entry_that_is_nested_too_deeply_or_too_large_counts_as_absent(tmp_pa
     path.write_bytes(path.read_bytes().removesuffix(b"}") + b',"result":' + result + b"}")
 
     assert cached_attachments(tmp_path, container_id="c0ffee") == []
+
+
+def test_who_made_it_is_in_a_key_of_its_own_and_comes_back(tmp_path: Path) -> None:
+    owner = Owner(docker="/run/docker.sock", sandbox="k8s_POD_web_default_u-1_0")
+    made = msgspec.structs.replace(ATTACHMENT, container_id="c0" * 32, owner=owner)
+    write_cached(tmp_path, made, result=None)
+
+    written = json.loads((tmp_path / f"results/pods-{'c0' * 32}-eth0").read_bytes())
+    assert written["pydockershim"] == {"docker": "/run/docker.sock", "sandbox": "k8s_POD_web_default_u-1_0"}
+    assert "result" not in written
+    assert own_attachments(tmp_path, docker="/run/docker.sock", beside=()) == [made]
+    assert own_attachments(tmp_path, docker="/run/docker.sock", beside=["c0" * 32]) == []
+
+
+def test_more_orphans_than_one_round_takes_are_found_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_ORPHANS", 2)
+    for digit in "abc":
+        owner = Owner(docker="/d", sandbox=f"k8s_POD_{digit}")
+        write_cached(tmp_path, msgspec.structs.replace(ATTACHMENT, container_id=digit * 64, owner=owner), result=RESULT)
+
+    found = own_attachments(tmp_path, docker="/d", beside=())
+    assert [attachment.container_id[0] for attachment in found] == ["a", "b"]
+
+
+def test_a_network_with_the_beginning_of_anothers_name_is_another(tmp_path: Path) -> None:
+    write_cached(tmp_path, ATTACHMENT, result=RESULT)
+    longer = msgspec.structs.replace(ATTACHMENT, conflist={**CONFLIST, "name": "pods-2"}, container_id="beef")
+    write_cached(tmp_path, longer, result=RESULT)
+
+    assert attached_to(tmp_path, network="pods") == {("c0ffee", "eth0")}
+
+
+def test_a_cache_that_is_not_there_is_empty_and_one_that_cannot_be_listed_an_error(tmp_path: Path) -> None:
+    assert attached_to(tmp_path / "none", network="pods") == set()
+    (tmp_path / "results").symlink_to("results")
+
+    with pytest.raises(ShimError, match=f"^list cni result cache {tmp_path}: too many levels of symbolic links"):
+        own_attachments(tmp_path, docker="/d", beside=())

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shim.base import deadline
+from shim.cni import network
 from shim.cni.network import Attachment, Plugins
 from shim.cni.plugin import PluginError
 from shim.domain.errors import Cancelled, FailedPrecondition
@@ -228,3 +229,43 @@ def test_a_cancelled_request_ends_the_chain(plugins: Plugins, chain: FakePlugins
 def _cancel_after(fifo: Path, scope: deadline.Scope) -> None:
     fifo.read_text()
     scope.cancel()
+
+
+def test_an_intended_add_is_in_the_cache_until_it_is_forgotten(plugins: Plugins, cache_file: Path) -> None:
+    plugins.intend(attachment("bridge"))
+    assert cache_file.exists()
+
+    plugins.forget(attachment("bridge"))
+    plugins.forget(attachment("bridge"))
+
+    assert not cache_file.exists()
+
+
+def test_gc_runs_every_plugin_and_reports_the_first_failure(plugins: Plugins, fakes: FakePlugins) -> None:
+    fakes.write("bridge", """echo '{"code": 11, "msg": "try again"}'; exit 1""")
+    fakes.write("tuning")
+
+    with pytest.raises(PluginError, match=r"^cni GC by plugin [^ ]*/bridge: try again \(code 11\)$"):
+        plugins.collect(attachment("bridge", "tuning", version="1.1.0").conflist, lambda: {("c0ffee", "eth0")})
+
+    assert runs(fakes) == [("GC", "bridge"), ("GC", "tuning")]
+    assert fakes.calls[1].config["cni.dev/valid-attachments"] == [{"containerID": "c0ffee", "ifname": "eth0"}]
+
+
+def test_gc_is_put_off_while_an_add_runs(
+    plugins: Plugins, fakes: FakePlugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "GC_WAIT_SECONDS", 0.01)
+    fifo, began = tmp_path / "fifo", tmp_path / "began"
+    os.mkfifo(fifo)
+    os.mkfifo(began)
+    fakes.write("bridge", f"echo >{began}; cat {fifo}")
+    adding = threading.Thread(target=plugins.add, args=(attachment("bridge"),))
+    adding.start()
+    began.read_bytes()
+
+    assert not plugins.collect(attachment("bridge", version="1.1.0").conflist, set)
+
+    fifo.write_text('{"cniVersion": "1.0.0", "ips": []}')
+    adding.join()
+    assert runs(fakes) == [("ADD", "bridge")]

@@ -307,3 +307,9 @@ def test_docker_keeps_at_least_two_files() -> None:
 def test_a_number_of_sessions(name: str) -> None:
     assert [parsed(name, raw) for raw in (1, "64", 10000)] == [1, 64, 10000]
     assert all(refused(name, raw) for raw in (0, "0", -1, 10001, "many", True, 2.5, None))
+
+
+@pytest.mark.parametrize(("raw", "plugin"), [("cni", "cni"), ("none", "none"), ("", "none"), ("no-op", "none")])
+def test_the_network_plugin_is_also_said_in_the_words_of_cri_dockerd(raw: str, plugin: str) -> None:
+    assert parsed("network_plugin", raw) == plugin
+    assert refused("network_plugin", "kubenet")

@@ -2,7 +2,6 @@ import pytest
 
 from shim.config.fields import fields
 from shim.config.legacy import ALIASES, LEGACY, warnings
-from shim.domain.errors import InvalidArgument
 
 
 def test_aliases_lead_to_fields() -> None:
@@ -16,7 +15,6 @@ def test_no_flag_is_both_legacy_and_a_setting() -> None:
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("--network-plugin", "cni"),
         ("--ipv6-dual-stack", "true"),
         ("--hairpin-mode", "none"),
         ("--network-plugin-mtu", "0"),
@@ -40,9 +38,3 @@ def test_what_is_ignored_is_told_once(flag: str, value: str) -> None:
     [word] = warnings({flag: value})
 
     assert word.startswith(f"flag {flag} is ignored: ")
-
-
-@pytest.mark.parametrize("plugin", ["kubenet", "", "no-op"])
-def test_another_network_plugin_is_refused(plugin: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"flag --network-plugin '{plugin}' is not cni"):
-        warnings({"--network-plugin": plugin})

@@ -39,3 +39,9 @@ def test_credential_providers_that_cannot_work(config: Config, tmp_path: Path) -
     finding = check_credentials(wrong, {})
     assert finding.level == "FAIL"
     assert "absent.yaml" in finding.text
+
+
+def test_pods_without_a_network_need_no_configuration(config: Config) -> None:
+    finding = check_network(msgspec.structs.replace(config, network_plugin="none"))
+
+    assert (finding.level, "loopback" in finding.text) == ("ok", True)

@@ -11,11 +11,21 @@ import msgspec
 from hypothesis import strategies as st
 
 from shim.base.spawn import Outcome
-from shim.cni.cache import Attachment, cached_attachments, cached_result, write_cached
+from shim.cni.cache import (
+    Attachment,
+    Owner,
+    attached_to,
+    cached_attachments,
+    cached_result,
+    own_attachments,
+    write_cached,
+)
 from shim.cni.conf import ConfError, parse_network
+from shim.cni.leases import leased
 from shim.cni.plugin import Call, PluginError, failure_of, result_of
 from shim.cni.result import ResultError, pod_ips, result_from_json
-from shim.domain.errors import ShimError
+from shim.cni.template import render
+from shim.domain.errors import InvalidArgument, ShimError
 from tests.fuzz.target import NESTED, Run, Target, encoded, pure, shape
 
 RESULTS = (
@@ -72,22 +82,49 @@ def _conf(data: bytes) -> None:
 
 @contextmanager
 def _cache() -> Iterator[Run]:
-    attachment = Attachment(conflist=LIST, container_id="c0ffee", netns="/n", ifname="eth0")
+    owner = Owner(docker="/d", sandbox="k8s_POD_a")
+    attachment = Attachment(conflist=LIST, container_id=CONTAINER, netns="/n", ifname="eth0", owner=owner)
     with tempfile.TemporaryDirectory() as directory:
         write_cached(Path(directory), attachment, result=RESULTS[0])
         (path,) = (Path(directory) / "results").iterdir()
 
         def run(data: bytes) -> None:
             path.write_bytes(data)
-            cached_attachments(Path(directory), container_id="c0ffee")
+            cached_attachments(Path(directory), container_id=CONTAINER)
             cached_result(Path(directory), attachment)
+            assert all(own.owner == owner for own in own_attachments(Path(directory), docker="/d", beside=()))
+            attached_to(Path(directory), network="pods")
 
         yield run
 
 
+@contextmanager
+def _lease() -> Iterator[Run]:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "pods" / "10.1.0.2"
+        path.parent.mkdir()
+        network = {**LIST, "plugins": [{"type": "bridge", "ipam": {"type": "host-local", "dataDir": directory}}]}
+
+        def run(data: bytes) -> None:
+            path.write_bytes(data)
+            assert all(container and ifname for container, ifname in leased(network))
+
+        yield run
+
+
+def _template(data: bytes) -> None:
+    content = render(data.decode(errors="replace"), ranges=("10.1.0.0/24", "fd00::/64"), source="/t")
+    parse_network(content, file="x.conflist")
+
+
+TEMPLATE = (
+    b'{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "a", "b": {{.PodCIDRRanges}}, "c": "{{.PodCIDR}}"}]}'
+)
+CONTAINER = "c0ffee00" * 8
 ENTRY = {
     "kind": "cniCacheV1",
-    "containerId": "c0ffee",
+    "containerId": CONTAINER,
+    "pydockershim": {"docker": "/d", "sandbox": "k8s_POD_a"},
     "config": base64.b64encode(json.dumps(LIST).encode()).decode(),
     "ifName": "eth0",
     "networkName": "pods",
@@ -96,6 +133,20 @@ ENTRY = {
     "result": RESULTS[0],
 }
 TARGETS = (
+    Target(
+        name="cni-template",
+        corpus=[TEMPLATE, TEMPLATE.replace(b".PodCIDRRanges", b" .Routes ")],
+        words=(b"{{.PodCIDR}}", b"{{", b"}}", b".Routes", b'"plugins":[{'),
+        declared=(InvalidArgument,),
+        open=pure(_template),
+    ),
+    Target(
+        name="cni-lease",
+        corpus=[b"c0ffee\r\neth0", b"c0ffee"],
+        words=(b"\r\n", b"eth0", b" "),
+        declared=(ShimError,),
+        open=_lease,
+    ),
     Target(
         name="cni-result",
         corpus=[json.dumps(result).encode() for result in RESULTS],

@@ -13,7 +13,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint import envelope
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import CheckpointStore
-from shim.cni.cache import Attachment, write_cached
+from shim.cni.cache import Attachment, Owner, write_cached
 from shim.container.start import start_container
 from shim.domain import labels, names
 from shim.domain.errors import ShimError
@@ -178,3 +178,29 @@ def test_a_pod_goes_on_in_a_state_directory_that_was_cleared(rt: Runtime, engine
     assert is_ready(rt, sandbox)
     start_container(rt, container_id=container)
     assert [path.read_bytes() for path in pod.resolv_conf_directory(rt).iterdir()] == [dns.resolv_conf(None)]
+
+
+def test_a_pod_in_the_middle_of_its_add_is_not_ready_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = pod_on(rt, engine, pb.POD)
+    owner = Owner(docker="/run/docker.sock", sandbox="k8s_POD_web_default_uid-web_0")
+    attachment = Attachment(
+        conflist=CONFLIST, container_id=sandbox, netns="/run/netns/cri-x", ifname="eth0", owner=owner
+    )
+    write_cached(rt.config.cni_cache_dir, attachment, result=None)
+    checkpoint_path(rt, sandbox).unlink()
+
+    rt = restarted(rt)
+
+    assert not is_ready(rt, sandbox)
+    assert rt.checkpoints.get(sandbox) is not None
+
+
+def test_a_pod_with_loopback_alone_goes_on_without_its_checkpoint(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = pod_on(rt, engine, pb.POD)
+    shutil.rmtree(rt.config.cni_cache_dir)
+    checkpoint_path(rt, sandbox).unlink()
+    assert not is_ready(restarted(rt), sandbox)
+
+    rt = replace(rt, config=msgspec.structs.replace(rt.config, network_plugin="none"))
+
+    assert is_ready(restarted(rt), sandbox)

@@ -1,0 +1,161 @@
+"""Pods by the hundred while server, plugins and dockerd are killed: no reservation, pin, interface or rule is over.
+
+In some rounds the server loses its state and all containers instead of being asked to remove its pods.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import docker
+import grpc
+
+from integration.chaos.bed import BRIDGE, SUBNET, Bed, made_bed
+from integration.chaos.faults import FAULTS
+from integration.cri import Cri, connected, pod_config
+from integration.networks import bridge, conflist, nat_rules
+from integration.node.box import HOME, Node
+from shim.api.v1 import api_pb2 as pb
+
+KILLS = ("server kill", "plugins kill", "docker kill")
+WIPED = 0.25
+"""Part of the rounds in which state and containers are lost."""
+WIDTH = 8
+"""Pods that come or go at the same time."""
+SETTLE_SECONDS = 90.0
+"""For pods and whatever they leave, once nothing fails any more."""
+_CALL_SECONDS = 20.0
+_AGAIN_SECONDS = 0.2
+_FAULT_SECONDS = (0.1, 0.8)
+_PAUSE_SECONDS = (0.2, 1.5)
+_NETWORK = "stress"
+_FIRST_PORT = 20000
+
+
+@dataclass(slots=True)
+class Stressed:
+    """What a run has done and found."""
+
+    pods: int = 0
+    rounds: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
+        found = "\n".join(self.violations) or "0 reservations, pins, interfaces and rules over"
+        return f"{self.pods} pods in {self.rounds} rounds; {faults}\n{found}"
+
+
+def stress(
+    node: Node, *, engine: str, pods: int, width: int, seed: int, seconds: float, say: Callable[[str], None]
+) -> Stressed:
+    """Run `pods` pods, `width` a round, or as many as begin within so many seconds. Ends with the first violation."""
+    random, done = Random(seed), Stressed()
+    until = time.monotonic() + seconds
+    with made_bed(node, engine, HOME / f"stress-{seed}") as bed, connected(bed.dirs.socket) as cri:
+        network = bridge(bed.dirs.cni_leases, link=BRIDGE, subnets=(SUBNET, "fd00:95::/64"), ipMasq=True)
+        portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+        (bed.dirs.cni_conf / "00-stress.conflist").write_text(conflist(network, portmap, name=_NETWORK))
+        while done.pods < pods and time.monotonic() < until and not done.violations:
+            _round(bed, cri, done, count=min(width, pods - done.pods), random=random)
+            say(f"round {done.rounds}: {done.pods} of {pods} pods, {sum(done.faults.values())} kills")
+    return done
+
+
+def _round(bed: Bed, cri: Cri, done: Stressed, *, count: int, random: Random) -> None:
+    done.rounds += 1
+    numbers = range(done.pods, done.pods + count)
+    wiped = random.random() < WIPED
+    with _kills(bed, done, Random(random.random())):
+        _each(numbers, lambda number: _until_done(lambda: _run(cri, number)))
+        if not wiped:
+            _each(numbers, lambda number: _until_done(lambda: _remove(cri, number)))
+    if wiped:
+        done.faults["state lost"] = done.faults.get("state lost", 0) + 1
+        _lose_everything(bed)
+    done.pods += count
+    give_up = time.monotonic() + SETTLE_SECONDS
+    while (over := _left(bed)) and time.monotonic() < give_up:
+        time.sleep(_AGAIN_SECONDS)
+    done.violations += [f"round {done.rounds}{' (state lost)' if wiped else ''}: {line}" for line in over]
+
+
+class _kills:  # noqa: N801 - read as a function
+    """Kill something again and again while the block runs; all runs again at its end."""
+
+    def __init__(self, bed: Bed, done: Stressed, random: Random) -> None:
+        self._bed, self._done, self._random = bed, done, random
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="kills")
+
+    def _go_on(self) -> None:
+        while not self._over.wait(self._random.uniform(*_PAUSE_SECONDS)):
+            name = self._random.choice(KILLS)
+            FAULTS[name](self._bed, self._random.uniform(*_FAULT_SECONDS), self._random)
+            self._done.faults[name] = self._done.faults.get(name, 0) + 1
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def _each(numbers: range, work: Callable[[int], None]) -> None:
+    with ThreadPoolExecutor(WIDTH) as pool:
+        list(pool.map(work, numbers))
+
+
+def _until_done(step: Callable[[], None]) -> None:
+    give_up = time.monotonic() + SETTLE_SECONDS
+    while True:
+        try:
+            return step()
+        except grpc.RpcError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _run(cri: Cri, number: int) -> None:
+    port = pb.PortMapping(container_port=80, host_port=_FIRST_PORT + number)
+    request = pb.RunPodSandboxRequest(config=pod_config(f"stress-{number}", port_mappings=[port]))
+    cri.runtime.RunPodSandbox(request, timeout=_CALL_SECONDS)
+
+
+def _remove(cri: Cri, number: int) -> None:
+    selected = pb.PodSandboxFilter(label_selector={"io.kubernetes.pod.uid": f"uid-stress-{number}"})
+    listed = cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(filter=selected), timeout=_CALL_SECONDS).items
+    for sandbox in listed:
+        cri.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=sandbox.id), timeout=_CALL_SECONDS)
+        cri.runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id), timeout=_CALL_SECONDS)
+
+
+def _lose_everything(bed: Bed) -> None:
+    bed.server.kill()
+    for path in bed.dirs.state.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for row in bed.engine.api.containers(all=True, quiet=True):
+        try:
+            bed.engine.api.remove_container(row["Id"], force=True)
+        except docker.errors.NotFound:
+            continue
+    bed.start_server()
+
+
+def _left(bed: Bed) -> list[str]:
+    """Return what is left of pods on the node."""
+    leases = [path.name for path in bed.dirs.cni_leases.glob("*/*") if path.name[:1].isdigit() or ":" in path.name]
+    results = [path.name for path in (bed.dirs.cni_cache / "results").glob("*")]
+    pins = [path.name for path in bed.dirs.netns.glob("*")]
+    links = [path.name for path in Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")]
+    rules = [line for line in nat_rules().splitlines() if f'name: \\"{_NETWORK}\\"' in line or "CNI-DN-" in line]
+    kinds = {"reservation": leases, "cni result": results, "pin": pins, "interface": links, "rule": rules}
+    return [f"{kind} over: {name}" for kind, names in kinds.items() for name in names]

@@ -1,0 +1,24 @@
+"""Two short rounds of stress; `make stress-network` runs 1,000 pods."""
+
+import pytest
+
+from integration.networking.stress import stress
+from integration.node.box import Node
+from integration.node.commands import NodeError
+
+SEED = 2
+"""The second of its rounds loses the state."""
+
+
+@pytest.mark.timeout(240)
+def test_no_kill_leaves_anything_of_a_network(node: Node, request: pytest.FixtureRequest) -> None:
+    wanted = request.config.getoption("--engine")
+    if wanted and "28" not in wanted:
+        pytest.skip(f"--engine {' '.join(wanted)}")
+    try:
+        done = stress(node, engine="28", pods=12, width=6, seed=SEED, seconds=60, say=print)
+    except NodeError as cause:
+        pytest.skip(str(cause))
+    assert done.violations == []
+    assert done.pods == 12
+    assert "state lost" in done.faults

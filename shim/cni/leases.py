@@ -1,0 +1,48 @@
+"""Reservations of the IPAM plugin host-local: files `<dataDir>/<network>/<address>` with container id and interface."""
+
+from pathlib import Path
+
+from shim.base.atomic_files import read_regular
+from shim.cni.plugin import JsonObject
+from shim.domain.errors import ShimError, reason_of
+
+DATA_DIR = Path("/var/lib/cni/networks")
+"""Where host-local keeps them unless the configuration has `dataDir`."""
+FILE_LIMIT = 4096
+"""Most bytes of one file."""
+MAX_LEASES = 65_536
+"""Most reservations of one network; with more no GC is run, since an incomplete list would take addresses away."""
+
+
+def leased(conflist: JsonObject) -> set[tuple[str, str]]:
+    """Find the container id and interface of each reservation in a network; none where it is not host-local's.
+
+    ShimError when there are more than MAX_LEASES, or one cannot be read.
+    """
+    found: set[tuple[str, str]] = set()
+    for directory in _directories(conflist):
+        try:
+            paths = [path for path in directory.iterdir() if path.name[:1].isdigit() or ":" in path.name]
+            if len(paths) > MAX_LEASES:
+                raise ShimError(f"read {directory}: {len(paths)} reservations, at most {MAX_LEASES} are read")
+            found |= {lease for path in paths if (lease := _lease(path))}
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ShimError(f"read the reservations in {directory}: {reason_of(error)}") from error
+    return found
+
+
+def _directories(conflist: JsonObject) -> set[Path]:
+    ipams = [plugin.get("ipam") for plugin in conflist["plugins"]]
+    local = [ipam for ipam in ipams if isinstance(ipam, dict) and ipam.get("type") == "host-local"]
+    return {Path(str(ipam.get("dataDir") or DATA_DIR)) / conflist["name"] for ipam in local}
+
+
+def _lease(path: Path) -> tuple[str, str] | None:
+    try:
+        container_id, _, ifname = read_regular(path, most=FILE_LIMIT).decode(errors="replace").strip().partition("\n")
+    except FileNotFoundError:  # released meanwhile
+        return None
+    # Old versions of the plugin name no interface.
+    return (container_id.strip(), ifname.strip() or "eth0") if container_id.strip() else None

@@ -1,0 +1,93 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.cni.template import FILE
+from shim.config.model import Config
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.node.cni_conf import prepare_cni_conf, write_cni_conf
+from shim.node.update_runtime_config import update_runtime_config
+from shim.runtime import Runtime
+
+TEMPLATE = '{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "x": {{.PodCIDRRanges}}}]}'
+
+
+@pytest.fixture
+def templated(config: Config, tmp_path: Path) -> Config:
+    path = tmp_path / "template"
+    path.write_text(TEMPLATE)
+    return msgspec.structs.replace(config, cni_conf_template=str(path))
+
+
+def ranges_in(config: Config) -> object:
+    return json.loads((config.cni_conf_dir / FILE).read_text())["plugins"][0]["x"]
+
+
+def test_the_configuration_follows_what_the_kubelet_says(rt: Runtime, templated: Config) -> None:
+    rt = replace(rt, config=templated)
+
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
+    assert ranges_in(templated) == [[{"subnet": "10.1.0.0/24"}]]
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.2.0.0/24,fd00::/64"))
+
+    assert ranges_in(templated) == [[{"subnet": "10.2.0.0/24"}], [{"subnet": "fd00::/64"}]]
+    assert [path.name for path in templated.cni_conf_dir.iterdir()] == [FILE]
+
+
+def test_a_configuration_that_was_lost_comes_back_with_the_next_word_of_the_kubelet(
+    rt: Runtime, templated: Config
+) -> None:
+    rt = replace(rt, config=templated)
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
+    (templated.cni_conf_dir / FILE).unlink()
+
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
+
+    assert ranges_in(templated) == [[{"subnet": "10.1.0.0/24"}]]
+
+
+def test_the_same_again_leaves_the_file_as_it_is(templated: Config) -> None:
+    write_cni_conf(templated, ranges=("10.1.0.0/24",))
+    before = (templated.cni_conf_dir / FILE).stat().st_ino
+
+    write_cni_conf(templated, ranges=("10.1.0.0/24",))
+
+    assert (templated.cni_conf_dir / FILE).stat().st_ino == before
+
+
+def test_a_start_writes_it_before_the_kubelet_has_said_anything(templated: Config) -> None:
+    prepare_cni_conf(templated, ranges=("10.1.0.0/24",))
+
+    assert ranges_in(templated) == [[{"subnet": "10.1.0.0/24"}]]
+
+
+def test_one_for_ranges_that_are_not_known_any_more_goes(templated: Config) -> None:
+    prepare_cni_conf(templated, ranges=("10.1.0.0/24",))
+    prepare_cni_conf(templated, ranges=())
+
+    assert list(templated.cni_conf_dir.iterdir()) == []
+
+
+def test_without_the_setting_nothing_is_written(rt: Runtime) -> None:
+    update_runtime_config(rt, network_config=pb.NetworkConfig(pod_cidr="10.1.0.0/24"))
+    prepare_cni_conf(rt.config, ranges=("10.1.0.0/24",))
+
+    assert not rt.config.cni_conf_dir.exists()
+
+
+def test_a_template_that_is_not_there_is_named(config: Config) -> None:
+    missing = msgspec.structs.replace(config, cni_conf_template="/nowhere/t")
+
+    with pytest.raises(FailedPrecondition, match=r"^cni_conf_template /nowhere/t: cannot be read: no such file"):
+        prepare_cni_conf(missing, ranges=())
+
+
+def test_a_template_that_is_wrong_is_refused_before_any_range_is_known(templated: Config) -> None:
+    Path(templated.cni_conf_template).write_text(TEMPLATE.replace("PodCIDRRanges", "Ranges"))
+
+    with pytest.raises(InvalidArgument, match=r"unknown placeholder '\{\{.Ranges\}\}'"):
+        prepare_cni_conf(templated, ranges=())

@@ -5,7 +5,7 @@ import grpc
 import pytest
 
 from integration.conftest import Images, Served
-from integration.cri import Cri, container_config, pod_config
+from integration.cri import Cri, pod_config
 from integration.pods.kubelet import Kubelet, Pod, docker_name, failure, unused_name, wait_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb

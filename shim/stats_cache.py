@@ -110,6 +110,9 @@ class FileSystem:
     size: int
     inodes: int
     inodes_free: int
+    major: int = 0
+    minor: int = 0
+    """Number of its device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

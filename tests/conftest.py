@@ -29,7 +29,7 @@ BUSYBOX = "docker.io/library/busybox:latest"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How often a test repeats what goes wrong only now and then."""
-    parser.addoption("--event-rounds", type=int, default=200, help="pods whose events are checked to come in order")
+    parser.addoption("--event-rounds", type=int, default=100, help="pods whose events are checked to come in order")
 
 
 @pytest.fixture

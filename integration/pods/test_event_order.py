@@ -9,11 +9,10 @@ from integration.pods.kubelet import unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1.api_pb2_grpc import RuntimeServiceStub
-from tests.cri.event_order import Caller
+from tests.cri.event_order import LARGE, Caller, channel
 from tests.cri.frames import Relay
 
 ROUNDS = 10
-LARGE = {"large": "x" * 65536}
 
 
 @pytest.fixture
@@ -36,8 +35,8 @@ def test_events_leave_before_answers_although_one_of_three_does_not_read(
 
         wait_until(live)
 
-    with grpc.insecure_channel(f"unix:{relay.path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        calls = Caller(relay, RuntimeServiceStub(channel), readers=2, idle=1, subscribed=wait_subscribed)
+    with channel(relay.path) as connection:
+        calls = Caller(relay, RuntimeServiceStub(connection), readers=2, idle=1, subscribed=wait_subscribed)
         for _ in range(ROUNDS):
             pod = pod_config(unused_name("pod"), annotations=LARGE)
             calls.live(pod, container_config(unused_name("c"), image=images.busybox))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,6 +13,18 @@ from tests.cri.frames import Relay
 
 SECONDS = 60
 """Bound on an RPC."""
+LARGE = {"large": "x" * 8192}
+"""Annotations with which a few events fill what a client that does not read takes: 64 KiB.
+
+Few, not one: a client that reads may be some events behind when the machine is busy.
+"""
+
+
+def channel(path: Path) -> grpc.Channel:
+    """Open a connection of its own, whose window does not grow."""
+    return grpc.insecure_channel(
+        f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+    )
 
 
 class Caller:

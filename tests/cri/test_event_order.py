@@ -10,16 +10,12 @@ from shim.api.v1 import api_pb2_grpc as api
 from shim.cri.runtime_service import RuntimeService
 from shim.domain.errors import ShimError
 from shim.runtime import Runtime
-from tests.cri.conftest import Serve, client
-from tests.cri.event_order import Caller
+from tests.cri.conftest import Serve
+from tests.cri.event_order import LARGE, Caller, channel
 from tests.cri.frames import Relay
 from tests.fakes.engine import FakeEngine
 from tests.pods import container_config, pod_config
 from tests.waits import wait_until
-
-LARGE = {"large": "x" * 16384}
-"""Annotations that fill what gRPC sends ahead to a client that does not read, after a few events."""
-
 
 Call = Callable[..., Caller]
 
@@ -33,8 +29,8 @@ def caller(rt: Runtime, serve: Serve) -> Iterator[Call]:
     def wait_subscribed(many: int) -> None:
         wait_until(lambda: rt.view.stats().subscribers == many)
 
-    with client(relay.path) as channel:
-        stub = api.RuntimeServiceStub(channel)
+    with channel(relay.path) as connection:
+        stub = api.RuntimeServiceStub(connection)
         yield lambda *, readers, idle=0: Caller(relay, stub, readers=readers, idle=idle, subscribed=wait_subscribed)
     relay.stop()
 

@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from shim.api.v1 import api_pb2 as pb
 from shim.base.deadline import ProgressClock
 from shim.base.deferred_checks import DeferredChecks
 from shim.base.loading_cache import LoadingCache
@@ -22,7 +23,7 @@ from shim.cni.network import Plugins
 from shim.cni.networks import Networks
 from shim.config.model import Config
 from shim.credentials.keyring import Keyring
-from shim.domain.ids import ContainerId, ImageId
+from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.domain.passwd import ImageAccounts
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
@@ -50,6 +51,14 @@ class Locks:
     def limits(self, container_id: ContainerId) -> AbstractContextManager[None]:
         """Hold the limits of a container: what writes them (start, update, recovery) comes one after the other."""
         return self._locks.hold(("limits", container_id))
+
+    def start(self, sandbox_id: SandboxId, metadata: pb.ContainerMetadata) -> AbstractContextManager[None]:
+        """Hold a name and attempt of a pod while one of its containers is started. Taken after `limits`."""
+        return self._locks.hold(("start", sandbox_id, metadata.name, metadata.attempt))
+
+    def log(self, path: str) -> AbstractContextManager[None]:
+        """Hold a CRI log while a container that writes to it is started. Taken after `start`."""
+        return self._locks.hold(("log", path))
 
     def image(self, image_id: ImageId) -> AbstractContextManager[None]:
         """Hold an image while it is removed."""

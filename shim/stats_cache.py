@@ -25,6 +25,9 @@ METRICS_INTERVAL = 18.0
 PREFETCH_SECONDS = 60.0
 """Seconds for which lists are prefetched after one has been requested."""
 
+REUSE_NS = SECOND // 2
+"""How old an answer may be that is returned again; clients that compute a rate ask after a second."""
+
 _MIN_WINDOW = 1 * SECOND
 _MAX_WINDOW = 10 * SECOND
 _MAX_POINTS = 4
@@ -107,6 +110,9 @@ class FileSystem:
     size: int
     inodes: int
     inodes_free: int
+    major: int = 0
+    minor: int = 0
+    """Number of its device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +152,24 @@ class PrefetchCache(Generic[M]):
     One that is requested every few seconds is read in the background instead, a few seconds before.
     """
 
-    def __init__(self, *, freshness: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Return answers up to `freshness` seconds after they were made."""
+    def __init__(
+        self,
+        *,
+        freshness: float,
+        clock: Callable[[], float] = time.monotonic,
+        timestamp: Callable[[M], int] = lambda _: 0,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Return answers up to `freshness` seconds after they were made.
+
+        `timestamp` returns when an answer was read, ns since the epoch, by the clock `wall`.
+        """
         self._freshness = freshness
         self._clock = clock
+        self._timestamp = timestamp
+        self._wall = wall
         self._made: dict[str, tuple[M, float]] = {}
+        self._returned: dict[str, int] = {}
         self._asked = -PREFETCH_SECONDS
 
     @property
@@ -171,9 +190,23 @@ class PrefetchCache(Generic[M]):
         answer, at = self._made.get(key, (None, 0.0))
         return answer if self._clock() - at <= self._freshness else None
 
+    def is_new(self, key: str, answer: M) -> bool:
+        """Return whether an answer is later than the last one that was returned, or is that one and recent."""
+        at, last = self._timestamp(answer), self._returned.get(key, 0)
+        return at > last or (at == last and self._wall() - at <= REUSE_NS)
+
+    def note_returned(self, key: str, answer: M) -> M:
+        """Note that an answer is returned. It replaces a cached one and expires with it: some figures are as old."""
+        self._returned[key] = self._timestamp(answer)
+        kept = self._made.get(key)
+        if kept is not None:
+            self._made[key] = (answer, kept[1])
+        return answer
+
     def keep_only(self, keys: Collection[str]) -> None:
         """Forget all others."""
         _keep_only(self._made, keys)
+        _keep_only(self._returned, keys)
 
 
 class StatsCache:
@@ -185,8 +218,12 @@ class StatsCache:
         """By container id; nothing for one that has not been measured yet."""
         self.images: StoreUsage | None = None
         """None before the store has been found."""
-        self.container_stats = PrefetchCache[pb.ContainerStats](freshness=2 * INTERVAL)
-        self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](freshness=2 * INTERVAL)
+        self.container_stats = PrefetchCache[pb.ContainerStats](
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.cpu.timestamp
+        )
+        self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp
+        )
         self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id, of those that have one that can be seen."""

@@ -27,6 +27,18 @@ from tests.fakes.logs import FakeLogs
 BUSYBOX = "docker.io/library/busybox:latest"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How often a test repeats what goes wrong only now and then."""
+    parser.addoption("--event-rounds", type=int, default=100, help="pods whose events are checked to come in order")
+
+
+@pytest.fixture
+def event_rounds(request: pytest.FixtureRequest) -> int:
+    """Pods that are taken from their beginning to their end."""
+    rounds: int = request.config.getoption("--event-rounds")
+    return rounds
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_logs() -> Iterator[None]:
     """Keep what background threads log between two tests out of pytest's report."""

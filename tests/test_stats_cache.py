@@ -84,6 +84,35 @@ def test_an_answer_is_given_while_it_is_fresh() -> None:
     assert cache.get("a") is None
 
 
+def test_an_answer_is_new_once_and_for_half_a_second() -> None:
+    now = Clock(100.0)
+    shelf = PrefetchCache[int](
+        freshness=10, clock=now, timestamp=lambda at: at * SECOND // 10, wall=lambda: int(now.now * SECOND)
+    )
+    shelf.put("a", 999)
+    assert shelf.is_new("a", 999)
+    assert shelf.note_returned("a", 999) == 999
+    assert shelf.is_new("a", 999)
+    now.now = 100.5
+    assert not shelf.is_new("a", 999)
+    assert shelf.is_new("a", 1000)
+    assert shelf.is_new("b", 999)
+    assert not shelf.is_new("a", 998)
+
+
+def test_an_answer_is_as_old_as_the_one_it_replaces() -> None:
+    clock = Clock(0)
+    shelf = PrefetchCache[str](freshness=10, clock=clock)
+    shelf.note_returned("a", "read now")
+    assert shelf.get("a") is None
+    shelf.put("a", "kept")
+    clock.now = 9
+    shelf.note_returned("a", "renewed")
+    assert shelf.get("a") == "renewed"
+    clock.now = 11
+    assert shelf.get("a") is None
+
+
 def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
     clock = Clock(0)
     cache = PrefetchCache[str](freshness=INTERVAL, clock=clock)

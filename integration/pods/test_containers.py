@@ -5,7 +5,7 @@ import grpc
 import pytest
 
 from integration.conftest import Images, Served
-from integration.cri import Cri, container_config, pod_config
+from integration.cri import Cri, pod_config
 from integration.pods.kubelet import Kubelet, Pod, docker_name, failure, unused_name, wait_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -223,19 +223,6 @@ def test_a_container_that_a_user_makes_of_such_an_image_is_nobodys(served: Serve
     finally:
         api.remove_container(stranger)
         api.remove_image(reference)
-
-
-def test_a_taken_name_does_not_keep_a_container_from_its_pod(kubelet: Kubelet, pod: Pod, images: Images) -> None:
-    config = container_config("twice", image=images.busybox)
-    first = kubelet.cri.create(pod.id, config, pod=pod.config)
-    kubelet.cri.start(first)
-
-    second = kubelet.cri.create(pod.id, config, pod=pod.config)
-
-    assert first != second
-    assert {c.id for c in kubelet.cri.containers(pod_sandbox_id=pod.id)} >= {first, second}
-    for container in (first, second):
-        kubelet.cri.remove_container(container)
 
 
 def test_an_image_that_is_not_here_is_not_found(kubelet: Kubelet, pod: Pod) -> None:

@@ -1,6 +1,7 @@
 """Pods and Docker containers that want the same name."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -100,6 +101,33 @@ def test_a_running_holder_that_is_not_ours_keeps_its_name(kubelet: Kubelet, serv
         assert holder in served.traces().containers
     finally:
         api.remove_container(holder, force=True)
+
+
+def test_a_container_that_runs_is_not_made_again(kubelet: Kubelet, cri: Cri) -> None:
+    pod = kubelet.pod()
+    first = kubelet.started(pod)
+    metadata = cri.container_status(first).metadata
+
+    with pytest.raises(grpc.RpcError) as refused:
+        kubelet.created(pod, metadata=metadata)
+    assert failure(refused)[0] == grpc.StatusCode.ALREADY_EXISTS
+    assert first in failure(refused)[1]
+    assert [container.id for container in cri.containers(pod_sandbox_id=pod.id)] == [first]
+
+
+def test_a_second_container_with_the_log_of_one_that_runs_is_not_started(
+    kubelet: Kubelet, cri: Cri, tmp_path: Path
+) -> None:
+    pod = kubelet.pod(log_directory=str(tmp_path))
+    first = kubelet.started(pod, log_path="a.log")
+    second = kubelet.created(pod, log_path="a.log")
+
+    with pytest.raises(grpc.RpcError) as refused:
+        cri.start(second)
+    assert failure(refused)[0] == grpc.StatusCode.FAILED_PRECONDITION
+    assert f"{first} writes to {tmp_path}/a.log" in failure(refused)[1]
+    cri.stop_container(first)
+    cri.start(second)
 
 
 def test_containers_that_are_not_of_pods_are_not_listed(cri: Cri, served: Served, images: Images) -> None:

@@ -1,12 +1,13 @@
 """Every metric that conformance asks for, with all its labels."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
 from integration.conftest import Images, Served
-from integration.pods.kubelet import Kubelet, Pod, docker_name
+from integration.pods.kubelet import Kubelet, Pod, docker_name, pid_of
 from integration.stats.asking import MIB, metrics
 from integration.stats.truth import UNIFIED, Disk, group_of
 from integration.waiting import wait_until
@@ -27,12 +28,12 @@ LABELS = {
     "container_cpu_usage_seconds_total": ("cpu",),
     "container_cpu_user_seconds_total": (),
     "container_file_descriptors": (),
-    "container_fs_inodes_free": (),
-    "container_fs_inodes_total": (),
-    "container_fs_limit_bytes": (),
+    "container_fs_inodes_free": BY_DEVICE,
+    "container_fs_inodes_total": BY_DEVICE,
+    "container_fs_limit_bytes": BY_DEVICE,
     "container_fs_reads_bytes_total": BY_DEVICE,
     "container_fs_reads_total": BY_DEVICE,
-    "container_fs_usage_bytes": (),
+    "container_fs_usage_bytes": BY_DEVICE,
     "container_fs_writes_bytes_total": BY_DEVICE,
     "container_fs_writes_total": BY_DEVICE,
     "container_hugetlb_max_usage_bytes": BY_SIZE,
@@ -78,8 +79,27 @@ LABELS = {
 }
 """Labels behind EVERY."""
 
+OF_LAYER = {f"container_fs_{name}" for name in ("inodes_free", "inodes_total", "limit_bytes", "usage_bytes")}
+"""Those whose device is that of Docker's directory."""
+
 Labelled = dict[str, list[tuple[str, ...]]]
 """Values of labels by the name of the metric, in the order they were told."""
+
+
+def path_of(served: Served, container_id: str) -> str:
+    """What cAdvisor calls a container: the path of its control group."""
+    lines = Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    path = paths.get("memory", paths[UNIFIED])
+    assert container_id in path
+    return path
+
+
+def layer_device(served: Served) -> str:
+    """The device that layers are on."""
+    number = Path(served.engine.api.info()["DockerRootDir"]).stat().st_dev
+    known = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    return f"/dev/{known.readlink().name}" if known.is_symlink() else known.name
 
 
 def labelled(found: Iterable[pb.Metric]) -> Labelled:
@@ -89,7 +109,7 @@ def labelled(found: Iterable[pb.Metric]) -> Labelled:
     return dict(by_name)
 
 
-def own_labels(disk: Disk) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+def own_labels(disk: Disk, layer: str) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
     """What stands behind the labels of every metric, by their keys."""
     device = (disk.device,)
     numbered = (*device, str(disk.major), str(disk.minor))
@@ -100,7 +120,8 @@ def own_labels(disk: Disk) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
         (): {()},
         ("cpu",): {("total",)},
         BY_DEVICE: {device},
-        ("device", "major", "minor", "operation"): {(*numbered, "read"), (*numbered, "write")},
+        ("layer",): {(layer,)},
+        ("device", "major", "minor", "operation"): {(*numbered, "Read"), (*numbered, "Write")},
         ("failure_type", "scope"): faults,
         ("ulimit",): {("max_open_files",)},
         BY_SIZE: {(page_size(path),) for path in Path("/sys/kernel/mm/hugepages").glob("hugepages-*")},
@@ -184,13 +205,13 @@ def test_all_labels_of_a_pod_with_two_containers(
     assert found is not None
     told = {each.container_id: each for each in found.container_metrics}
     assert told.keys() == set(containers.values())
-    pod_name, own = pod.config.metadata.name, own_labels(disk)
+    pod_name, own = pod.config.metadata.name, own_labels(disk, layer_device(served))
     network = {name for name, keys in LABELS.items() if keys == OF_POD}
-    base = (pod_name, "default", "POD", pod.id, images.pause, docker_name(served, pod.id))
+    base = (pod_name, "default", "POD", path_of(served, pod.id), images.pause, docker_name(served, pod.id))
     check_labels(found.metrics, names=network, base=base, own=own)
     for name, container in containers.items():
         names = LABELS.keys() - network - not_told_here(served, container)
-        base = (pod_name, "default", name, container, images.busybox, docker_name(served, container))
+        base = (pod_name, "default", name, path_of(served, container), images.busybox, docker_name(served, container))
         check_labels(told[container].metrics, names=names, base=base, own=own)
         values = {metric.name: metric.value.value for metric in told[container].metrics}
         assert values["container_spec_memory_limit_bytes"] == {"web": 64, "side": 96}[name] * MIB
@@ -211,7 +232,9 @@ def check_labels(
     for name, labels in every.items():
         assert len(labels) == len(set(labels)), name
         assert {each[: len(EVERY)] for each in labels} == {base}, name
-        assert {each[len(EVERY) :] for each in labels} == own[LABELS[name]], name
+        assert {each[len(EVERY) :] for each in labels} == (own["layer",] if name in OF_LAYER else own[LABELS[name]]), (
+            name
+        )
 
 
 def test_the_stream_tells_each_pod_once(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:

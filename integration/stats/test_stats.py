@@ -82,6 +82,24 @@ def test_lists_read_ahead_are_recent(served: Served, kubelet: Kubelet, own_pod: 
     assert found.cpu.HasField("usage_nano_cores")
 
 
+def test_answers_a_second_apart_have_cpu_time_of_two_moments(
+    served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
+) -> None:
+    pod = own_pod()
+    container = kubelet.started(pod)
+    listed(served)
+    pods_listed(served)
+    time.sleep(2 * INTERVAL)  # so that lists are prefetched
+    containers, pods = [], []
+    for _ in range(12):
+        containers.append(listed(served)[container].cpu.timestamp)
+        pods.append(pods_listed(served)[pod.id].linux.cpu.timestamp)
+        time.sleep(1)  # as crictl does
+
+    assert containers == sorted(set(containers))
+    assert pods == sorted(set(pods))
+
+
 def test_unknown_ids(served: Served) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         served.cri.runtime.ContainerStats(pb.ContainerStatsRequest(container_id="f" * 64))

@@ -2,11 +2,17 @@
 
 Each subscriber has a queue of bounded length. One that does not keep up is dropped with an error that says so:
 leaving out items in silence would make it believe what is no longer true.
+
+`Broadcast.wait_taken` waits until the clients of all subscribers have what was published. How long one of them may keep
+an item to itself is counted in short waits and not by a clock: when the machine, or the interpreter, stalls, the wait
+under way is late as well and counts as one, and the subscriber runs before the count is full.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -14,6 +20,22 @@ from shim.base import deadline
 from shim.domain.errors import ResourceExhausted, ShimError
 
 T = TypeVar("T")
+
+_TICK = 0.01
+"""Seconds of one wait for a subscriber."""
+_TICKS_IDLE = 10
+"""Waits in which a client takes nothing while it has an item: 100 ms."""
+_TICKS = 200
+"""Waits for one that takes what was published before, but does not come to its end: 2 s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mark:
+    """A place in the queue of a subscriber."""
+
+    place: int
+    """How many items have been added up to here."""
+    passed: threading.Event = field(default_factory=threading.Event)
 
 
 class Subscription(Generic[T]):
@@ -25,6 +47,10 @@ class Subscription(Generic[T]):
         self._changed = threading.Condition()
         self._items: deque[T] = deque()
         self._end: ShimError | None = None
+        self._added = self._taken = 0
+        self._handed = 0
+        """Number of the item in the client's hands, 0 for none."""
+        self._marks: deque[_Mark] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -54,14 +80,39 @@ class Subscription(Generic[T]):
                 self._changed.wait(scope.remaining())
             return self._items.popleft()
 
+    @contextmanager
+    def handing_over(self) -> Iterator[None]:
+        """Hand the item that was read last to the client inside the block; the client has taken it at its end."""
+        with self._changed:
+            self._handed = self._added - len(self._items)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken, self._handed = self._handed, 0
+                self._pass_marks()
+
+    @property
+    def handed(self) -> int:
+        """Number of the item that the client is about to take, 0 for none."""
+        return self._handed
+
+    def mark(self) -> threading.Event:
+        """Return an event that is set once the client has taken everything added so far, or nothing will be taken."""
+        with self._changed:
+            mark = _Mark(self._added)
+            self._marks.append(mark)
+            self._pass_marks()
+            return mark.passed
+
     def put(self, item: T) -> bool:
         """Add an item; False when there is no room, which ends this subscription."""
         with self._changed:
-            if len(self._items) >= self._capacity:
-                self._items.clear()
-                self._end = ResourceExhausted(f"the subscriber was dropped: it fell {self._capacity} changes behind")
-            else:
+            if self._end is None and len(self._items) >= self._capacity:
+                self._drop(f"it fell {self._capacity} changes behind")
+            elif self._end is None:
                 self._items.append(item)
+                self._added += 1
             self._changed.notify_all()
             return self._end is None
 
@@ -69,7 +120,27 @@ class Subscription(Generic[T]):
         """Let the subscriber read what is there, and then `error`."""
         with self._changed:
             self._end = error
+            self._pass_marks()
             self._changed.notify_all()
+
+    def drop(self, reason: str) -> bool:
+        """End a subscription whose client does not keep up; what is there is not read. False if it had ended."""
+        with self._changed:
+            if self._end is not None:
+                return False
+            self._drop(reason)
+            self._changed.notify_all()
+            return True
+
+    def _drop(self, reason: str) -> None:
+        self._items.clear()
+        self._end = ResourceExhausted(f"the subscriber was dropped: {reason}")
+        self._pass_marks()
+
+    def _pass_marks(self) -> None:
+        """Set the marks up to the last item that was taken, or all after the end. The lock is held."""
+        while self._marks and (self._end is not None or self._marks[0].place <= self._taken):
+            self._marks.popleft().passed.set()
 
     def _wake(self) -> None:
         with self._changed:
@@ -84,6 +155,7 @@ class Broadcast(Generic[T]):
         self._capacity = capacity
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription[T]] = set()
+        self._judging = threading.Lock()
 
     def subscribe(self, first: Iterable[T] = ()) -> Subscription[T]:
         """Open a subscription to `first` and all that is published from now on; use it as a context manager.
@@ -100,12 +172,26 @@ class Broadcast(Generic[T]):
         """End a subscription. Idempotent."""
         with self._lock:
             self._subscriptions.discard(subscription)
+        subscription.drop("its client has gone")
 
     def publish(self, item: T) -> None:
         """Give `item` to every subscriber; the order of calls is the order they read."""
         with self._lock:
             full = [subscription for subscription in self._subscriptions if not subscription.put(item)]
             self._subscriptions.difference_update(full)
+
+    def wait_taken(self) -> int:
+        """Wait until all clients have taken what has been published so far. Return how many were dropped.
+
+        One that has an item and does not take it within 100 ms is dropped, and so is one that needs more than 2 s for
+        what came before. Neither counts time in which this thread could not run. The wait ends with the current scope.
+        """
+        with self._lock:
+            waiting = {subscription: subscription.mark() for subscription in self._subscriptions}
+        late = _wait_passed(waiting, judging=self._judging)
+        with self._lock:
+            self._subscriptions.difference_update(late)
+        return len(late)
 
     def end(self, error: ShimError) -> None:
         """End every present subscription with `error`; later ones are not affected."""
@@ -117,3 +203,43 @@ class Broadcast(Generic[T]):
     def __len__(self) -> int:
         with self._lock:
             return len(self._subscriptions)
+
+
+def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: threading.Lock) -> list[Subscription[T]]:
+    """Wait until all marks are passed or the current scope ends. Return the subscriptions that were dropped.
+
+    Of several threads only the one with `judging` waits shortly, and drops who is idle: hundreds that did would take
+    the processor from those they wait for.
+    """
+    scope, late, left = deadline.current(), list[Subscription[T]](), _TICKS
+    while (waiting := _not_passed(marks)) and not scope.cancelled and not scope.expired:
+        if left <= 0:
+            late += [each for each in waiting if each.drop(f"it needed more than {_TICK * _TICKS:g} s for its changes")]
+        elif judging.acquire(blocking=False):
+            try:
+                late += _drop_idle(waiting)
+            finally:
+                judging.release()
+        else:
+            _wait_first(waiting, _TICK * _TICKS_IDLE)
+        left -= _TICKS_IDLE
+    return late
+
+
+def _drop_idle(marks: dict[Subscription[T], threading.Event]) -> list[Subscription[T]]:
+    """Wait for the marks for a while, and drop the subscriptions whose clients have had one item all along."""
+    at_first = {subscription: subscription.handed for subscription in marks}
+    for _ in range(_TICKS_IDLE):
+        while (waiting := _not_passed(marks)) and _wait_first(waiting, _TICK):
+            pass
+    reason = f"its client has not taken a change within {_TICK * _TICKS_IDLE * 1000:g} ms"
+    return [each for each in waiting if at_first[each] and each.handed == at_first[each] and each.drop(reason)]
+
+
+def _not_passed(marks: dict[Subscription[T], threading.Event]) -> dict[Subscription[T], threading.Event]:
+    return {subscription: passed for subscription, passed in marks.items() if not passed.is_set()}
+
+
+def _wait_first(marks: dict[Subscription[T], threading.Event], seconds: float) -> bool:
+    """Wait for one of the marks; False when `seconds` are over first. The others move on meanwhile."""
+    return next(iter(marks.values())).wait(seconds)

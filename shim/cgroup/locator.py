@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from shim.cgroup.places import Group, Mounts, above, group_at, own_groups
+from shim.cgroup.places import UNIFIED, Group, Mounts, above, group_at, own_groups
 from shim.domain.errors import NotFound
 
 
@@ -15,6 +15,8 @@ class Place:
     group: Group
     pod: Group
     """The group around it."""
+    path: str = ""
+    """Of the container's group, from the root of its tree, as in /proc/<pid>/cgroup; empty if not known."""
 
 
 class CgroupLocator:
@@ -45,7 +47,8 @@ class CgroupLocator:
             return None
         try:
             groups = own_groups(pid, name=container_id, mounts=self._mounts)
-            found = Place(pid, group_at(groups, self._mounts), group_at(above(groups), self._mounts))
+            path = groups["memory" if "memory" in self._mounts else UNIFIED]
+            found = Place(pid, group_at(groups, self._mounts), group_at(above(groups), self._mounts), path)
         except NotFound:
             return None
         self.remember(container_id, found)

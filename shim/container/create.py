@@ -10,6 +10,7 @@ from shim.base.atomic_files import check_path_length
 from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
 from shim.container.teardown import create_under_name, ensure_all_removed
+from shim.container.twins import check_name_free
 from shim.domain import labels, names
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.domain.ids import ContainerId, ImageId
@@ -40,7 +41,8 @@ def create_container(
 ) -> ContainerId:
     """Create a container in a ready sandbox; the view knows it before this returns.
 
-    Fails if the sandbox is stopped or removed in the meantime: nothing is left then.
+    Fails if the sandbox is stopped or removed in the meantime: nothing is left then. A container of the same name and
+    attempt that does not run is removed first; raise AlreadyExists while it runs.
 
     `sandbox_config` is the pod as the client sees it now; what the sandbox was made with is the authority, but for two
     fields: the log directory, which moves with a setting of the kubelet, and whether its containers may be privileged.
@@ -60,6 +62,7 @@ def create_container(
     with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
+        check_name_free(rt, config.metadata, sandbox_id=sandbox.id)
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)

@@ -1,5 +1,7 @@
 """StartContainer."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import structlog
@@ -11,6 +13,7 @@ from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
 from shim.container.change import apply_when_running, changing
 from shim.container.teardown import ensure_killed
+from shim.container.twins import check_no_twin_runs
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.drivers import docker_log_path
 from shim.runtime import Runtime
@@ -28,11 +31,22 @@ KILL_SECONDS = 30.0
 def start_container(rt: Runtime, *, container_id: str) -> None:
     """Start a created container. Raise FailedPrecondition in any other state, and when its pod is not ready.
 
+    It does not run beside one of the same name and attempt (AlreadyExists), nor beside one with the same log.
+
     When the OCI runtime cannot start it, the container is EXITED with reason StartError, and the error is raised.
     """
     # An update comes before or after: what it sets is not lost between a start and the writing of limits.
-    with changing(rt, container_id) as record:
+    with changing(rt, container_id) as record, _hold_twin_locks(rt, record):
         _start(rt, record)
+
+
+@contextmanager
+def _hold_twin_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
+    """Hold off the start of what must not run beside this container inside the block."""
+    with rt.locks.start(record.sandbox_id, record.config.metadata), ExitStack() as held:
+        if record.log_path:
+            held.enter_context(rt.locks.log(record.log_path))
+        yield
 
 
 def _start(rt: Runtime, record: ContainerRecord) -> None:
@@ -40,6 +54,7 @@ def _start(rt: Runtime, record: ContainerRecord) -> None:
         state = pb.ContainerState.Name(record.life.state)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
+    check_no_twin_runs(rt, record)
     rt.limits.check(record.id)
     rt.deferred_checks.forget(_late_start(record.id))
     _follow_log(rt, record)

@@ -7,8 +7,8 @@ from functools import partial
 import structlog
 
 from shim.base.gather import gather
-from shim.domain.errors import FailedPrecondition, NotFound, ShimError
-from shim.domain.labels import TYPE
+from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound, ShimError
+from shim.domain.labels import TYPE, TYPE_CONTAINER
 from shim.domain.names import with_random_suffix
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import JsonObject
@@ -51,23 +51,30 @@ def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
     """Create a container and return its id, also when the name is taken.
 
     A pod's container that holds the name and does not run is a leftover of an abandoned attempt: it is removed.
-    A holder that runs, that a user made, or that Docker cannot find (its name index outlives a crash), keeps the
-    name, and ours gets a suffix.
+    A holder that a user made, that cannot be removed, or that Docker cannot find (its name index outlives a crash),
+    keeps the name, and ours gets a suffix. Raise AlreadyExists where a pod's container runs under this name.
     """
     try:
         return rt.engine.create_container(name=name, body=body)
     except NameConflict as conflict:
         log.info("container name in use", name=name, holder=conflict.holder)
-        if _remove_dead_holder(rt, conflict.holder):
+        if _remove_dead_holder(rt, conflict.holder, name=name):
             return rt.engine.create_container(name=name, body=body)
         return rt.engine.create_container(name=with_random_suffix(name), body=body)
 
 
-def _remove_dead_holder(rt: Runtime, holder: str) -> bool:
+def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:
     try:
         found = rt.engine.inspect_container(holder)
-        if found.state.running or TYPE not in (found.config.labels or {}):
-            return False
+    except NotFound as error:
+        log.warning("failed to find container that holds the name", holder=holder, error=error)
+        return False
+    kind = (found.config.labels or {}).get(TYPE)
+    if found.state.running and kind == TYPE_CONTAINER:
+        raise AlreadyExists(f"create container {name}: container {found.id} runs under this name")
+    if found.state.running or kind is None:
+        return False
+    try:
         ensure_removed(rt, holder)
     except ShimError as error:
         log.warning("failed to remove container that holds the name", holder=holder, error=error)

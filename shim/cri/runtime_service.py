@@ -23,7 +23,7 @@ from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
 from shim.cri import validate
 from shim.cri.chunks import chunks
-from shim.node.container_events import container_events
+from shim.node.container_events import container_events, events_first
 from shim.node.runtime_config import runtime_config
 from shim.node.status import status
 from shim.node.update_runtime_config import update_runtime_config
@@ -70,13 +70,15 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def RunPodSandbox(self, request: pb.RunPodSandboxRequest, _context: ServicerContext) -> pb.RunPodSandboxResponse:
         """Create and start a pod sandbox."""
         validate.run_pod_sandbox(request)
-        sandbox_id = run_pod_sandbox(self._rt, config=request.config, runtime_handler=request.runtime_handler)
+        with events_first(self._rt):
+            sandbox_id = run_pod_sandbox(self._rt, config=request.config, runtime_handler=request.runtime_handler)
         return pb.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
 
     def StopPodSandbox(self, request: pb.StopPodSandboxRequest, _context: ServicerContext) -> pb.StopPodSandboxResponse:
         """Stop everything in a pod sandbox and release its network."""
         validate.pod_sandbox_id(request)
-        stop_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
+        with events_first(self._rt):
+            stop_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
         return pb.StopPodSandboxResponse()
 
     def RemovePodSandbox(
@@ -84,7 +86,8 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     ) -> pb.RemovePodSandboxResponse:
         """Remove a pod sandbox with its containers."""
         validate.pod_sandbox_id(request)
-        remove_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
+        with events_first(self._rt):
+            remove_pod_sandbox(self._rt, sandbox_id=request.pod_sandbox_id)
         return pb.RemovePodSandboxResponse()
 
     def PodSandboxStatus(
@@ -126,24 +129,27 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     ) -> pb.CreateContainerResponse:
         """Create a container in a pod sandbox."""
         validate.create_container(request)
-        container_id = create_container(
-            self._rt,
-            sandbox_id=request.pod_sandbox_id,
-            config=request.config,
-            sandbox_config=request.sandbox_config,
-        )
+        with events_first(self._rt):
+            container_id = create_container(
+                self._rt,
+                sandbox_id=request.pod_sandbox_id,
+                config=request.config,
+                sandbox_config=request.sandbox_config,
+            )
         return pb.CreateContainerResponse(container_id=container_id)
 
     def StartContainer(self, request: pb.StartContainerRequest, _context: ServicerContext) -> pb.StartContainerResponse:
         """Start a container."""
         validate.container_id(request)
-        start_container(self._rt, container_id=request.container_id)
+        with events_first(self._rt):
+            start_container(self._rt, container_id=request.container_id)
         return pb.StartContainerResponse()
 
     def StopContainer(self, request: pb.StopContainerRequest, _context: ServicerContext) -> pb.StopContainerResponse:
         """Stop a container within a grace period."""
         validate.stop_container(request)
-        stop_container(self._rt, container_id=request.container_id, timeout=request.timeout)
+        with events_first(self._rt):
+            stop_container(self._rt, container_id=request.container_id, timeout=request.timeout)
         return pb.StopContainerResponse()
 
     def RemoveContainer(
@@ -151,7 +157,8 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     ) -> pb.RemoveContainerResponse:
         """Remove a container, running or not."""
         validate.container_id(request)
-        remove_container(self._rt, container_id=request.container_id)
+        with events_first(self._rt):
+            remove_container(self._rt, container_id=request.container_id)
         return pb.RemoveContainerResponse()
 
     def ListContainers(self, request: pb.ListContainersRequest, _context: ServicerContext) -> pb.ListContainersResponse:

@@ -1,6 +1,7 @@
 """GetContainerEvents."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.status import status_message
@@ -15,13 +16,30 @@ from shim.view.records import Change, SandboxRecord
 def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
     """Yield each step of each pod sandbox and container from now on, once and in order, until the client goes.
 
+    A client has taken an event when it asks for the next one: gRPC does once the event is on its way to the socket.
+
     Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask. The
     stream ends with Unavailable when Docker is lost, and with ResourceExhausted for a client that does not keep up:
     either way the client has to list again, which a stream that went on in silence would hide from it.
     """
     with rt.view.subscribe() as changes:
         while True:
-            yield _response(rt, changes.wait_next())
+            event = _response(rt, changes.wait_next())
+            with changes.handing_over():
+                yield event
+
+
+@contextmanager
+def events_first(rt: Runtime) -> Iterator[None]:
+    """Wait at the end of the block, however it ends, until all streams have taken the events of what was done in it.
+
+    A kubelet takes what it is told by an event for newer than all it asks for. One that learns of a start only after
+    its answer sees a pod without that container, and makes it again.
+    """
+    try:
+        yield
+    finally:
+        rt.view.wait_taken()
 
 
 def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:

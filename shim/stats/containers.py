@@ -28,9 +28,11 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
 
     Raise InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
     ends in the meantime is left out, and so is one whose control group cannot be read.
+
+    A prefetched answer is returned once. A request before the next one gets CPU time read now: a client that computes a
+    rate from two answers needs two times.
     """
-    cache = rt.stats_cache.container_stats
-    cache.touch()
+    rt.stats_cache.container_stats.touch()
     fitting = fitting_containers(
         rt.view.containers(),
         container_id=filter.id,
@@ -38,7 +40,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
         selector=filter.label_selector,
     )
     run = (record for record in fitting if record.life.running)
-    return [stats for record in run if (stats := cache.get(record.id) or running_stats(rt, record)) is not None]
+    return [stats for record in run if (stats := _stats_for_list(rt, record)) is not None]
 
 
 def running_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
@@ -64,6 +66,27 @@ def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage |
     """Return the last measurement of a container's layer; None before the first."""
     layer = rt.stats_cache.layers.get(record.id)
     return None if layer is None else messages.filesystem_usage(layer)
+
+
+def with_current_cpu(rt: Runtime, record: ContainerRecord, *, known: pb.ContainerStats) -> pb.ContainerStats | None:
+    """Return what was read of a running container before, with current CPU time; None when it has ended."""
+    processor = container_processor(rt, record)
+    if processor is None:
+        return None
+    stats = pb.ContainerStats()
+    stats.CopyFrom(known)  # it is shared with answers that are on their way
+    stats.cpu.CopyFrom(messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate))
+    return stats
+
+
+def _stats_for_list(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
+    cache = rt.stats_cache.container_stats
+    stats = cache.get(record.id)
+    if stats is None:
+        stats = running_stats(rt, record)
+    elif not cache.is_new(record.id, stats):
+        stats = with_current_cpu(rt, record, known=stats)
+    return None if stats is None else cache.note_returned(record.id, stats)
 
 
 def _partial_stats(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats:

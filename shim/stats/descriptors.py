@@ -11,6 +11,7 @@ from shim.base.times import SECOND
 from shim.cgroup.figures import Io, Psi
 from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
 from shim.stats.metric import ContainerMetric, Figures, PodMetric, Values
+from shim.stats_cache import FileSystem, LayerUsage
 
 BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
 """Labels of every metric; some have more behind them."""
@@ -49,11 +50,22 @@ def _by_device(value: Callable[[Io], int]) -> Callable[[Figures], Values]:
     return lambda figures: [((figures.device_name(io.major, io.minor),), value(io)) for io in figures.io]
 
 
+def _of_layer(value: Callable[[LayerUsage, FileSystem], int]) -> Callable[[Figures], Values]:
+    """Values of the file system that the layer of a container lies on, once that has been measured."""
+
+    def values(figures: Figures) -> Iterator[tuple[tuple[str, ...], int]]:
+        layer, system = figures.layer, figures.file_system
+        if layer is not None and system is not None:
+            yield (figures.device_name(system.major, system.minor),), value(layer, system)
+
+    return values
+
+
 def _device_usage(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
     for io in figures.io:
         device = (figures.device_name(io.major, io.minor), str(io.major), str(io.minor))
-        yield (*device, "read"), io.read_bytes
-        yield (*device, "write"), io.write_bytes
+        yield (*device, "Read"), io.read_bytes
+        yield (*device, "Write"), io.write_bytes
 
 
 def _failures(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
@@ -138,25 +150,33 @@ HUGE_PAGES = (
 )
 
 DISK = (
-    _gauge(
+    ContainerMetric(
         "container_fs_inodes_free",
         "Free inodes of the file system with the container's layer.",
-        lambda f: f.file_system.inodes_free if f.file_system else None,
+        pb.GAUGE,
+        _of_layer(lambda _, system: system.inodes_free),
+        ("device",),
     ),
-    _gauge(
+    ContainerMetric(
         "container_fs_inodes_total",
         "Inodes of the file system with the container's layer.",
-        lambda f: f.file_system.inodes if f.file_system else None,
+        pb.GAUGE,
+        _of_layer(lambda _, system: system.inodes),
+        ("device",),
     ),
-    _gauge(
+    ContainerMetric(
         "container_fs_limit_bytes",
         "Size of the file system with the container's layer, in bytes.",
-        lambda f: f.file_system.size if f.file_system else None,
+        pb.GAUGE,
+        _of_layer(lambda _, system: system.size),
+        ("device",),
     ),
-    _gauge(
+    ContainerMetric(
         "container_fs_usage_bytes",
         "What the container has written to its layer, in bytes.",
-        lambda f: f.layer.used_bytes if f.layer else None,
+        pb.GAUGE,
+        _of_layer(lambda layer, _: layer.used_bytes),
+        ("device",),
     ),
     ContainerMetric(
         "container_fs_reads_bytes_total", "Bytes read.", pb.COUNTER, _by_device(lambda io: io.read_bytes), ("device",)

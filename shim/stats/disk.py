@@ -82,10 +82,16 @@ def _whole(rt: Runtime, upper: Path) -> Path | None:
 def file_system_of(directory: Path) -> FileSystem | None:
     """Describe the file system of a layer; None when the layer has gone."""
     try:
-        found = os.statvfs(directory)
+        found, device = os.statvfs(directory), directory.stat().st_dev
     except OSError:
         return None
-    return FileSystem(size=found.f_blocks * found.f_frsize, inodes=found.f_files, inodes_free=found.f_ffree)
+    return FileSystem(
+        size=found.f_blocks * found.f_frsize,
+        inodes=found.f_files,
+        inodes_free=found.f_ffree,
+        major=os.major(device),
+        minor=os.minor(device),
+    )
 
 
 def walk(top: Path) -> Generator[None, None, Sum]:

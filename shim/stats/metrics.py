@@ -15,7 +15,14 @@ from shim.stats.descriptors import CONTAINER, NETWORK, descriptor
 from shim.stats.metric import Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
-from shim.stats.readings import Reading, container_reading, running_containers, running_sandboxes, runs_exactly
+from shim.stats.readings import (
+    Reading,
+    cadvisor_id,
+    container_reading,
+    running_containers,
+    running_sandboxes,
+    runs_exactly,
+)
 from shim.view.image_index import name_for_people
 from shim.view.records import ContainerRecord, SandboxRecord
 
@@ -72,7 +79,7 @@ def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
     interfaces = None if pod.host_network(record.config) else interfaces_of(record.life.pid)
     metadata, at = record.config.metadata, time.time_ns()
     pause = _image_name(rt, record.image_id, wanted=rt.config.pod_infra_container_image)
-    base = (metadata.name, metadata.namespace, POD, record.id, pause, record.name)
+    base = (metadata.name, metadata.namespace, POD, cadvisor_id(rt, record), pause, record.name)
     return [
         pb.Metric(
             name=metric.name,
@@ -99,7 +106,8 @@ def _container_metrics(
     metadata = sandbox.config.metadata
     spec = record.image_spec
     image = _image_name(rt, record.image_id, wanted=spec.user_specified_image or spec.image)
-    base = (metadata.name, metadata.namespace, record.config.metadata.name, record.id, image, record.name)
+    name = record.config.metadata.name
+    base = (metadata.name, metadata.namespace, name, cadvisor_id(rt, record), image, record.name)
     figures = _figures(rt, record, reading, device_name=device_name)
     return pb.ContainerMetrics(container_id=record.id, metrics=_metrics(figures, base=base))
 

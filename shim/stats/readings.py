@@ -38,6 +38,12 @@ class Reading:
     """When memory was read, ns since the epoch."""
 
 
+def cadvisor_id(rt: Runtime, record: Record) -> str:
+    """Return what cAdvisor calls a container or pause container: the path of its control group; its id without one."""
+    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    return place.path if place is not None and place.path else record.id
+
+
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
     """Read the CPU time of a container."""
     place = rt.cgroups.place(record.id, pid=record.life.pid)

@@ -7,7 +7,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory
 from shim.runtime import Runtime
 from shim.stats import messages
-from shim.stats.containers import running_stats
+from shim.stats.containers import running_stats, with_current_cpu
 from shim.stats.network import interfaces_of
 from shim.stats.readings import (
     Processor,
@@ -37,12 +37,12 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     """Return what all ready pods use that match every part of the filter; the id in it may be a unique prefix.
 
     Raise InvalidArgument for an ambiguous one, also where others than ready pods make it so. A pod that ends
-    in the meantime is left out.
+    in the meantime is left out. Prefetched answers are returned once, as by `list_container_stats`.
     """
     rt.stats_cache.sandbox_stats.touch()
     fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
     ready = (record for record in fitting if pod.is_ready(rt, record))
-    found = (_read_ahead(rt, record) or running_pod_stats(rt, record, ahead=True) for record in ready)
+    found = (_stats_for_list(rt, record) for record in ready)
     return [stats for stats in found if stats is not None]
 
 
@@ -71,6 +71,34 @@ def _known_stats(
             io=_io(rt, record, at=at),
         ),
     )
+
+
+def _stats_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:
+    cache = rt.stats_cache.sandbox_stats
+    stats = _read_ahead(rt, record)
+    if stats is None:
+        stats = running_pod_stats(rt, record, ahead=True)
+    elif not cache.is_new(record.id, stats):
+        stats = _with_current_cpu(rt, record, known=stats)
+    return None if stats is None else cache.note_returned(record.id, stats)
+
+
+def _with_current_cpu(rt: Runtime, record: SandboxRecord, *, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
+    processor = pod_processor(rt, record)
+    if processor is None:
+        return None
+    before = {each.attributes.id: each for each in known.linux.containers}
+    containers = (
+        with_current_cpu(rt, container, known=before[container.id])
+        for container in running_containers(rt, sandbox_id=record.id)
+        if container.id in before
+    )
+    stats = pb.PodSandboxStats()
+    stats.CopyFrom(known)  # it is shared with answers that are on their way
+    stats.linux.cpu.CopyFrom(messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate))
+    del stats.linux.containers[:]
+    stats.linux.containers.extend(found for found in containers if found is not None)
+    return stats
 
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:

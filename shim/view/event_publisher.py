@@ -32,6 +32,10 @@ class EventPublisher:
         """How many there are."""
         return len(self._broadcast)
 
+    def wait_taken(self) -> int:
+        """See `Broadcast.wait_taken`; the lock of the view must not be held."""
+        return self._broadcast.wait_taken()
+
     def lose(self, error: ShimError) -> None:
         """End every subscription with `error`, and keep what is told from now on for those who come before `found`."""
         self._missed = []

@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import structlog
+
 from shim.base import deadline
 from shim.base.broadcast import Subscription
 from shim.domain.errors import Cancelled, InvalidArgument, NotFound, ShimError, Unavailable
@@ -34,6 +36,8 @@ SUBSCRIBER_CAPACITY = 4096
 SUBSCRIBER_PATIENCE = 60.0
 """Seconds a subscriber waits for Docker. A kubelet that is refused subscribes again at once, and after five refusals
 never again: a restart of Docker would cost it its events for good."""
+
+log = structlog.get_logger(__name__)
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
@@ -140,6 +144,15 @@ class NodeView:
             self._wait_fed(made)
             held.pop_all()
             return made
+
+    def wait_taken(self) -> None:
+        """Wait until the clients of all subscribers have taken the changes so far; one that does not is dropped.
+
+        The wait ends with the current scope.
+        """
+        dropped = self._announcer.wait_taken()
+        if dropped:
+            log.warning("dropped slow subscribers of events", subscribers=dropped)
 
     def stats(self) -> Stats:
         """What the view holds and how it is fed; also answered while Docker is out of reach."""

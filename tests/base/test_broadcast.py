@@ -1,12 +1,13 @@
 """Subscribers read everything in order, or learn why they do not."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from shim.base import deadline
-from shim.base.broadcast import Broadcast
-from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
+from shim.base.broadcast import Broadcast, Subscription
+from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 
 
 def test_every_subscriber_reads_every_item_in_order() -> None:
@@ -92,3 +93,98 @@ def test_wait_ends_with_its_deadline() -> None:
     source = Broadcast[int](capacity=1)
     with source.subscribe() as subscription, deadline.bound(0.01), pytest.raises(DeadlineExceeded):
         subscription.wait_next()
+
+
+class Reader:
+    """Takes items in a thread, each as soon as `gate` is open."""
+
+    def __init__(self, subscription: Subscription[int], gate: threading.Event) -> None:
+        self.taken: list[int] = []
+        self.error: ShimError | None = None
+        self._thread = threading.Thread(target=self._read, args=(subscription, gate), daemon=True)
+        self._thread.start()
+
+    def _read(self, subscription: Subscription[int], gate: threading.Event) -> None:
+        try:
+            while True:
+                item = subscription.wait_next()
+                with subscription.handing_over():
+                    assert gate.wait(20)
+                    self.taken.append(item)
+        except ShimError as error:
+            self.error = error
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def opened() -> threading.Event:
+    gate = threading.Event()
+    gate.set()
+    return gate
+
+
+def test_wait_taken_ends_when_all_have_taken_everything() -> None:
+    source = Broadcast[int](capacity=1000)
+    with source.subscribe() as first, source.subscribe() as second:
+        readers = [Reader(first, opened()), Reader(second, opened())]
+        for number in range(500):
+            source.publish(number)
+            assert source.wait_taken() == 0
+            assert [reader.taken[-1] for reader in readers] == [number] * 2
+
+
+def test_wait_taken_drops_who_has_an_item_and_does_not_take_it() -> None:
+    source = Broadcast[int](capacity=10)
+    gate = threading.Event()
+    with source.subscribe() as slow, source.subscribe() as quick:
+        readers = [Reader(slow, gate), Reader(quick, opened())]
+        source.publish(1)
+        source.publish(2)
+        assert source.wait_taken() == 1
+        assert readers[1].taken == [1, 2]
+        assert len(source) == 1
+        gate.set()
+        readers[0].join()
+        assert readers[0].taken == [1]
+        assert isinstance(readers[0].error, ResourceExhausted)
+        assert "has not taken a change within 100 ms" in str(readers[0].error)
+
+
+def test_wait_taken_drops_who_never_reads() -> None:
+    source = Broadcast[int](capacity=10)
+    with source.subscribe() as subscription:
+        source.publish(1)
+        assert source.wait_taken() == 1
+        with pytest.raises(ResourceExhausted, match="needed more than 2 s"):
+            subscription.wait_next()
+
+
+def test_wait_taken_by_many_threads_drops_once() -> None:
+    source = Broadcast[int](capacity=10)
+    gate = threading.Event()
+    with source.subscribe() as slow, ThreadPoolExecutor(30) as pool:
+        Reader(slow, gate)
+        source.publish(1)
+        assert sum(pool.map(lambda _: source.wait_taken(), range(30))) == 1
+        gate.set()
+
+
+def test_wait_taken_ends_with_its_client_and_drops_nobody() -> None:
+    source = Broadcast[int](capacity=10)
+    scope = deadline.Scope()
+    scope.cancel()
+    with source.subscribe(), deadline.entered(scope):
+        source.publish(1)
+        assert source.wait_taken() == 0
+        assert len(source) == 1
+
+
+def test_wait_taken_ends_with_the_subscription() -> None:
+    source = Broadcast[int](capacity=10)
+    with source.subscribe() as subscription, ThreadPoolExecutor(1) as pool:
+        source.publish(1)
+        waiting = pool.submit(source.wait_taken)
+        source.unsubscribe(subscription)
+        assert waiting.result(20) == 0

@@ -15,7 +15,15 @@ from shim.base import deadline
 from shim.container import create
 from shim.container.create import create_container
 from shim.domain import labels
-from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, ShimError
+from shim.domain.errors import (
+    AlreadyExists,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ShimError,
+)
 from shim.engine.answers import ImageSettings
 from shim.engine.errors import NoCommand
 from shim.runtime import Runtime
@@ -24,7 +32,7 @@ from shim.sandbox.stop import stop_pod_sandbox
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
-from tests.pods import container_config, created, pod_config, ready_pod, running
+from tests.pods import container_config, created, make_unknown, pod_config, ready_pod, running
 
 SECONDS = 20.0
 
@@ -84,11 +92,47 @@ def test_a_second_attempt_with_the_same_name_replaces_one_that_never_ran(rt: Run
     assert rt.view.container(second).name == "k8s_app_web_default_uid-web_0"
 
 
-def test_a_running_container_keeps_its_name(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_name_and_attempt_that_runs_is_refused(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
-    first, second = running(rt, sandbox), created(rt, sandbox)
-    assert rt.view.container(first).life.running
-    assert rt.view.container(second).name.startswith("k8s_app_web_default_uid-web_0_")
+    first = running(rt, sandbox)
+    with pytest.raises(AlreadyExists, match=f"attempt 0 of app runs in this pod as container {first}"):
+        created(rt, sandbox)
+    assert list(engine.containers) == [sandbox, first]
+    created(rt, sandbox, metadata=pb.ContainerMetadata(name="app", attempt=1))
+
+
+def test_so_it_is_while_the_view_does_not_know_of_the_one_that_runs(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    name, tags = "k8s_app_web_default_uid-web_0", {labels.TYPE: labels.TYPE_CONTAINER}
+    holder = engine.create_container(name=name, body={"Image": BUSYBOX, "Labels": tags})
+    engine.start_container(holder)
+    with pytest.raises(AlreadyExists, match=f"container {holder} runs under this name"):
+        created(rt, sandbox)
+
+
+def test_so_it_is_for_one_that_nobody_can_tell_of(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    first = running(rt, sandbox)
+    make_unknown(rt, engine, first)
+    with pytest.raises(AlreadyExists, match=first):
+        created(rt, sandbox)
+
+
+def test_a_holder_that_cannot_be_inspected_fails_the_create(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.create_container(name="k8s_app_web_default_uid-web_0", body={"Image": BUSYBOX})
+    engine.fail_next("inspect_container", DeadlineExceeded("inspect container: not within 5 s"))
+    with pytest.raises(DeadlineExceeded, match="inspect container"):
+        created(rt, sandbox)
+
+
+def test_the_name_of_a_persons_container_gets_a_suffix_and_is_still_used_once(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.create_container(name="k8s_app_web_default_uid-web_0", body={"Image": BUSYBOX})
+    first = running(rt, sandbox)
+    assert rt.view.container(first).name.startswith("k8s_app_web_default_uid-web_0_")
+    with pytest.raises(AlreadyExists, match=first):
+        created(rt, sandbox)
 
 
 def test_a_create_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine) -> None:

@@ -12,12 +12,14 @@ from shim.base import deadline
 from shim.base.deferred_checks import DeferredChecks
 from shim.cgroup.places import Group
 from shim.container.start import start_container
+from shim.container.stop import stop_container
 from shim.container.update import update_container_resources
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
+from shim.domain.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
+from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
@@ -249,3 +251,28 @@ def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngin
     starting.result()
     update_container_resources(rt, container_id=container, linux=limits)
     assert engine.inspect_container(container).host_config.cpu_shares == 512
+
+
+def test_of_two_with_one_name_and_attempt_only_one_is_started(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    engine.create_container(name="k8s_app_web_default_uid-web_0", body={"Image": BUSYBOX})  # so both get a suffix
+    first, second = created(rt, sandbox), created(rt, sandbox, log_path="other.log")
+    start_container(rt, container_id=first)
+    with pytest.raises(AlreadyExists, match=f"attempt 0 of app runs in this pod as {first}"):
+        start_container(rt, container_id=second)
+    assert not engine.inspect_container(second).state.running
+
+
+def test_of_two_with_one_log_only_one_runs(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    first, second = created(rt, sandbox, log_path="a.log"), created(rt, sandbox, "other", log_path="a.log")
+    with ThreadPoolExecutor(2) as pool:
+        with engine.held("start_container", first) as gate:
+            starting = pool.submit(start_container, rt, container_id=first)
+            gate.wait_entered()
+            waiting = pool.submit(start_container, rt, container_id=second)
+        starting.result()
+        with pytest.raises(FailedPrecondition, match=f"container {first} writes to /var/log/pods/web/a.log"):
+            waiting.result()
+    stop_container(rt, container_id=first, timeout=0)
+    start_container(rt, container_id=second)

@@ -207,6 +207,42 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert container_stats(rt, container_id=pod.container).cpu.timestamp > 1
 
 
+def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    memory = pb.MemoryUsage(timestamp=2, working_set_bytes=pb.UInt64Value(value=7))
+    attributes = pb.ContainerAttributes(id=pod.container)
+    ahead = pb.ContainerStats(attributes=attributes, cpu=pb.CpuUsage(timestamp=1), memory=memory)
+    rt.stats_cache.container_stats.put(pod.container, ahead)
+
+    [first], [second] = listed(rt), listed(rt)
+
+    assert (first.cpu.timestamp, first.memory) == (1, memory)
+    assert second.cpu.timestamp > 1
+    assert second.cpu.usage_core_nano_seconds.value > 0
+    assert second.memory == memory
+
+
+def test_an_answer_is_never_older_than_the_one_before(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    [first] = listed(rt)
+    late = pb.ContainerStats(attributes=first.attributes, cpu=pb.CpuUsage(timestamp=first.cpu.timestamp - 1))
+    rt.stats_cache.container_stats.put(pod.container, late)  # by a pass that had begun before the question
+
+    [second] = listed(rt)
+
+    assert second.cpu.timestamp > first.cpu.timestamp
+
+
+def test_a_container_that_has_ended_since_is_left_out(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "v2", tmp_path / "v2")
+    pod = pod_with_container(rt, group_v2(root=tmp_path / "v2"))
+    rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
+    assert len(listed(rt)) == 1
+    shutil.rmtree(tmp_path / "v2")
+
+    assert listed(rt) == []
+
+
 def test_docker_is_not_asked(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     alone = without_docker(rt)

@@ -392,6 +392,7 @@ def test_the_file_system_of_a_layer(tree: Path) -> None:
     assert found is not None
     assert (found.size, found.inodes) == (real.f_blocks * real.f_frsize, real.f_files)
     assert 0 < found.inodes_free <= found.inodes or real.f_files == 0
+    assert (found.major, found.minor) == (os.major(tree.stat().st_dev), os.minor(tree.stat().st_dev))
     assert file_system_of(tree / "missing") is None
 
 

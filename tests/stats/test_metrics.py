@@ -109,7 +109,7 @@ def pod_with_layer(rt: Runtime, group: Group, upper: Path) -> Pod:
     pod = pod_with_container(rt, group)
     rt.stats_cache.uppers[pod.container] = upper
     rt.stats_cache.layers[pod.container] = LayerUsage(
-        at=1, used_bytes=4096, inodes=3, store="/s", file_system=FileSystem(1 << 30, 1000, 900)
+        at=1, used_bytes=4096, inodes=3, store="/s", file_system=FileSystem(1 << 30, 1000, 900, 253, 77)
     )
     return pod
 
@@ -179,15 +179,15 @@ def test_values_of_version_2(rt: Runtime, upper: Path) -> None:
     assert found["container_memory_failures_total"][("pgmajfault", "container")] == 64
     assert found["container_hugetlb_usage_bytes"] == {("2MB",): 4_194_304, ("1GB",): 0}
     assert found["container_pressure_cpu_waiting_seconds_total"] == {(): 4}
-    assert found["container_fs_usage_bytes"] == {(): 4096}
-    assert found["container_fs_limit_bytes"] == {(): 1 << 30}
-    assert found["container_fs_inodes_total"] == {(): 1000}
-    assert found["container_fs_inodes_free"] == {(): 900}
+    assert found["container_fs_usage_bytes"] == {("253:77",): 4096}
+    assert found["container_fs_limit_bytes"] == {("253:77",): 1 << 30}
+    assert found["container_fs_inodes_total"] == {("253:77",): 1000}
+    assert found["container_fs_inodes_free"] == {("253:77",): 900}
     assert found["container_threads_max"] == {(): 4096}
     assert found["container_spec_memory_limit_bytes"] == {(): 256 << 20}
     assert found["container_spec_cpu_period"] == {(): 100_000}
     assert 50 << 20 in found["container_fs_writes_bytes_total"].values()
-    assert {labels[1:] for labels in found["container_blkio_device_usage_total"]} >= {("8", "0", "read")}
+    assert {labels[1:] for labels in found["container_blkio_device_usage_total"]} >= {("8", "0", "Read")}
 
 
 def test_a_device_has_the_name_that_it_has_now(
@@ -234,6 +234,18 @@ def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: p
     assert list(received[0].label_values)[:4] == ["web", "default", "POD", pod.sandbox]
     assert len(by_name(found)) == 8
     assert all(len(metric.label_values) == len(keys()[metric.name]) for metric in found.metrics)
+
+
+def test_the_id_is_the_path_of_the_control_group_as_for_cadvisor(rt: Runtime, upper: Path) -> None:
+    pod = pod_with_layer(rt, group_v1(), upper)
+    place = rt.cgroups.place(pod.container, pid=rt.view.container(pod.container).life.pid)
+    assert place is not None
+    rt.cgroups.remember(pod.container, replace(place, path=f"/kubepods/burstable/podu/{pod.container}"))
+
+    [found] = list_pod_sandbox_metrics(rt)
+
+    [of_container] = found.container_metrics
+    assert {metric.label_values[3] for metric in of_container.metrics} == {f"/kubepods/burstable/podu/{pod.container}"}
 
 
 def test_an_image_with_several_names_has_the_one_that_was_asked_for(rt: Runtime, engine: FakeEngine) -> None:

@@ -69,6 +69,7 @@ def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monk
     assert place.group.memory_directory == f"/sys/fs/cgroup/memory{path}"
     assert place.pod.memory_directory == f"/sys/fs/cgroup/memory/{POD_V1}"
     assert (place.group.pids_directory, place.pod.pids_directory) == ("", "")
+    assert place.path == path
 
 
 def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(

@@ -146,13 +146,30 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container))
-    ahead = pb.PodSandboxStats(
-        attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=pb.LinuxPodSandboxStats(containers=[container])
-    )
+    linux = pb.LinuxPodSandboxStats(cpu=pb.CpuUsage(timestamp=1), containers=[container])
+    ahead = pb.PodSandboxStats(attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=linux)
     rt.stats_cache.sandbox_stats.put(pod.sandbox, ahead)
 
     assert listed(rt) == [ahead]
     assert rt.stats_cache.sandbox_stats.requested_recently
+
+
+def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v1())
+    memory = pb.MemoryUsage(timestamp=2, working_set_bytes=pb.UInt64Value(value=7))
+    container = pb.ContainerStats(attributes=pb.ContainerAttributes(id=pod.container), memory=memory)
+    linux = pb.LinuxPodSandboxStats(cpu=pb.CpuUsage(timestamp=1), memory=memory, containers=[container])
+    ahead = pb.PodSandboxStats(attributes=pb.PodSandboxAttributes(id=pod.sandbox), linux=linux)
+    rt.stats_cache.sandbox_stats.put(pod.sandbox, ahead)
+
+    [first], [second] = listed(rt), listed(rt)
+
+    assert first.linux.cpu.timestamp == 1
+    assert second.linux.cpu.timestamp > 1
+    assert second.linux.memory == memory
+    assert second.linux.containers[0].cpu.timestamp > 1
+    assert second.linux.containers[0].memory == memory
+    assert not first.linux.containers[0].HasField("cpu")
 
 
 def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:

@@ -1,0 +1,47 @@
+"""Events are on their streams before the answers of the RPCs that caused them, with Docker and CNI below."""
+
+import grpc
+import pytest
+
+from integration.conftest import Images, Served
+from integration.cri import container_config, pod_config
+from integration.pods.kubelet import unused_name
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1.api_pb2_grpc import RuntimeServiceStub
+from tests.cri.event_order import LARGE, Caller, channel
+from tests.cri.frames import Relay
+
+ROUNDS = 10
+
+
+@pytest.fixture
+def relay(served: Served) -> Relay:
+    return Relay(served.server.socket)
+
+
+def test_events_leave_before_answers_although_one_of_three_does_not_read(
+    served: Served, images: Images, relay: Relay
+) -> None:
+    relay.start()
+
+    def wait_subscribed(many: int) -> None:
+        def live() -> bool:
+            config = pod_config(unused_name("first"))
+            pod = served.cri.run(config)
+            served.cri.stop(pod)
+            served.cri.remove(pod)
+            return sum(bool(each.count) for each in list(relay.frames.messages.values())) == many
+
+        wait_until(live)
+
+    with channel(relay.path) as connection:
+        calls = Caller(relay, RuntimeServiceStub(connection), readers=2, idle=1, subscribed=wait_subscribed)
+        for _ in range(ROUNDS):
+            pod = pod_config(unused_name("pod"), annotations=LARGE)
+            calls.live(pod, container_config(unused_name("c"), image=images.busybox))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(calls.idle[0])
+    relay.stop()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not served.cri.runtime.ListContainers(pb.ListContainersRequest()).containers

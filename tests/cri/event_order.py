@@ -1,0 +1,94 @@
+"""A client that checks at each RPC that its events have left before its answer. For any server."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc as api
+from tests.cri.frames import Relay
+
+SECONDS = 60
+"""Bound on an RPC."""
+LARGE = {"large": "x" * 8192}
+"""Annotations with which a few events fill what a client that does not read takes: 64 KiB.
+
+Few, not one: a client that reads may be some events behind when the machine is busy.
+"""
+
+
+def channel(path: Path) -> grpc.Channel:
+    """Open a connection of its own, whose window does not grow."""
+    return grpc.insecure_channel(
+        f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+    )
+
+
+class Caller:
+    """Streams of events and RPCs on one connection, through a relay that reads it."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        stub: api.RuntimeServiceStub,
+        *,
+        readers: int,
+        idle: int,
+        subscribed: Callable[[int], object],
+    ) -> None:
+        """`readers` streams are read and `idle` ones are not; `subscribed` waits until the server has so many."""
+        self._frames = relay.frames
+        self._stub = stub
+        self._streams = [1 + 2 * number for number in range(readers)]
+        self._next = 1 + 2 * (readers + idle)
+        for _ in range(readers):
+            threading.Thread(target=_read, args=(self._subscribe(),), daemon=True).start()
+        subscribed(readers)  # gRPC numbers streams as it comes to them: those that are read have the first numbers now
+        self.idle = [self._subscribe() for _ in range(idle)]
+        subscribed(readers + idle)
+        self._expected = [0] * readers
+        self._expected = self._sent("Version", pb.VersionRequest())[0]
+
+    def call(self, events: int, rpc: str, request: Any) -> str:
+        """Make an RPC of which so many events come, and give the id in its answer or what it failed with."""
+        self._expected = [many + events for many in self._expected]
+        sent, answer = self._sent(rpc, request)
+        assert sent == self._expected, rpc
+        return answer
+
+    def live(self, pod: pb.PodSandboxConfig, container: pb.ContainerConfig) -> None:
+        """Take a pod with a container from its beginning to its end."""
+        made = self.call(2, "RunPodSandbox", pb.RunPodSandboxRequest(config=pod))
+        request = pb.CreateContainerRequest(pod_sandbox_id=made, config=container, sandbox_config=pod)
+        inner = self.call(1, "CreateContainer", request)
+        self.call(1, "StartContainer", pb.StartContainerRequest(container_id=inner))
+        self.call(1, "StopContainer", pb.StopContainerRequest(container_id=inner, timeout=0))
+        self.call(1, "RemoveContainer", pb.RemoveContainerRequest(container_id=inner))
+        self.call(1, "StopPodSandbox", pb.StopPodSandboxRequest(pod_sandbox_id=made))
+        self.call(1, "RemovePodSandbox", pb.RemovePodSandboxRequest(pod_sandbox_id=made))
+
+    def _subscribe(self) -> Iterator[pb.ContainerEventResponse]:
+        return self._stub.GetContainerEvents(pb.GetEventsRequest(), timeout=3600)
+
+    def _sent(self, rpc: str, request: Any) -> tuple[list[int], str]:
+        """Make an RPC; gives how many events each stream had got when its answer left, and the answer."""
+        number, self._next = self._next, self._next + 2
+        try:
+            answer = getattr(self._stub, rpc)(request, timeout=SECONDS)
+        except grpc.RpcError as error:
+            told = str(error.details())
+        else:
+            told = next((str(value) for _, value in answer.ListFields()), "")
+        before = self._frames.before[number]
+        return [before[stream] for stream in self._streams], told
+
+
+def _read(stream: Iterator[pb.ContainerEventResponse]) -> None:
+    try:
+        for _ in stream:
+            pass
+    except grpc.RpcError:
+        pass  # the end of the test

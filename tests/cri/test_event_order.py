@@ -1,0 +1,67 @@
+"""Events are on their streams before the answers of the RPCs that caused them: read off the connection itself."""
+
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+
+from shim.api.v1 import api_pb2 as pb
+from shim.api.v1 import api_pb2_grpc as api
+from shim.cri.runtime_service import RuntimeService
+from shim.domain.errors import ShimError
+from shim.runtime import Runtime
+from tests.cri.conftest import Serve
+from tests.cri.event_order import LARGE, Caller, channel
+from tests.cri.frames import Relay
+from tests.fakes.engine import FakeEngine
+from tests.pods import container_config, pod_config
+from tests.waits import wait_until
+
+Call = Callable[..., Caller]
+
+
+@pytest.fixture
+def caller(rt: Runtime, serve: Serve) -> Iterator[Call]:
+    served = serve(runtime=RuntimeService(rt))
+    relay = Relay(served.path)
+    relay.start()
+
+    def wait_subscribed(many: int) -> None:
+        wait_until(lambda: rt.view.stats().subscribers == many)
+
+    with channel(relay.path) as connection:
+        stub = api.RuntimeServiceStub(connection)
+        yield lambda *, readers, idle=0: Caller(relay, stub, readers=readers, idle=idle, subscribed=wait_subscribed)
+    relay.stop()
+
+
+def test_every_event_leaves_before_the_answer_of_its_rpc(caller: Call, event_rounds: int) -> None:
+    calls = caller(readers=2)
+    for number in range(event_rounds):
+        calls.live(pod_config(f"pod{number}"), container_config())
+
+
+def test_so_it_does_when_the_rpc_fails(caller: Call, engine: FakeEngine) -> None:
+    calls = caller(readers=1)
+    config = pod_config()
+    pod = calls.call(2, "RunPodSandbox", pb.RunPodSandboxRequest(config=config))
+    request = pb.CreateContainerRequest(pod_sandbox_id=pod, config=container_config(), sandbox_config=config)
+    container = calls.call(1, "CreateContainer", request)
+    calls.call(1, "StartContainer", pb.StartContainerRequest(container_id=container))
+    engine.fail_next("remove_container", ShimError("remove container: device or resource busy"))
+    failed = calls.call(1, "RemoveContainer", pb.RemoveContainerRequest(container_id=container))
+    assert "device or resource busy" in failed
+
+
+def test_of_three_one_that_does_not_read_is_dropped_and_the_others_are_waited_for(rt: Runtime, caller: Call) -> None:
+    calls = caller(readers=2, idle=1)
+    rounds = 0
+    while rt.view.stats().subscribers == 3:
+        assert rounds < 100, "a client that reads nothing was never dropped"
+        calls.live(pod_config(f"pod{rounds}", annotations=LARGE), container_config())
+        rounds += 1
+    calls.live(pod_config("last"), container_config())
+    with pytest.raises(grpc.RpcError) as caught:
+        list(calls.idle[0])
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "has not taken a change within 100 ms" in str(caught.value.details())

@@ -1,7 +1,7 @@
 """The raw two-way connection that an exec or attach becomes once Docker has upgraded it.
 
 The SDK's sockets for this drop output that arrives together with the `101` and give up after 60 s of silence, so the
-shim upgrades for itself.
+shim upgrades connections itself.
 """
 
 import time

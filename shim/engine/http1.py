@@ -28,7 +28,7 @@ MAX_CHUNK_LINE = 1024
 
 
 class MalformedResponse(Exception):
-    """The peer does not speak HTTP/1.1, or ended in the middle of a response."""
+    """The peer does not speak HTTP/1.1, or closed in the middle of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Head:
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; of repeated ones the last."""
+    """Names in lower case; of a repeated header the last one."""
 
     @property
     def keep_alive(self) -> bool:
@@ -58,7 +58,7 @@ def request_bytes(method: str, target: str, *, headers: Mapping[str, str], body:
 
 
 def take_head(buffer: bytearray) -> Head | None:
-    """Take the next final response head out of `buffer`, None while it is incomplete.
+    """Remove and return the next final response head of `buffer`; None while it is incomplete.
 
     Interim answers (100, 102, 103) are skipped; 101 ends HTTP and is returned as it is.
     """
@@ -97,7 +97,7 @@ class Body:
         self.done = False
 
     def take(self, buffer: bytearray) -> bytes:
-        """Take all body bytes that are complete in `buffer`; empty when more must come first."""
+        """Remove and return the body bytes that `buffer` holds; empty when more must arrive first."""
         raise NotImplementedError
 
     def end(self) -> None:

@@ -47,7 +47,7 @@ class StallTimeout(Scope):
         super().__init__(seconds=self._seconds)
 
     def expiry(self) -> float | None:
-        """See Scope. Later than the silence of this pull alone would have it while its turn may be to come."""
+        """Implement `Scope.expiry`. It is later than the pull's own silence allows while it may be queued."""
         own = super().expiry()
         if own is None or self._seconds is None or not self._has_queue or not self.progress.may_be_waiting:
             return own

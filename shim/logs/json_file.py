@@ -32,18 +32,18 @@ _DECODER = msgspec.json.Decoder(Record)
 
 
 def path(directory: str) -> str:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.path`."""
     return posixpath.join(directory, f"{posixpath.basename(directory)}-json.log")
 
 
 def whole(data: bytes) -> int:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.whole`."""
     # No line is so long: what a full disk or a crash left. Its end is where the next line is read from.
     return data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
 
 
 def lines(records: bytes) -> Lines:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.lines`."""
     try:
         read = _DECODER.decode_lines(records)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -52,7 +52,7 @@ def lines(records: bytes) -> Lines:
 
 
 def each(records: bytes) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.each`."""
     end = 0
     for line in records.split(b"\n")[:-1]:
         end += len(line) + 1
@@ -62,7 +62,7 @@ def each(records: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def marks(of: Written) -> Marks:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.marks`."""
     return Marks(time=f'"time":"{of.time}"'.encode(), stream=f'"stream":"{of.stream}"'.encode())
 
 

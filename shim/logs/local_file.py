@@ -30,12 +30,12 @@ _STREAMS = {"stdout": b"stdout", "stderr": b"stderr"}
 
 
 def path(directory: str) -> str:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.path`."""
     return posixpath.join(directory, "local-logs", "container.log")
 
 
 def whole(data: bytes) -> int:
-    """See `shim.logs.format.Format`; `data` may begin anywhere."""
+    """Implement `shim.logs.format.Format.whole`; `data` may begin anywhere."""
     begin = _last_begin(data)
     if begin < 0:
         # Of a record that is still to come there may be the first bytes.
@@ -48,23 +48,23 @@ def whole(data: bytes) -> int:
 
 
 def lines(records: bytes) -> Lines:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.lines`."""
     read = _joined(_read(records, wary=False))
     return read if read.text.count(b"\n") == read.count else _joined(_read(records, wary=True))
 
 
 def each(records: bytes) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.each`."""
     return ((end, line) for end, line in _read(records, wary=True) if line)
 
 
 def backwards(fd: int) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.backwards`."""
     return groups_backwards(fd, end=end_of_whole(fd, whole), begin=_next_begin)
 
 
 def marks(of: Written) -> Marks:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.marks`."""
     message = LogEntry(source=of.stream).SerializeToString()
     return Marks(time=LogEntry(time_nano=ns_from_rfc3339(of.time)).SerializeToString(), stream=message)
 

@@ -92,7 +92,7 @@ class LogProcess:
             self._mailbox.closed.wait(left if due is None else min(left, due))
 
     def _live(self) -> None:
-        """See one process from its start to its end."""
+        """Run one process from its start to its end."""
         try:
             ours, child = self._started()
         except OSError as error:

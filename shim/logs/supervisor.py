@@ -78,12 +78,12 @@ class LogSupervisor:
         self._process.stop()
 
     def follow(self, of: ContainerLog) -> None:
-        """See `shim.logs.interface.Drains`."""
+        """Implement `shim.logs.interface.Drains.follow`."""
         with self._lock:
             self._ensure_followed(of)
 
     def follow_now(self, of: ContainerLog) -> str:
-        """See `shim.logs.interface.ContainerLogs`."""
+        """Implement `shim.logs.interface.ContainerLogs.follow_now`."""
         with self._lock:
             pending = self._ensure_followed(of) or self._mailbox.put(self._followed[of.id].order)
         try:
@@ -93,7 +93,7 @@ class LogSupervisor:
             return str(error)
 
     def drained(self, of: ContainerLog, *, run: int) -> bool:
-        """See `shim.logs.interface.Drains`."""
+        """Implement `shim.logs.interface.Drains.drained`."""
         with self._lock:
             followed = self._followed.get(of.id)
             if followed is None and not of.docker:
@@ -108,7 +108,7 @@ class LogSupervisor:
             return followed.shown
 
     def reopen(self, container_id: str) -> None:
-        """See `shim.logs.interface.ContainerLogs`. ShimError with the reason when the new file cannot be made."""
+        """Implement `shim.logs.interface.ContainerLogs.reopen`. ShimError names why the new file cannot be made."""
         what = f"reopen the log of container {container_id}"
         with self._lock:
             followed = self._followed.get(container_id)
@@ -120,13 +120,13 @@ class LogSupervisor:
             raise ShimError(f"{what}: {answer.error}")
 
     def forget(self, container_id: str) -> None:
-        """See `shim.logs.interface.Drains`."""
+        """Implement `shim.logs.interface.Drains.forget`."""
         with self._lock:
             if self._followed.pop(container_id, None) is not None:
                 self._mailbox.put(Forget(id=container_id))
 
     def stats(self) -> LogStats:
-        """See `shim.logs.interface.ContainerLogs`."""
+        """Implement `shim.logs.interface.ContainerLogs.stats`."""
         pending = self._mailbox.put(Report())
         try:
             answer = self._mailbox.wait_answer(pending, seconds=REPORT_SECONDS, what="ask the log process")

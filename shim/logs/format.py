@@ -40,6 +40,8 @@ class Format:
 
     path: Callable[[str], str]
     """Where Docker writes, by the directory it has for the container."""
+    path_is_reported: bool
+    """Docker reports that path as `LogPath` of an inspect, once the container has been started."""
     made_at_start: bool
     """The directory of that file is made when the container is started, not when it is created."""
     whole: Callable[[bytes], int]

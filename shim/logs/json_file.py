@@ -68,6 +68,7 @@ def marks(of: Written) -> Marks:
 
 JSON_FILE = Format(
     path=path,
+    path_is_reported=True,
     made_at_start=False,
     whole=whole,
     lines=lines,

@@ -71,6 +71,7 @@ def marks(of: Written) -> Marks:
 
 LOCAL = Format(
     path=path,
+    path_is_reported=False,
     made_at_start=True,
     whole=whole,
     lines=lines,

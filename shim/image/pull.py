@@ -203,7 +203,7 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
             rt.engine.pull_image(reference, auth=auth, progress=Observer(reference, patience))
         except DeadlineExceeded as failure:
             if patience.is_over:
-                raise RegistryUnavailable(patience.verdict) from failure
+                raise RegistryUnavailable(patience.reason) from failure
             raise
     return patience.progress.digest
 

@@ -443,8 +443,8 @@ ASKED_AGAIN = PullProgress(id="a", status="Retrying in 0 seconds")
 def test_a_pull_that_waits_for_others_is_borne(
     rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
-    monkeypatch.setattr(stall_timeout, "_UNSEEN", 1000)
-    monkeypatch.setattr(stall_timeout, "_SEEN", 1000)
+    monkeypatch.setattr(stall_timeout, "QUEUED_FACTOR_OTHER", 1000)
+    monkeypatch.setattr(stall_timeout, "QUEUED_FACTOR_OWN", 1000)
     engine.says = [BEGUN, *says]
     with engine.held("pull_image") as gate:
         future = Callers(replace(patient(rt, 0.05), puller=ImagePuller(progress=motion))).pull()
@@ -485,12 +485,12 @@ def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, s
 @pytest.mark.parametrize("motion", [ProgressClock(), Moving()], ids=["pulls we do not see", "pulls that move on"])
 def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: ProgressClock) -> None:
     engine.says = [BEGUN, FS_LAYER, WAITING]
-    words = r"no progress for \d+ s, while docker let it wait for other pulls \(max-concurrent-downloads\)$"
+    words = r"no progress for \d+ s, while docker queued it behind other pulls \(max-concurrent-downloads\)$"
     began = time.monotonic()
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
         pull(replace(patient(rt, 0.01), puller=ImagePuller(progress=motion)))
     assert time.monotonic() - began >= 0.01 * (
-        stall_timeout._UNSEEN if type(motion) is ProgressClock else stall_timeout._SEEN
+        stall_timeout.QUEUED_FACTOR_OTHER if type(motion) is ProgressClock else stall_timeout.QUEUED_FACTOR_OWN
     )
 
 

@@ -20,10 +20,10 @@ from shim.view.translate import START_ERROR
 class Unlogged:
     """Nobody copies: every end is shown at once."""
 
-    def follow(self, of: ContainerLog) -> None:
+    def follow(self, container: ContainerLog) -> None:
         """See `shim.logs.interface`."""
 
-    def drained(self, of: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
+    def drained(self, container: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
         """See `shim.logs.interface`."""
         return True
 

@@ -134,6 +134,6 @@ def hijack(
             stream = held.enter_context(
                 session.stream_response("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
             )
-        # Also for the answer 200, which looks like an ordinary response that could be read to its end.
+        # Also for the answer 200, which is framed like an ordinary response.
         held.callback(stream.abort)
         yield HijackedStream(stream, what)

@@ -77,7 +77,7 @@ class Watches:
             self._put(order.id, directory, early=False)
         except FileNotFoundError:
             if order.id not in self._watch_of:
-                raise  # else its making will be told
+                raise  # otherwise the watch of the parent reports its creation
 
     def remove(self, container_id: str) -> None:
         """Remove the watch of a container. Idempotent."""

@@ -121,7 +121,7 @@ class Observer:
     def _report(self, message: PullProgress) -> None:
         self._report_at = time.monotonic() + _REPORT_SECONDS
         log.info(
-            "pulling an image",
+            "pulling image",
             image=self._reference,
             layers=self._progress.layers,
             bytes=self._progress.downloaded,

@@ -196,7 +196,7 @@ def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None
     # A scope of its own: a stall ends the pull, not what its callers do next.
     timeout = StallTimeout(
         rt.config.image_pull_progress_deadline,
-        motion=rt.puller.progress,
+        all_pulls=rt.puller.progress,
         has_queue=not is_containerd_store(rt.facts.info()),
     )
     with deadline.current().on_cancel(timeout.cancel), deadline.entered(timeout):

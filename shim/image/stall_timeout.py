@@ -32,18 +32,18 @@ class StallTimeout(Scope):
     then, other pulls that this one is queued behind may have made progress, which extends it.
     """
 
-    __slots__ = ("_has_queue", "_motion", "_moved", "_seconds", "progress")
+    __slots__ = ("_all_pulls", "_has_queue", "_moved", "_seconds", "progress")
 
-    def __init__(self, seconds: float, *, motion: ProgressClock, has_queue: bool) -> None:
+    def __init__(self, seconds: float, *, all_pulls: ProgressClock, has_queue: bool) -> None:
         """Start the clock. The pull ends after `seconds` without progress, 0 is never.
 
-        `motion` is the clock of all pulls of this server. `has_queue` is whether Docker queues layers of pulls. The
+        `all_pulls` is the progress clock of this server. `has_queue` is whether Docker queues layers of pulls. The
         containerd store does not; there a layer shows the step of a queued one until its first MiB has arrived.
         """
         self.progress = Progress()
         self._seconds = seconds or None
         self._has_queue = has_queue
-        self._motion = motion
+        self._all_pulls = all_pulls
         self._moved = time.monotonic()
         super().__init__(seconds=self._seconds)
 
@@ -52,13 +52,13 @@ class StallTimeout(Scope):
         own = super().expiry()
         if own is None or self._seconds is None or not self._has_queue or not self.progress.may_be_waiting:
             return own
-        own_pulls = min(self._motion.at + self._seconds, self._moved + QUEUED_FACTOR_OWN * self._seconds)
+        own_pulls = min(self._all_pulls.at + self._seconds, self._moved + QUEUED_FACTOR_OWN * self._seconds)
         others = self._moved + min(QUEUED_FACTOR_OTHER * self._seconds, LONGEST) if self.progress.is_waiting else own
         return max(own, own_pulls, others)
 
     def reset(self) -> None:
         """Note progress: the time without it starts again."""
-        self._motion.note()
+        self._all_pulls.note()
         self._moved = time.monotonic()
         self.restart(None if self.progress.is_local else self._seconds)
 

@@ -15,7 +15,8 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-v2 chaos soak fuzz demo run
-.PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick clean clean-packages
+.PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
+.PHONY: clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -88,6 +89,9 @@ bench-logs: venv ## throughput, delay and memory of the log process (root)
 
 bench-stats: venv ## times and cost of stats and metrics with many pods (root)
 	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)
+
+bench-http: venv ## what reading Docker's HTTP costs beside h11 and the SDK, in time of the processor
+	$(PY) -m integration.bench.http
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(BOX) --disk $(PY) -m integration.bench.sick $(ARGS)

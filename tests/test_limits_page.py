@@ -35,6 +35,7 @@ LEFT_OUT = {
     "shim/cri/validate/limits.py MAX_NODE": "a number that the kernel has",
     "shim/cri/validate/limits.py MAX_OOM_SCORE_ADJ": "a number that the kernel has",
     "shim/cri/validate/rules.py MAX_PORT": "a number that the protocol has",
+    "shim/engine/hijack.py MAX_READ_BYTES": "size of a read; more bytes need more reads",
     "shim/engine/pool.py MAX_IDLE": "idle connections of the server's own",
     "shim/image/identity.py _MAX_UID": "a number that the CRI has",
     "shim/domain/passwd.py MAX_ID": "a number that the kernel has",

@@ -44,7 +44,7 @@ def pull(rt: Runtime, reference: str, *, keyring: Keyring) -> str:
         )
     assert not [secret for secret in (PASSWORD, WRONG, AUTH) if secret in str(logs)]
     remove_image(rt, image=pb.ImageSpec(image=image_id))
-    return str(next(line["credentials"] for line in logs if line["event"] == "pulled an image"))
+    return str(next(line["credentials"] for line in logs if line["event"] == "pulled image"))
 
 
 def file_with(path: Path, **auths: object) -> Path:

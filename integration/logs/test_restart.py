@@ -140,4 +140,4 @@ def exited(own: Logged, container_id: str) -> bool:
 def dropped(own: Logged, container_id: str) -> list[str]:
     """Warnings of the server that output of a container is lost."""
     log = own.served.server.daemon.log.read_text().splitlines()
-    return [line for line in log if "docker has dropped" in line and container_id in line]
+    return [line for line in log if "Docker dropped output" in line and container_id in line]

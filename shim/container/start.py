@@ -15,9 +15,9 @@ from shim.container.change import apply_when_running, changing
 from shim.container.teardown import ensure_killed
 from shim.container.twins import check_no_twin_runs
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
-from shim.logs.drivers import docker_log_path
+from shim.logs.drivers import docker_log_path, driver_of
 from shim.runtime import Runtime
-from shim.view.pending_exits import driver_of, log_of
+from shim.view.pending_exits import log_of
 from shim.view.records import ContainerRecord
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ def _follow_log(rt: Runtime, record: ContainerRecord) -> None:
         return
     # Docker reports the path of its file only once the container has been started, if at all.
     root = rt.facts.info().docker_root_dir
-    docker = docker_log_path(driver_of(record.host), root=root, container_id=record.id)
+    docker = docker_log_path(driver_of(record.host.log_config.type), root=root, container_id=record.id)
     problem = rt.logs.follow_now(log_of(record, docker=docker))
     if problem:
         log.warning("container starts without log", container=record.id, path=record.log_path, problem=problem)

@@ -25,15 +25,15 @@ FILE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsFile:
-    """What one file says. Keys are those of `shim.credentials.matching`."""
+    """The content of one file. Keys are those of `shim.credentials.matching`."""
 
     path: Path
     entries: tuple[tuple[str, Credentials], ...] = ()
     """`auths`: by key, the credentials."""
     stores: tuple[tuple[str, str], ...] = ()
-    """`credHelpers`: by key, the name of the store that has them."""
+    """`credHelpers`: by key, the name of the credential helper."""
     default_store: str = ""
-    """`credsStore`: the store for all registries; empty for none."""
+    """`credsStore`: the credential helper for all registries; empty for none."""
 
 
 class _ConfigJson(msgspec.Struct):
@@ -56,9 +56,9 @@ class _Entry(msgspec.Struct):
 
 
 def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: Path = Path("/")) -> tuple[Path, ...]:
-    """Give the places of the kubelet (`pkg/credentialprovider/config.go`) in its order.
+    """Return the search path of the kubelet (`pkg/credentialprovider/config.go`).
 
-    Every `config.json` goes before every `.dockercfg`; only the latter lies in a home itself.
+    Every `config.json` comes before every `.dockercfg`; only the latter is in a home directory itself.
     """
     homes = [home] if home is not None else []
     modern = [kubelet_root, working, *(place / ".docker" for place in homes), root / ".docker"]
@@ -67,7 +67,7 @@ def search_paths(*, kubelet_root: Path, working: Path, home: Path | None, root: 
 
 
 def home_directory(environ: Mapping[str, str]) -> Path | None:
-    """Give `$HOME`, or the home of this user: services of systemd have no `$HOME`, `docker login` as root has one."""
+    """Return `$HOME`, or the home of this user: services of systemd have no `$HOME`, `docker login` as root has one."""
     if named := environ.get("HOME"):
         return Path(named)
     try:
@@ -77,18 +77,18 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
-    """Read the first file that is there and well-formed, as the kubelet does; a bad one is reported and passed over."""
+    """Read the first existing, well-formed file, as the kubelet does; a bad one is logged and skipped."""
     for path in paths:
-        if not os.access(path, os.F_OK):  # each pull without credentials looks at all places, and mostly in vain
+        if not os.access(path, os.F_OK):  # each pull without credentials checks all paths; most do not exist
             continue
         try:
             return _read(path)
-        except FileNotFoundError:  # since then
+        except FileNotFoundError:  # removed since the check
             continue
         except OSError as failure:
-            log.warning("a file of credentials cannot be read; the next one is taken", file=path, error=failure)
+            log.warning("cannot read credentials file, trying the next", file=path, error=failure)
         except ShimError as failure:
-            log.warning("a file of credentials is malformed; the next one is taken", file=path, error=failure)
+            log.warning("malformed credentials file, trying the next", file=path, error=failure)
     return None
 
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> CredentialsFile:
     content = read_regular(path, most=FILE_LIMIT)
     try:
         return _config_json(path, content) if path.name == CONFIG_JSON else _dockercfg(path, content)
-    except msgspec.DecodeError as failure:  # says where, and shows no value
+    except msgspec.DecodeError as failure:  # names the place, shows no value
         raise ShimError(str(failure)) from failure
     except UnicodeDecodeError:
         raise ShimError("not UTF-8") from None
@@ -125,9 +125,9 @@ def _entries(path: Path, table: Mapping[str, msgspec.Raw]) -> tuple[tuple[str, C
         try:
             credentials = _credentials(msgspec.json.decode(raw, type=_Entry | None) or _Entry())
         except (ValueError, RecursionError) as failure:  # msgspec's errors are such, too
-            log.warning("an entry of a file of credentials is passed over", file=path, entry=key, error=failure)
+            log.warning("skipped entry of credentials file", file=path, entry=key, error=failure)
             continue
-        # An empty entry is how Docker notes that a store has the secret.
+        # Docker writes an empty entry when a credential helper has the secret.
         if credentials.is_given:
             found.append((key, credentials))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The node's credentials, asked when a pull brings none: the kubelet's files first, then its credential providers."""
+"""The node's credentials, used when a pull has none: the kubelet's files first, then its credential providers."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from shim.domain.errors import InvalidArgument
 from shim.domain.references import Reference
 
 KEPT_SECONDS = 300.0
-"""How long a file counts before it is read again: the kubelet's five minutes."""
+"""How long a file is cached: the kubelet's five minutes."""
 
 
 class Keyring:
@@ -31,7 +31,7 @@ class Keyring:
         providers: Sequence[Provider] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`paths`: files that may hold credentials, of which the first good one counts; `providers` in their order."""
+        """Read nothing yet. Of the files in `paths` the first valid one counts; `providers` are in their order."""
         self._paths = paths
         self._providers = providers
         self._stores = CredentialStores()
@@ -40,36 +40,36 @@ class Keyring:
         self._expires = 0.0
 
     def find(self, image: Reference) -> Iterator[Found]:
-        """Yield all that may fit `image`, what is to be tried first in front, nothing twice.
+        """Yield all credentials that may match `image`, in the order to try them, without duplicates.
 
-        Programs are run no sooner than their credentials are asked for: a store or plugin that is slow delays no
-        pull that needs nothing of it.
+        Programs run only when the iterator reaches them: a slow helper or plugin does not delay pulls that do not
+        need it.
         """
         seen: set[Credentials] = set()
-        for found in chain(self._of_file(image), self._of_providers(image)):
+        for found in chain(self._find_in_file(image), self._find_in_providers(image)):
             if found.credentials not in seen:
                 seen.add(found.credentials)
                 yield found
 
-    def _of_file(self, image: Reference) -> Iterator[Found]:
+    def _find_in_file(self, image: Reference) -> Iterator[Found]:
         file = self._current_file()
         if file is None:
             return
         for _, name in fitting(file.stores, image.name):
-            yield from self._of_store(name, image)
+            yield from self._find_in_store(name, image)
         for key, credentials in fitting(file.entries, image.name):
             yield Found(f"{file.path} for {key}", credentials)
-        # Docker asks this store alone, the kubelet reads the entries alone: with both, what needs no program is first.
+        # Docker uses only this helper, the kubelet only the entries: of both, those that need no program come first.
         if file.default_store:
-            yield from self._of_store(file.default_store, image)
+            yield from self._find_in_store(file.default_store, image)
 
-    def _of_store(self, name: str, image: Reference) -> Iterator[Found]:
+    def _find_in_store(self, name: str, image: Reference) -> Iterator[Found]:
         credentials = self._stores.find(name, domain=image.domain)
         if credentials is not None:
             yield Found(f"{PREFIX}{name} for {image.domain}", credentials)
 
-    def _of_providers(self, image: Reference) -> Iterator[Found]:
-        """Yield what the providers have, merged: of two with the same key, the earlier one's is tried first."""
+    def _find_in_providers(self, image: Reference) -> Iterator[Found]:
+        """Yield the merged entries of the providers; of two with the same key the earlier provider's comes first."""
         answers = gather([partial(provider.find, image.name) for provider in self._providers])
         merged = [
             (key, Found(f"credential provider {provider.name} for {key}", credentials))
@@ -80,8 +80,8 @@ class Keyring:
             yield found
 
     def _current_file(self) -> CredentialsFile | None:
-        # Two threads may both read it: they read the same. That there is none is found out each time, so that the
-        # first login counts at once.
+        # Two threads may both read it, with the same result. A missing file is not cached, so that the first login
+        # takes effect at once.
         now = self._clock()
         if self._file is None or now >= self._expires:
             self._file = read_first(self._paths)
@@ -90,7 +90,7 @@ class Keyring:
 
 
 def keyring_of_node(config: Config, *, environ: Mapping[str, str]) -> Keyring:
-    """Make the keyring the settings describe; InvalidArgument and FailedPrecondition as `read_providers`."""
+    """Create the keyring of the settings. Raise InvalidArgument and FailedPrecondition as `read_providers`."""
     paths = search_paths(kubelet_root=config.kubelet_root_dir, working=Path.cwd(), home=home_directory(environ))
     return Keyring(paths=paths, providers=_providers(config))
 

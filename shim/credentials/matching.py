@@ -1,7 +1,7 @@
-"""Which entry of a keyring is meant for a repository. Pure.
+"""Matching of keyring entries and repositories. Pure.
 
-The rules are the kubelet's (Kubernetes documentation, "Interpretation of config.json"): the port must be the same, `*`
-stands for any part of one label of the host, and the path of the entry must be the beginning of the repository's.
+The rules are the kubelet's (Kubernetes documentation, "Interpretation of config.json"): the port must be equal, `*`
+matches any part of one label of the host, and the path of the entry must be a prefix of the repository's.
 """
 
 import re
@@ -31,7 +31,7 @@ def key_from_location(location: str) -> str:
 
 
 def matches(key: str, repository: str) -> bool:
-    """Whether the entry `key` (see `key_from_location`) is meant for `repository` (`host[:port]/path`)."""
+    """Whether the entry `key` (of `key_from_location`) matches `repository` (`host[:port]/path`)."""
     pattern, _, prefix = key.partition("/")
     target, _, path = repository.partition("/")
     pattern_host, pattern_port = _split_port(pattern.lower())
@@ -40,10 +40,10 @@ def matches(key: str, repository: str) -> bool:
 
 
 def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str, T]]:
-    """Choose the entries (key, value) meant for a repository, those to be tried first in front.
+    """Return the entries (key, value) that match a repository, in the order to try them.
 
     The order is the kubelet's, reverse by key: a longer path before a shorter one, a host before a `*`. Entries of one
-    key stay in the order they have.
+    key keep their order.
     """
     ordered = sorted(entries, key=lambda entry: entry[0], reverse=True)
     found = [entry for entry in ordered if matches(entry[0], repository)]
@@ -54,7 +54,7 @@ def fitting(entries: Iterable[tuple[str, T]], repository: str) -> list[tuple[str
 
 def _split_port(host: str) -> tuple[str, str]:
     name, colon, port = host.rpartition(":")
-    # The colons of a bare IPv6 address stand inside its brackets.
+    # The colons of a bare IPv6 address are inside its brackets.
     return (name, port) if colon and not port.endswith("]") else (host, "")
 
 

@@ -1,4 +1,4 @@
-"""What a place of credentials gives, and the one encoding several of them share."""
+"""Credentials of a registry, and the encoding that several sources share."""
 
 import base64
 import binascii
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What one registry takes as a login. Its repr shows nothing of it."""
+    """A login for one registry. Its repr shows nothing of it."""
 
     username: str = ""
     password: str = ""
     identity_token: str = ""
-    """What the registry's token server takes instead of a password."""
+    """Sent to the registry's token server instead of a password."""
     registry_token: str = ""
     """Sent to the registry as it is."""
 
@@ -27,18 +27,18 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Credentials that may fit an image."""
+    """Credentials that may match an image."""
 
     source: str
-    """Where they are from, for people: file and entry, or program."""
+    """Their source, for people: file and entry, or program."""
     credentials: Credentials
 
 
 def pair_from_base64(text: str) -> tuple[str, str]:
-    """Read user and password from base64 of `user:password`, as `auth` has them everywhere.
+    """Decode user and password from base64 of `user:password`, as `auth` has them everywhere.
 
     Padding may be missing, lines may be broken as by base64(1), and some writers fill the password up with NUL bytes.
-    ValueError, which shows nothing of the text.
+    Raise ValueError, which shows nothing of the text.
     """
     stripped = text.strip().replace("\r", "").replace("\n", "")
     try:

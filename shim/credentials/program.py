@@ -1,7 +1,7 @@
-"""Runs of programs that know credentials. What they print is never quoted: it may be a secret.
+"""Runs programs that print credentials. Their output is never quoted: it may be a secret.
 
-That holds for their standard error, too. A trace of a shell or of an HTTP client shows tokens there that nobody gave
-the program, so there is nothing by which they could be told from the rest.
+That includes standard error. A trace of a shell or of an HTTP client shows tokens there that were not passed to the
+program, so they cannot be recognised and redacted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ _REASONS = (
     *("name resolution", "timeout", "timed out", "deadline exceeded", "certificate", "too many requests"),
     *("no such file", "not found", "not implemented", "usage:", "unknown flag", "invalid argument", "panic"),
 )
-"""Words of our own that are looked for in standard error: they tell an operator where to look, and no secret."""
+"""Known phrases that are searched in standard error: they help an operator, and contain no secret."""
 
 
-def ask(
+def run_helper(
     program: Path,
     *,
     arguments: Sequence[str],
@@ -32,7 +32,7 @@ def ask(
     timeout: float,
     what: str,
 ) -> Outcome:
-    """Run a program to its end. ShimError when it cannot be started, hangs or prints without end."""
+    """Run a program to its end. Raise ShimError when it cannot be started, hangs or prints too much."""
     try:
         return run_bounded(
             program, arguments=arguments, environment=environment, stdin=stdin, timeout=timeout, what=what
@@ -42,11 +42,11 @@ def ask(
 
 
 def failure_of(outcome: Outcome) -> str:
-    """Say how a program failed: its status, and which of the usual reasons its standard error speaks of."""
+    """Return how a program failed: its status, and the known phrases in its standard error."""
     code = outcome.returncode
     status = f"exit status {code}" if code >= 0 else f"ended by signal {-code}"
     said = outcome.stderr.decode(errors="replace").lower()
     reasons = [reason for reason in _REASONS if reason in said]
     if reasons:
-        return f"{status}; its standard error speaks of {', '.join(reasons)}"
+        return f"{status}; its standard error mentions {', '.join(reasons)}"
     return f"{status}; its standard error is not shown since it may hold secrets" if said.strip() else status

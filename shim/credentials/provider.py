@@ -1,4 +1,4 @@
-"""One exec credential provider: its plugin is run for images it matches, and its responses are kept as it says.
+"""One exec credential provider: runs its plugin for matching images, and caches responses as they specify.
 
 The protocol is the kubelet's `credentialprovider.kubelet.k8s.io`: a CredentialProviderRequest on standard input, a
 CredentialProviderResponse on standard output, both JSON.
@@ -18,7 +18,7 @@ from shim.base.single_flight import SingleFlight
 from shim.config.fields import seconds_from
 from shim.credentials.matching import key_from_location, matches
 from shim.credentials.model import Credentials
-from shim.credentials.program import TIMEOUT, ask, failure_of
+from shim.credentials.program import TIMEOUT, failure_of, run_helper
 from shim.credentials.provider_config import ProviderSettings
 from shim.domain.errors import ShimError
 
@@ -32,13 +32,13 @@ _CACHE_KEYS: dict[str, Callable[[str], str]] = {
     "Registry": lambda repository: f"registry {repository.partition('/')[0]}",
     "Global": lambda _repository: "global",
 }
-"""What a response is good for, by its cacheKeyType."""
+"""The cache key of a response, by its cacheKeyType."""
 
 MAX_KEPT = 1024
-"""Responses kept of one plugin; the oldest makes room. Pods choose the repositories that it is asked about."""
+"""Cached responses of one plugin; the oldest is evicted. Pods choose the repositories it is asked about."""
 
 _FIRST = "first"
-"""The key of runs before it is known what the responses of this plugin are good for."""
+"""The key of runs before the cacheKeyType of this plugin is known."""
 
 
 class _Auth(msgspec.Struct):
@@ -59,14 +59,14 @@ class _Response(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What one run of the plugin gave."""
+    """The result of one run of the plugin."""
 
     repository: str
-    """The one it was asked for."""
+    """The one of its request."""
     key_type: str = ""
     entries: Entries = ()
     seconds: float = 0.0
-    """How long the response counts."""
+    """How long the response is cached."""
     failure: ShimError | None = None
 
     def covers(self, repository: str) -> bool:
@@ -77,12 +77,12 @@ class _Run:
 
 
 class Provider:
-    """One plugin and the responses it gave. Thread-safe."""
+    """One plugin and its cached responses. Thread-safe."""
 
     def __init__(
         self, settings: ProviderSettings, *, timeout: float = TIMEOUT, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`timeout`: seconds one run may take."""
+        """Run nothing yet. `timeout` bounds one run, in seconds."""
         self.name = settings.name
         self._settings = settings
         self._timeout = timeout
@@ -93,9 +93,9 @@ class Provider:
         self._kept: dict[str, tuple[Entries, float]] = {}
 
     def find(self, repository: str) -> Entries:
-        """Give what the plugin has for `repository` (`host[:port]/path`): nothing for one it does not match.
+        """Return the plugin's entries for `repository` (`host[:port]/path`), none if it does not match.
 
-        A plugin that fails, hangs or answers something else is reported in the log, and has nothing.
+        A plugin that fails, hangs or prints something else is logged, and has no entries.
         """
         settings = self._settings
         if settings.needs_service_account or not any(matches(key, repository) for key in settings.match_images):
@@ -105,14 +105,14 @@ class Provider:
             return kept
         run = self._wait_run(repository)
         if run.failure is not None:
-            log.warning("a credential provider is passed over", provider=self.name, error=run.failure)
+            log.warning("skipped credential provider", provider=self.name, error=run.failure)
         return run.entries
 
     def _wait_run(self, repository: str) -> _Run:
-        """Run the plugin, or wait for a run whose response will do.
+        """Run the plugin, or wait for a concurrent run whose response applies.
 
-        What a response will be good for is known from the one before, and of the very first only afterwards: so all
-        wait for that, and who finds that it is not for them asks again.
+        The cache key of a response is predicted from the one before. That of the very first is known only afterwards:
+        all callers wait for it, and those it does not apply to run the plugin again.
         """
         what = self._what(repository)
         shared = _CACHE_KEYS[self._key_type](repository) if self._key_type else _FIRST
@@ -136,7 +136,7 @@ class Provider:
     def _response(self, repository: str) -> _Run:
         settings, what = self._settings, self._what(repository)
         request = {"apiVersion": settings.api_version, "kind": "CredentialProviderRequest", "image": repository}
-        outcome = ask(
+        outcome = run_helper(
             settings.binary,
             arguments=settings.arguments,
             environment={**os.environ, **settings.environment},
@@ -149,7 +149,7 @@ class Provider:
         return self._read(outcome.stdout, repository=repository)
 
     def _read(self, printed: bytes, *, repository: str) -> _Run:
-        """Check a response. Messages show no more of it than the names of its fields."""
+        """Decode and check a response. Errors show only the names of its fields."""
         what = self._what(repository)
         try:
             response = msgspec.json.decode(printed, type=_Response)
@@ -180,7 +180,7 @@ class Provider:
             seconds = seconds_from(response.cache_duration.removeprefix("-"))
         except ValueError:
             raise ShimError(f"{what}: its response is malformed: cacheDuration is not a duration") from None
-        # A plugin may tell what is left, less a margin: what has run out by that is used, but not kept.
+        # A plugin may report the remaining time less a margin: an expired response is used, but not cached.
         return -seconds if response.cache_duration.startswith("-") else seconds
 
     def _keep(self, run: _Run) -> None:

@@ -1,7 +1,7 @@
 """The kubelet's file of exec credential providers, CredentialProviderConfig, read and checked at the start.
 
 Rules and names are those of `kubelet.config.k8s.io` v1alpha1, v1beta1 and v1; an unknown field is an error, as in the
-kubelet, since a misspelt one would change who gets which credentials.
+kubelet, since a misspelt one would change which images get which credentials.
 """
 
 import os
@@ -25,9 +25,9 @@ _PROTOCOL_GROUP = "credentialprovider.kubelet.k8s.io"
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _KIND = "CredentialProviderConfig"
 FILE_LIMIT = 256 << 10
-"""Bytes of one file. Reading so much YAML takes some seconds."""
+"""Bytes of one file. Parsing so much YAML takes some seconds."""
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
-"""Of the files that count in a directory, as for the kubelet."""
+"""Suffixes of the files that are read in a directory, as by the kubelet."""
 
 _TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -40,16 +40,16 @@ class ProviderSettings:
     name: str
     binary: Path
     match_images: tuple[str, ...]
-    """`host[:port][/path]` with `*` in labels of the host: other images never start the plugin."""
+    """`host[:port][/path]` with `*` in labels of the host: the plugin runs for matching images only."""
     api_version: str
-    """`credentialprovider.kubelet.k8s.io/v1` or before: of the request and the response."""
+    """`credentialprovider.kubelet.k8s.io/v1` or older, of the request and the response."""
     default_cache_seconds: float
-    """How long a response counts that does not say so itself."""
+    """How long a response without a duration of its own is cached."""
     arguments: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
     """Added to the server's own; may hold secrets."""
     needs_service_account: bool = False
-    """It answers for pods alone, whose token the kubelet has; it has nothing for pulls of the node."""
+    """It needs the token of a pod, which only the kubelet has; it cannot answer for pulls of the node."""
 
 
 class _Variable(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,8 +87,8 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 def read_providers(config: Path, *, bin_dir: Path) -> tuple[ProviderSettings, ...]:
     """Read the file, or all in a directory by name, and find every plugin in `bin_dir`.
 
-    InvalidArgument names file, provider and field. FailedPrecondition for what is not there or cannot be read: whoever
-    sets up a node may bring it a moment later.
+    InvalidArgument names file, provider and field. Raise FailedPrecondition for a file that is missing or unreadable:
+    the setup of the node may create it a moment later.
     """
     if not (os.access(bin_dir, os.X_OK) and bin_dir.is_dir()):
         raise FailedPrecondition(f"image_credential_provider_bin_dir {bin_dir} is not a directory")
@@ -108,16 +108,16 @@ def _files(config: Path) -> list[Path]:
     except NotADirectoryError:
         return [config]
     except OSError as failure:
-        raise _unreadable(f"image_credential_provider_config {config}", failure) from failure
+        raise _unreadable_error(f"image_credential_provider_config {config}", failure) from failure
     if not files:
         raise FailedPrecondition(f"image_credential_provider_config {config}: no .json, .yaml or .yml file in it")
     return files
 
 
 def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each provider, as it stands in the file, with the words that say where it is."""
+    """Yield each provider as written in the file, with its place for error messages."""
     where = f"image_credential_provider_config {path}"
-    config = _converted(_parsed(path, where=where), _Config, where=where)
+    config = _convert(_parse(path, where=where), _Config, where=where)
     if config.api_version not in {f"{_CONFIG_GROUP}/{version}" for version in _VERSIONS}:
         raise InvalidArgument(f"{where}: apiVersion {config.api_version!r} is not {_one_of(_CONFIG_GROUP)}")
     if config.kind != _KIND:
@@ -130,44 +130,44 @@ def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML as the kubelet does, for which a date and `1:30` are texts."""
+    """Loads YAML as the kubelet does, where a date and `1:30` are strings."""
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
-        """Give the tag of a node."""
+        """Return the tag of a node."""
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # a gap in the stubs
         return _TEXT if tag == _DATE or (tag in _NUMBERS and value and ":" in value) else tag
 
 
-def _parsed(path: Path, *, where: str) -> object:
+def _parse(path: Path, *, where: str) -> object:
     try:
-        return _decoded(read_regular(path, most=FILE_LIMIT).decode())
+        return _decode(read_regular(path, most=FILE_LIMIT).decode())
     except OSError as failure:
-        raise _unreadable(where, failure) from failure
+        raise _unreadable_error(where, failure) from failure
     except (
         yaml.YAMLError,
         ValueError,
         RecursionError,
     ) as failure:  # ValueError: not UTF-8, or `!!int` before what is none
-        # The text quotes the line it stumbled over, which may hold a secret.
+        # The error text quotes the malformed line, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""
         raise InvalidArgument(f"{where}: is not YAML{place}") from None
 
 
-def _decoded(text: str) -> object:
-    """Read JSON or YAML. Of JSON YAML does not know all: it forbids tabs."""
+def _decode(text: str) -> object:
+    """Parse JSON or YAML. YAML is no superset of JSON here: it forbids tabs."""
     if text.lstrip().startswith("{"):
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(text)
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - made of the safe one
 
 
-def _unreadable(where: str, failure: OSError) -> FailedPrecondition:
+def _unreadable_error(where: str, failure: OSError) -> FailedPrecondition:
     return FailedPrecondition(f"{where}: cannot be read: {reason_of(failure)}")
 
 
 def _settings(raw: dict[str, Any], *, bin_dir: Path, where: str) -> ProviderSettings:
-    provider = _converted(raw, _Provider, where=where)
+    provider = _convert(raw, _Provider, where=where)
     _check_name(provider.name, where=where)
     if provider.api_version not in {f"{_PROTOCOL_GROUP}/{version}" for version in _VERSIONS}:
         raise InvalidArgument(f"{where}: apiVersion {provider.api_version!r} is not {_one_of(_PROTOCOL_GROUP)}")
@@ -220,7 +220,7 @@ def _binary(path: Path, *, where: str) -> Path:
     return path
 
 
-def _converted(raw: object, kind: type[T], *, where: str) -> T:
+def _convert(raw: object, kind: type[T], *, where: str) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as failure:  # names field and types, never a value

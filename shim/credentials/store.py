@@ -1,4 +1,4 @@
-"""Stores of credentials behind `docker-credential-<name>`, which `credsStore` and `credHelpers` name.
+"""Credential helpers: programs `docker-credential-<name>`, named by `credsStore` and `credHelpers`.
 
 The protocol is that of docker-credential-helpers: the verb `get` as the argument, the registry on standard input, an
 object with Username and Secret on standard output.
@@ -14,7 +14,7 @@ import structlog
 from shim.base import deadline
 from shim.base.single_flight import SingleFlight
 from shim.credentials.model import Credentials
-from shim.credentials.program import TIMEOUT, ask, failure_of
+from shim.credentials.program import TIMEOUT, failure_of, run_helper
 from shim.domain.errors import ShimError
 from shim.domain.references import DEFAULT_DOMAIN, HUB_ADDRESS
 
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 PREFIX = "docker-credential-"
 
 _NOT_FOUND = "credentials not found in native keychain"
-"""What programs print, and end with 1, when they have nothing for the registry: words of the protocol."""
+"""Printed, with exit status 1, by a helper without credentials for the registry: part of the protocol."""
 _TOKEN_USER = "<token>"  # noqa: S105 - a name of the protocol
-"""The user name beside a secret that is an identity token."""
+"""The user name of a secret that is an identity token."""
 
 
 class _Answer(msgspec.Struct):
@@ -37,35 +37,35 @@ class _Answer(msgspec.Struct):
 
 
 class CredentialStores:
-    """Asks stores. Thread-safe; what several want to know of one store at the same time is asked once.
+    """Runs credential helpers. Thread-safe; concurrent requests for the same credentials share a run.
 
-    Answers are not kept: tokens in them may live for minutes, and Docker asks every time, too.
+    Answers are not cached: tokens in them may live for minutes only, and Docker runs the helper each time, too.
     """
 
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
-        """`timeout`: seconds one question may take."""
+        """Run nothing yet. `timeout` bounds one run, in seconds."""
         self._timeout = timeout
         self._flights: SingleFlight[Credentials | None] = SingleFlight()
 
     def find(self, name: str, *, domain: str) -> Credentials | None:
-        """Ask the store `name` for the registry `domain`; None when it has nothing.
+        """Return the credentials of the helper `name` for the registry `domain`; None when it has none.
 
-        A store that fails, hangs or answers something else is reported in the log, and has nothing.
+        A helper that fails, hangs or prints something else is logged, and has none.
         """
         what = f"ask {PREFIX}{name} for credentials of {domain}"
         try:
             return self._flights.join((name, domain), lambda: self._ask(name, domain, what=what), what=what)
         except ShimError as failure:
             deadline.current().check(what)
-            log.warning("a store of credentials is passed over", store=name, registry=domain, error=failure)
+            log.warning("skipped credential helper", helper=name, registry=domain, error=failure)
             return None
 
     def _ask(self, name: str, domain: str, *, what: str) -> Credentials | None:
-        outcome = ask(
+        outcome = run_helper(
             _program(name, what=what),
             arguments=["get"],
             environment=os.environ,
-            # `docker login` stores what is for Docker Hub under an address, and all else by host.
+            # `docker login` stores credentials of Docker Hub under an address, all others by host.
             stdin=(HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain).encode(),
             timeout=self._timeout,
             what=what,
@@ -78,7 +78,7 @@ class CredentialStores:
 
 
 def _program(name: str, *, what: str) -> Path:
-    # With a slash `which` would take it for a path, and run what is not on PATH.
+    # With a slash `which` would take it for a path, and run a program outside of PATH.
     found = None if "/" in name else shutil.which(PREFIX + name)
     if found is None:
         raise ShimError(f"{what}: {PREFIX}{name} is not on PATH")
@@ -86,7 +86,7 @@ def _program(name: str, *, what: str) -> Path:
 
 
 def answer_of(printed: bytes, *, what: str) -> Credentials | None:
-    """Read what a program has printed. ShimError for what is not its answer, which shows nothing of it."""
+    """Decode the output of a helper. Raise ShimError for any other output, without showing it."""
     try:
         answer = msgspec.json.decode(printed, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

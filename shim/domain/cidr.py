@@ -8,7 +8,7 @@ from shim.domain.errors import InvalidArgument
 def parse_pod_cidr(text: str) -> tuple[str, ...]:
     """Split comma-separated ranges, each in canonical form: `10.244.1.7/24` is `10.244.1.0/24`, as for the kubelet.
 
-    InvalidArgument names the one that is not a range.
+    InvalidArgument names the part that is not a range.
     """
     return tuple(_canonical(part.strip()) for part in text.split(",") if part.strip())
 

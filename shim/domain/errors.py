@@ -1,8 +1,8 @@
-"""What can go wrong, in the words of the domain. No transport is known here.
+"""The errors of the domain, independent of any transport.
 
 `shim/cri/status.py` maps each class to a gRPC code; foreign exceptions are turned into one of these where they
-enter (engine, CNI, netlink, disk), with the cause chained. Messages are lower case and say what was tried on which
-id or file, then the cause. They may reach a client and a log, so they never hold a secret.
+enter (engine, CNI, netlink, disk), with the cause chained. Messages are lower case: the operation and its id
+or file, then the cause. They may reach a client and a log, so they never hold a secret.
 """
 
 
@@ -27,7 +27,7 @@ class FailedPrecondition(ShimError):
 
 
 class DeadlineExceeded(ShimError):
-    """The time the client, or a setting, gave is over."""
+    """The time limit of the client or of a setting is over."""
 
 
 class Cancelled(ShimError):
@@ -47,5 +47,5 @@ class Unsupported(ShimError):
 
 
 def reason_of(error: OSError) -> str:
-    """Say why the system refused, in lower case and without the file, which the message has elsewhere."""
+    """Return the reason of an error of the system, in lower case and without the file."""
     return (error.strerror or str(error)).lower()

@@ -1,4 +1,4 @@
-"""The identifiers of the CRI. All are opaque to clients; on this runtime they are what Docker gave."""
+"""The identifiers of the CRI. All are opaque to clients; here they are Docker's."""
 
 from collections.abc import Iterable
 from typing import NewType
@@ -16,9 +16,9 @@ ImageId = NewType("ImageId", str)
 
 
 def only_id(wanted: str, ids: Iterable[str], *, field: str) -> str | None:
-    """The id that is `wanted`, or the only one that begins so; None when there is none.
+    """Return the id that is `wanted`, or the only one with that prefix; None when there is none.
 
-    InvalidArgument when several begin so.
+    Raise InvalidArgument when several have it.
     """
     fitting = {known for known in ids if known.startswith(wanted)}
     if wanted in fitting:

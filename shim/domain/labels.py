@@ -1,16 +1,16 @@
-"""What the shim writes on Docker containers to know them again, and how it reads that back.
+"""The labels by which the shim recognises its Docker containers, and their encoding.
 
 Three kinds of labels are written:
 
-* `io.pydockershim.*`: the truth. The CRI configuration as JSON, since Docker cannot give back mounts, requested users,
-  annotations or nanosecond times.
+* `io.pydockershim.*`: authoritative. The CRI configuration as JSON, since Docker does not return mounts, requested
+  users, annotations or nanosecond times.
 * `io.kubernetes.docker.type`, `io.kubernetes.sandbox.id`, `io.kubernetes.container.logpath` and `annotation.<key>`:
-  what Docker-backed nodes have always carried, so that cri-dockerd, log agents and people find their way.
+  those of all Docker-backed nodes, for cri-dockerd, log agents and people.
 * the CRI labels themselves, so that `docker ps --filter label=...` works.
 
 Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
-the truth alone, and neither they nor the prefix of a name, which other Docker shims give too, tell whose one is.
-What no image can set, and what those shims never send, is `HostConfig.Init`: ours have it as false.
+the JSON only, and neither they nor the prefix of a name, which other Docker shims use too, prove which runtime created
+a container. `HostConfig.Init` does: no image can set it, those shims never send it, and ours have it as false.
 """
 
 from collections.abc import Mapping
@@ -47,29 +47,29 @@ def is_reserved(key: str) -> bool:
 
 
 def is_ours(name: str, labels: dict[str, str], *, init: bool | None) -> bool:
-    """Whether the container of this Docker name (with or without its slash) was made by us.
+    """Whether the container of this Docker name (with or without its slash) was created by this runtime.
 
-    `init` is that of its inspect: we send false for all of ours, cri-dockerd leaves it to the daemon.
+    `init` is that of its inspect: ours all have false, cri-dockerd leaves it to the daemon.
     """
     return init is False and may_be_ours(name, labels)
 
 
 def may_be_ours(name: str, labels: dict[str, str]) -> bool:
-    """Whether what a list tells leaves it possible that a container was made by us: its image may have the label."""
+    """Whether a container of a list may be ours. Only an inspect decides it: its image may have the label."""
     return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
 
 
 def is_sandbox(labels: dict[str, str]) -> bool:
     """Whether a container that is ours is the pause container of a pod.
 
-    By the label, which is set on all of ours and hence never an image's; the name of a container called POD_x begins
-    like that of a sandbox.
+    By the label, which all of ours set, so that it never is an image's; the name of a container called POD_x has the
+    prefix of a sandbox.
     """
     return labels.get(TYPE) == TYPE_SANDBOX
 
 
 def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict[str, str]:
-    """Labels of a pause container."""
+    """Return the labels of a pause container."""
     return {
         **_visible(config.labels, config.annotations),
         CONFIG: _json(config),
@@ -80,10 +80,10 @@ def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict
 
 
 def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: str) -> dict[str, str]:
-    """Labels of an application container; `log_path` is absolute or empty."""
+    """Return the labels of an application container; `log_path` is absolute or empty."""
     kept = pb.ContainerConfig()
     kept.CopyFrom(config)
-    # Docker gives these back itself, and environments hold secrets that need no second copy.
+    # Docker returns these itself, and environments hold secrets that need no second copy.
     for field in ("command", "args", "envs"):
         kept.ClearField(field)
     return {
@@ -96,22 +96,22 @@ def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: s
 
 
 def config_as_dict(config: pb.PodSandboxConfig | pb.ContainerConfig) -> dict[str, Any]:
-    """A configuration as plain JSON values, keys spelled as in the CRI."""
+    """Return a configuration as plain JSON values, keys spelled as in the CRI."""
     return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
 
 def sandbox_config_from_dict(config: dict[str, Any]) -> pb.PodSandboxConfig:
-    """The reverse of `config_as_dict`; keys of a newer shim are skipped."""
+    """Return the configuration that `config_as_dict` converted; keys of a newer shim are skipped."""
     return json_format.ParseDict(config, pb.PodSandboxConfig(), ignore_unknown_fields=True)
 
 
 def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
-    """Read the configuration of a pause container that is ours."""
+    """Return the configuration of a pause container that is ours."""
     return json_format.Parse(labels[CONFIG], pb.PodSandboxConfig(), ignore_unknown_fields=True)
 
 
 def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
-    """Read the configuration of a container that is ours, without command, args and envs."""
+    """Return the configuration of a container that is ours, without command, args and envs."""
     return json_format.Parse(labels[CONFIG], pb.ContainerConfig(), ignore_unknown_fields=True)
 
 

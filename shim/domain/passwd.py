@@ -1,23 +1,23 @@
-"""Users and groups as the files passwd(5) and group(5) tell them. Pure.
+"""Users and groups of the files passwd(5) and group(5). Pure.
 
-The files are an image's, hence anybody's. A line that is not one of theirs is passed over and never half understood: a
-user whose number cannot be read does not become number 0. Of two entries that fit, the first counts, as in libc.
+The files are an image's, hence untrusted. A malformed line is skipped as a whole: a user with an unreadable uid does
+not become uid 0. Of two matching entries the first counts, as in libc.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 PASSWD, GROUP = "/etc/passwd", "/etc/group"
-"""Where they are."""
+"""Paths of the files."""
 
 MAX_LINES = 1 << 16
 """Lines of either file, and members in group: each takes some 200 bytes of memory, of as few as three in the file."""
 
 MAX_ID = (1 << 31) - 1
-"""Largest uid and gid the kernel's tools agree on; -1 and what is above means other things to some of them."""
+"""Largest uid and gid that all tools of the kernel accept; some give -1 and larger ones another meaning."""
 
 _DIGITS = 10
-"""As many as MAX_ID has."""
+"""Digits of MAX_ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +36,34 @@ class Group:
     name: str
     gid: int
     members: frozenset[str]
-    """Names of users, those whose primary group it is perhaps left out."""
+    """Names of users; those whose primary group it is may be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Who is known in a root file system."""
+    """Users and groups of a root file system."""
 
     users: tuple[User, ...] = ()
     groups: tuple[Group, ...] = ()
     impostors: frozenset[int] = frozenset()
-    """Numbers that are the name of a group of another number, also in lines that are passed over here."""
+    """Numbers that are the name of a group with another gid, also in lines that are skipped here."""
 
     def user_of(self, who: str | int) -> User | None:
-        """Find a user by name or uid."""
+        """Return a user by name or uid."""
         return next((user for user in self.users if who in (user.name, user.uid)), None)
 
     def group_named(self, name: str) -> Group | None:
-        """Find a group by name."""
+        """Return a group by name."""
         return next((group for group in self.groups if group.name == name), None)
 
     def memberships(self, user: User) -> list[int]:
-        """The gids of all groups that list a user."""
+        """Return the gids of all groups that list a user."""
         return [group.gid for group in self.groups if user.name in group.members]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageAccounts:
-    """What of an image decides who a container of it runs as."""
+    """The part of an image that decides as which user a container runs."""
 
     default_user: str
     """`USER` of the image: name or uid, perhaps with `:group`; empty for root."""
@@ -71,7 +71,7 @@ class ImageAccounts:
 
 
 def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
-    """Read the content of both files; empty for one that is not there."""
+    """Parse the content of both files; empty for a missing one."""
     return Accounts(
         users=tuple(_users(passwd)),
         groups=tuple(_groups(group)),
@@ -80,17 +80,17 @@ def accounts_from_files(*, passwd: bytes, group: bytes) -> Accounts:
 
 
 def names_in(content: bytes) -> int:
-    """Return how many lines and members one of the files has at most, without reading them."""
+    """Return an upper bound of the lines and members of one of the files, without parsing it."""
     return content.count(b"\n") + content.count(b",") + 1
 
 
 def is_number(text: str) -> bool:
-    """Whether a user or group is given by number: what consists of digits is one, also where a name reads the same."""
+    """Whether a user or group is given by number: any text of digits is one, even if a name is spelled like it."""
     return text.isascii() and text.isdigit()
 
 
 def id_from_text(text: str) -> int | None:
-    """Read a number; None for one above MAX_ID."""
+    """Parse a number; return None for one above MAX_ID."""
     digits = text.lstrip("0") or "0"
     number = int(digits) if len(digits) <= _DIGITS else MAX_ID + 1
     return number if number <= MAX_ID else None
@@ -112,7 +112,7 @@ def _groups(group: bytes) -> Iterator[Group]:
 
 
 def _impostors(group: bytes) -> Iterator[int]:
-    """Yield them as the most lenient reader finds them: one that cuts off any space, and takes what it cannot read."""
+    """Yield impostors as the most lenient parser finds them, which strips any space and accepts malformed lines."""
     for line in group.split(b"\n"):
         name, *fields = line.decode(errors="replace").strip().split(":")
         number = id_from_text(name) if is_number(name) else None
@@ -130,7 +130,7 @@ def _lines(content: bytes, *, least: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _name(field: bytes) -> str:
-    """Read a name; one that is not UTF-8 is nobody the CRI can name. Other fields may have any encoding."""
+    """Return a name; empty if it is not UTF-8, since the CRI cannot name it. Other fields may have any encoding."""
     try:
         return field.decode()
     except UnicodeDecodeError:

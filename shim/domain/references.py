@@ -1,4 +1,4 @@
-"""Image references: what people write, and the one spelling the shim compares.
+"""Image references, and the canonical form in which the shim compares them.
 
 The grammar is the one of the distribution project (`reference/regexp.go` and `normalize.go` there), which
 Docker, the kubelet and every registry share::
@@ -16,14 +16,14 @@ from shim.domain.ids import ImageId
 
 DEFAULT_DOMAIN = "docker.io"
 HUB_HOST = "index.docker.io"
-"""Docker Hub's older name; images call it `docker.io`, files of credentials still this."""
+"""Docker Hub's older name. Images use `docker.io`, credentials files still this."""
 HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
-"""What Docker calls it where credentials are kept."""
+"""Its key in Docker's credentials files."""
 DEFAULT_TAG = "latest"
 MAX_NAME = 255
 """Longest `domain/path` the grammar allows."""
 MAX_TEXT = 1024
-"""Longest reference that is looked at: name, tag and digest have at most 530 characters."""
+"""Characters of a reference that is parsed: name, tag and digest have at most 530."""
 
 _OFFICIAL = "library/"
 
@@ -49,7 +49,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Domain and path: the repository, fully spelled."""
+        """Domain and path: the fully qualified repository."""
         return f"{self.domain}/{self.path}"
 
     @property
@@ -66,7 +66,7 @@ class Reference:
         return self.name + self._suffix()
 
     def familiar(self) -> str:
-        """Spell the reference as Docker shows it: `busybox:1.36` for `docker.io/library/busybox:1.36`."""
+        """Return the reference as Docker shows it: `busybox:1.36` for `docker.io/library/busybox:1.36`."""
         return self.familiar_name + self._suffix()
 
     def _suffix(self) -> str:
@@ -74,7 +74,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Read a reference in any form people write; no tag is added. InvalidArgument names what is wrong."""
+    """Parse a reference in any form; no tag is added. InvalidArgument names the malformed part."""
     if not text:
         raise InvalidArgument("image reference is empty")
     if len(text) > MAX_TEXT:
@@ -93,9 +93,9 @@ def parse(text: str) -> Reference:
 
 
 def canonical(text: str) -> str:
-    """Spell a reference in the one form that is compared: `docker.io/library/busybox:latest`.
+    """Return the canonical form of a reference, which is compared: `docker.io/library/busybox:latest`.
 
-    A digest says all, so a tag beside it is dropped: it may have moved on, and Docker ignores it as well.
+    A tag beside a digest is dropped: it may have moved, and Docker ignores it as well.
     """
     reference = parse(text)
     if reference.digest:
@@ -104,30 +104,30 @@ def canonical(text: str) -> str:
 
 
 def familiar(text: str) -> str:
-    """Spell a reference as Docker shows it: `busybox:latest`. Without tag and digest it stays so."""
+    """Return a reference as Docker shows it: `busybox:latest`. No tag is added."""
     return parse(text).familiar()
 
 
 def image_id(text: str) -> ImageId | None:
-    """Give the id that `sha256:<64 hex>` or 64 bare hexadecimal digits stand for; None for anything else."""
+    """Return the id for `sha256:<64 hex>` or 64 bare hexadecimal digits; None for anything else."""
     match = _ID.fullmatch(text)
     return ImageId(f"sha256:{match[1]}") if match else None
 
 
 def image_id_prefix(text: str) -> str | None:
-    """Give `sha256:` and the digits of what can be the beginning of an image id; None for anything else."""
+    """Return `sha256:` and the digits of a possible prefix of an image id; None for anything else."""
     match = _ID_PREFIX.fullmatch(text)
     return f"sha256:{match[1]}" if match else None
 
 
 def split_tag(rest: str) -> tuple[str, str | None]:
-    """Cut the tag off: what follows the last colon, unless a slash follows it (then it is a port)."""
+    """Split off the tag: the part behind the last colon, unless it contains a slash (then the colon is of a port)."""
     name, colon, tag = rest.rpartition(":")
     return (name, tag) if colon and "/" not in tag else (rest, None)
 
 
 def _split_domain(name: str) -> tuple[str, str]:
-    """Tell `registry:5000/app` from `user/app`: a dot, a port, `localhost` or a capital makes a domain."""
+    """Split `registry:5000/app`, but not `user/app`: a dot, a port, `localhost` or a capital marks a domain."""
     first, slash, path = name.partition("/")
     is_domain = slash and (first == "localhost" or first != first.lower() or any(sign in first for sign in ".:["))
     domain = first if is_domain else DEFAULT_DOMAIN

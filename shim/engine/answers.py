@@ -32,7 +32,7 @@ class DiscoveredDevice(Answer, frozen=True):
 
 
 class EngineInfo(Answer, frozen=True):
-    """`GET /info`, as far as the shim reads it."""
+    """The part of `GET /info` that the shim reads."""
 
     id: str = msgspec.field(default="", name="ID")
     server_version: str = ""
@@ -51,7 +51,7 @@ class EngineInfo(Answer, frozen=True):
     """API 1.50."""
     live_restore_enabled: bool = False
     warnings: list[str] | None = None
-    """What the daemon itself finds wrong with this machine, one sentence each."""
+    """Problems of this machine that the daemon reports, one sentence each."""
 
 
 class ContainerState(Answer, frozen=True):
@@ -105,11 +105,11 @@ class HostSettings(Answer, frozen=True):
     log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
     init: bool | None = None
-    """None where whoever made the container left it to the daemon."""
+    """None where the creator of the container left it to the daemon."""
 
 
 class MountPoint(Answer, frozen=True):
-    """One row of `Mounts` of a container inspect: what it mounts, however that was asked for."""
+    """One row of `Mounts` of a container inspect: a mount, however it was requested."""
 
     source: str = ""
     """On the host; empty for a tmpfs."""
@@ -209,7 +209,7 @@ class ExecInspect(Answer, frozen=True):
 
 
 class PathKind(Enum):
-    """What there is at a path."""
+    """Kinds of objects at a path."""
 
     FILE = "a regular file"
     DIRECTORY = "a directory"
@@ -219,7 +219,7 @@ class PathKind(Enum):
 
 
 class PathStat(msgspec.Struct, frozen=True, rename="camel"):
-    """What `HEAD /containers/{id}/archive` tells of a path, in the header `X-Docker-Container-Path-Stat`."""
+    """What `HEAD /containers/{id}/archive` reports about a path, in the header `X-Docker-Container-Path-Stat`."""
 
     size: int = 0
     """Bytes of a regular file."""
@@ -230,7 +230,7 @@ class PathStat(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def kind(self) -> PathKind:
-        """What it is."""
+        """Kind of the object at the path."""
         return _KINDS.get(self.mode & _MODE_TYPE, PathKind.OTHER)
 
 
@@ -240,7 +240,7 @@ _KINDS = {0: PathKind.FILE, 1 << 31: PathKind.DIRECTORY, 1 << 27: PathKind.LINK}
 
 
 class Actor(Answer, frozen=True):
-    """Whom an event is about."""
+    """Subject of an event."""
 
     id: str = msgspec.field(default="", name="ID")
     attributes: dict[str, str] | None = None

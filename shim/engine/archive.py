@@ -11,43 +11,45 @@ import msgspec
 from shim.domain.errors import ShimError
 from shim.engine.answers import PathStat
 from shim.engine.bounds import INSPECT, Whole
-from shim.engine.failures import NOT_JSON, Refused, asking
-from shim.engine.session import Reply, Session, Stream
+from shim.engine.failures import NOT_JSON, Refused, docker_call
+from shim.engine.session import DockerSession, Reply, ResponseStream
 
 _STAT = "x-docker-container-path-stat"
 
 
-def stat_path(session: Session, container_id: str, *, path: str, timeout: float | None) -> PathStat | None:
-    """See `Engine.stat_path`."""
-    with asking(_what(container_id, path), within=timeout):
+def stat_path(session: DockerSession, container_id: str, *, path: str, timeout: float | None) -> PathStat | None:
+    """Implement `Engine.stat_path`."""
+    with docker_call(_what(container_id, path), within=timeout):
         try:
             reply = session.request("HEAD", _url(container_id), params={"path": path}, timeout=timeout)
         except Refused as refused:
-            # The answer to a HEAD has no text. So whether it is the path that is missing, or the container, has to be
-            # asked for; and why Docker failed, too.
+            # The answer to a HEAD has no text: a second request finds out whether the path or the container is
+            # missing, or why Docker failed.
             if refused.status == 404:
                 session.request("GET", _inspect_url(container_id), into=Whole(INSPECT), timeout=timeout)
                 return None
-            with session.streamed("GET", _url(container_id), params={"path": path}, timeout=timeout):
+            with session.stream_response("GET", _url(container_id), params={"path": path}, timeout=timeout):
                 raise
         return _stat_from_header(reply, what=_what(container_id, path))
 
 
 @contextmanager
-def archive(session: Session, container_id: str, *, path: str, timeout: float | None) -> Iterator[Iterator[bytes]]:
-    """See `Engine.archive`; `timeout` in seconds bounds the wait for its beginning."""
+def archive(
+    session: DockerSession, container_id: str, *, path: str, timeout: float | None
+) -> Iterator[Iterator[bytes]]:
+    """Implement `Engine.archive`; `timeout` in seconds bounds the wait for its beginning."""
     what = _what(container_id, path)
     with ExitStack() as held:
-        with asking(what, within=timeout):
+        with docker_call(what, within=timeout):
             stream = held.enter_context(
-                session.streamed("GET", _url(container_id), params={"path": path}, timeout=timeout)
+                session.stream_response("GET", _url(container_id), params={"path": path}, timeout=timeout)
             )
         yield _pieces(stream, what)
 
 
-def _pieces(stream: Stream, what: str) -> Iterator[bytes]:
+def _pieces(stream: ResponseStream, what: str) -> Iterator[bytes]:
     while True:
-        with asking(what):
+        with docker_call(what):
             piece = stream.read()
         if not piece:
             stream.scope.check(what)

@@ -1,8 +1,8 @@
-"""How much is read of an answer of Docker's, by its kind.
+"""Bounds on the size of Docker's answers, by their kind.
 
-What Docker answers holds what others have written: labels and environment come from images and from pods. An answer
-that is too large is an error of that one call; nothing of it is decoded. A list is about all objects of the node, so
-one of them must not make it fail: of a large list, what is oversized in a row is left out (`RowTrimmer`).
+An answer contains data of others: labels and environment come from images and from pods. An answer that is too large
+is an error of that one call; nothing of it is decoded. A list covers all objects of the node, so one of them must not
+make it fail: of a large list, oversized values of a row are left out (`RowTrimmer`).
 """
 
 import re
@@ -38,7 +38,7 @@ _PIECE = 64 << 10
 
 
 class TooLarge(Exception):
-    """An answer has more than is read of its kind. The text is the cause."""
+    """An answer is larger than the bound of its kind. The text is the cause."""
 
 
 class Whole:
@@ -51,13 +51,13 @@ class Whole:
         self._most = most
 
     def take(self, piece: bytes) -> None:
-        """Take in the next piece. TooLarge beyond the bound."""
+        """Append the next piece. Raise TooLarge beyond the bound."""
         if len(self._kept) + len(piece) > self._most:
             raise TooLarge(f"docker's answer has more than {self._most} bytes")
         self._kept += piece
 
     def content(self) -> bytes:
-        """Return the body. TooLarge for one with too many values."""
+        """Return the body. Raise TooLarge for one with too many values."""
         if items(self._kept) > ITEMS:
             raise TooLarge(f"docker's answer has more than {ITEMS} values")
         return bytes(self._kept)
@@ -73,7 +73,7 @@ class Rows:
         self._trimmer: RowTrimmer | None = None
 
     def take(self, piece: bytes) -> None:
-        """Take in the next piece. TooLarge when even the rest is too large."""
+        """Append the next piece. Raise TooLarge when the trimmed rest is too large."""
         if self._trimmer is not None:
             self._trimmer.feed(piece)
             return
@@ -126,7 +126,7 @@ class RowTrimmer:
         self._dropping = False
 
     def feed(self, data: bytes) -> None:
-        """Take in the next bytes. TooLarge when more than LIST bytes are left."""
+        """Append the next bytes. Raise TooLarge when more than LIST bytes are left."""
         for at in range(0, len(data), _PIECE):
             self._feed(self._rest + data[at : at + _PIECE])
             if len(self._kept) > LIST:
@@ -177,7 +177,7 @@ class RowTrimmer:
         return self._end_value(data, at, copied) if self._depth == _ROW else copied
 
     def _structure(self, data: bytes, at: int, copied: int) -> int:
-        """Take in a sign that begins a string, or begins or ends an object or array."""
+        """Process a character that begins a string, or begins or ends an object or array."""
         sign = data[at : at + 1]
         if sign == b'"':
             self._in_string = True
@@ -195,7 +195,7 @@ class RowTrimmer:
         return at
 
     def _end_value(self, data: bytes, at: int, copied: int) -> int:
-        """Take in the sign at `at`, which ends a value of a row."""
+        """Process the character at `at`, which ends a value of a row."""
         self._keep(data[copied:at])
         self._start, self._dropping = -1, False
         return at

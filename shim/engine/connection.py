@@ -14,34 +14,34 @@ from shim.engine.bounds import Rows, Whole
 ApiVersion = tuple[int, int]
 T = TypeVar("T")
 
-PIECE = 64 * 1024
-"""Most bytes of one read."""
+READ_BYTES = 64 * 1024
+"""Bytes of one read."""
 
-LEFT = 1024 * 1024
-"""Bytes that are read of a response that was left, so that its connection can be used again."""
+MAX_DRAIN = 1024 * 1024
+"""Bytes read of an abandoned response, so that its connection can be used again."""
 
-_ROOM_SECONDS = 0.01
+_CONNECT_RETRY_SECONDS = 0.01
 """Between two tries to connect to a listener whose queue is full."""
 
 
 class ConnectionLost(Exception):
-    """There is no connection, or none any more. The text is the cause."""
+    """The connection failed, or there is none. The text is the cause."""
 
 
 class TimedOut(Exception):
-    """The scope's time is over, and the answer is not there."""
+    """The time of the scope ran out before the answer came."""
 
 
-class Connection:
-    """A connected socket and the bytes that have arrived on it. One thread asks and reads; any may `abort`."""
+class DockerConnection:
+    """A connected socket and the bytes that have arrived on it. One thread sends and reads; any may `abort`."""
 
     __slots__ = (
         "_body",
         "_buffer",
         "_busy",
         "_closed",
-        "_dropped",
-        "_is_left",
+        "_drained",
+        "_is_abandoned",
         "_keep_alive",
         "_lock",
         "_socket",
@@ -59,22 +59,22 @@ class Connection:
         self._buffer = bytearray()
         self._body: http1.Body | None = None
         self._keep_alive = True
-        self._is_left = False
-        self._dropped = 0
-        """Bytes of a response that was left."""
+        self._is_abandoned = False
+        self._drained = 0
+        """Bytes of an abandoned response that have been read."""
         self._lock = threading.Lock()
         self._use = 0
         self._busy = 0
         """Threads that use the socket right now."""
         self._closed = False
 
-    def ask(
+    def request(
         self, method: str, target: str, *, scope: Scope, headers: Mapping[str, str], body: bytes = b""
     ) -> http1.Head:
         """Send a request and read the head of its response."""
         self._body = None
-        self._is_left = False
-        self._dropped = 0
+        self._is_abandoned = False
+        self._drained = 0
         self.send(http1.request_bytes(method, target, headers=headers, body=body), scope=scope)
         try:
             while (head := http1.take_head(self._buffer)) is None:
@@ -100,77 +100,77 @@ class Connection:
         return piece
 
     def read_all(self, scope: Scope, *, into: Whole | Rows) -> bytes:
-        """Read the rest of the response body. TooLarge when it is more than `into` takes."""
+        """Read the rest of the response body. Raise TooLarge when it is more than `into` takes."""
         while piece := self.read(scope):
             into.take(piece)
         return into.content()
 
     def read_some(self, scope: Scope, *, most: int) -> bytes:
-        """Read the first `most` bytes of the response body; what comes after them is left."""
+        """Read the first `most` bytes of the response body. The rest stays unread."""
         found = bytearray()
         while len(found) < most and (piece := self.read(scope)):
             found += piece
         return bytes(found[:most])
 
-    def read_raw(self, scope: Scope, *, most: int = PIECE) -> bytes:
-        """Read what comes next on an upgraded connection, first of all what came with the head; empty at its end.
+    def read_raw(self, scope: Scope, *, most: int = READ_BYTES) -> bytes:
+        """Read the next bytes of an upgraded connection, those that came with the head first; empty at its end.
 
-        `most` bytes are taken from the socket, and memory for so many while it waits.
+        `most` bounds a read from the socket, and the memory it holds while it waits.
         """
         if self._buffer:
             piece = bytes(self._buffer)
             self._buffer.clear()
             return piece
-        return self._received(scope, most=most)
+        return self._receive_raw(scope, most=most)
 
     def send(self, data: bytes | memoryview, *, scope: Scope) -> None:
         """Send all of `data`."""
         self._with_socket(lambda connected: connected.sendall(data), scope=scope)
 
     def send_eof(self) -> None:
-        """Close our direction only: the peer reads end of file and may go on answering."""
+        """Close the sending direction only: the peer reads end of file and may still send."""
         self._with_socket(lambda connected: connected.shutdown(socket.SHUT_WR), scope=Scope())
 
-    def leave(self) -> None:
-        """Wait no longer for the rest of the response: `settled` drops it, however much later that is."""
-        self._is_left = True
+    def abandon(self) -> None:
+        """Stop reading the response: `drain_abandoned` reads and drops the rest later."""
+        self._is_abandoned = True
 
     @property
     def reusable(self) -> bool:
-        """Whether the next request can go over it, if it was left once it is `settled`."""
+        """Whether the next request can use it; after `abandon` only once `drain_abandoned` returned True."""
         body = self._body
-        return self._keep_alive and body is not None and (self._is_left or (body.done and not self._buffer))
+        return self._keep_alive and body is not None and (self._is_abandoned or (body.done and not self._buffer))
 
-    def settled(self) -> bool:
-        """Whether nothing is to come of a response that was left. Does not wait."""
-        while self._is_left and self._body is not None:
+    def drain_abandoned(self) -> bool:
+        """Drop what has arrived of an abandoned response, without waiting. Return whether it is complete."""
+        while self._is_abandoned and self._body is not None:
             try:
                 while piece := self._body.take(self._buffer):
-                    self._dropped += len(piece)
-                if self._dropped > LEFT:
-                    self._is_left = self._keep_alive = False
+                    self._drained += len(piece)
+                if self._drained > MAX_DRAIN:
+                    self._is_abandoned = self._keep_alive = False
                     return True
-                self._is_left = not self._body.done
-                if self._is_left and not self._has_input():
+                self._is_abandoned = not self._body.done
+                if self._is_abandoned and not self._has_input():
                     return False
-                if self._is_left and not self._receive(Scope()):
+                if self._is_abandoned and not self._receive(Scope()):
                     self._body.end()
             except (ConnectionLost, http1.MalformedResponse):
-                self._is_left = self._keep_alive = False
+                self._is_abandoned = self._keep_alive = False
         return True
 
     def alive(self) -> bool:
-        """Whether the idle connection still stands: it has nothing to read, not even its end."""
+        """Whether the idle connection is still open: it has nothing to read, not even its end."""
         return not self._has_input()
 
     def _has_input(self) -> bool:
-        """Whether there is something to read, be it the end."""
+        """Whether a read would not block, be it for the end of the connection."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def begin_use(self) -> int:
-        """Give the ticket with which `abort` ends this use, and no later one, of the connection."""
+        """Return the ticket with which `abort` ends this use of the connection, and no later one."""
         with self._lock:
             self._use += 1
             return self._use
@@ -184,7 +184,7 @@ class Connection:
                 _shut(self._socket)
 
     def end_use(self) -> None:
-        """Make the ticket void."""
+        """Invalidate the ticket of `begin_use`."""
         with self._lock:
             self._use += 1
 
@@ -200,23 +200,23 @@ class Connection:
 
     def _receive(self, scope: Scope) -> bool:
         """Wait for bytes and keep them; False at the end of the connection."""
-        data = self._received(scope)
+        data = self._receive_raw(scope)
         self._buffer += data
         return bool(data)
 
-    def _received(self, scope: Scope, *, most: int = PIECE) -> bytes:
+    def _receive_raw(self, scope: Scope, *, most: int = READ_BYTES) -> bytes:
         while True:
             try:
                 return self._with_socket(lambda connected: connected.recv(most), scope=scope)
             except TimedOut:
-                if scope.expired:  # else it was prolonged during the wait
+                if scope.expired:  # otherwise the scope was extended during the wait
                     raise
 
-    def _with_socket(self, deed: Callable[[socket.socket], T], *, scope: Scope) -> T:
-        """Do something that waits on the socket.
+    def _with_socket(self, operation: Callable[[socket.socket], T], *, scope: Scope) -> T:
+        """Run an operation that may wait on the socket.
 
-        The descriptor is not closed meanwhile: its number may be another connection's a moment later, and this
-        thread would then read the answer of a stranger.
+        The descriptor is not closed in the meantime: its number could be reused by another connection, whose answer
+        this thread would then read.
         """
         with self._lock:
             if self._closed:
@@ -226,9 +226,9 @@ class Connection:
             left = scope.remaining()
             if left is not None and left <= 0:
                 raise TimedOut
-            # Also where it is the same already: another thread may be about to set it, and it takes two steps.
+            # Also where it has the same value already: another thread may be setting it, which takes two steps.
             self._socket.settimeout(left)
-            return deed(self._socket)
+            return operation(self._socket)
         except TimeoutError as cause:
             raise TimedOut from cause
         except OSError as cause:
@@ -239,7 +239,7 @@ class Connection:
                 self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Close the descriptor once nobody uses it. The lock is held."""
+        """Close the descriptor once no thread uses it. The lock is held."""
         if self._closed and not self._busy:
             self._socket.close()
 
@@ -249,13 +249,13 @@ def text_from_version(version: ApiVersion) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def connect(path: str, *, scope: Scope) -> Connection:
-    """Connect to the unix socket at `path`. A cancelled scope ends the wait as well: ConnectionLost."""
-    return Connection(connected_socket(path, scope=scope))
+def connect(path: str, *, scope: Scope) -> DockerConnection:
+    """Connect to the unix socket at `path`. Raise ConnectionLost also when the scope is cancelled during the wait."""
+    return DockerConnection(connected_socket(path, scope=scope))
 
 
 def connected_socket(path: str, *, scope: Scope) -> socket.socket:
-    """Give the socket of `connect` as it is."""
+    """Return the bare socket of `connect`."""
     try:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     except OSError as cause:  # no descriptor is free
@@ -272,8 +272,8 @@ def connected_socket(path: str, *, scope: Scope) -> socket.socket:
 
 
 def _wait_connected(connecting: socket.socket, path: str, *, scope: Scope) -> None:
-    # The kernel connects at once, or not at all where too many others wait to be accepted. It tells nobody when there
-    # is room again, unless in a system call that no cancellation would end.
+    # Strategy: poll. The kernel connects at once, or refuses while the accept queue of the listener is full. It does
+    # not report when there is room again, except to a blocking connect, which no cancellation would end.
     connecting.setblocking(False)
     cancelled = threading.Event()
     with scope.on_cancel(cancelled.set):
@@ -281,7 +281,7 @@ def _wait_connected(connecting: socket.socket, path: str, *, scope: Scope) -> No
             try:
                 return connecting.connect(path)
             except BlockingIOError as cause:
-                if cancelled.wait(_ROOM_SECONDS):
+                if cancelled.wait(_CONNECT_RETRY_SECONDS):
                     raise ConnectionLost(f"connect to {path}: the request was cancelled") from cause
     raise TimedOut
 

@@ -8,11 +8,11 @@ from shim.base.meter import Kind, timed
 from shim.engine.interface import Engine
 
 _QUIET = frozenset({"close", "daemon_pid"})
-"""What asks the Engine nothing."""
+"""Operations that send no request to the Engine."""
 
 
 class _Counted:
-    """Passes everything on. Wrapping by name keeps it from being one more list of every operation."""
+    """Delegates every call. Wrapping by name avoids one more list of all operations."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -22,13 +22,13 @@ class _Counted:
         if not callable(found) or name in _QUIET:
             return found
         wrapped = _reporting(name, found)
-        # Looked up once: __getattr__ is not asked for what is there.
+        # Cached: __getattr__ is called for missing attributes only.
         setattr(self, name, wrapped)
         return wrapped
 
 
 def counted(engine: Engine) -> Engine:
-    """Give the same Engine, with its calls reported."""
+    """Return the same Engine, with its calls reported."""
     return cast("Engine", _Counted(engine))
 
 
@@ -46,7 +46,7 @@ def _reporting(operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _entered(operation: str, stream: AbstractContextManager[Any]) -> Iterator[Any]:
-    """Report a stream when it has begun, or could not: it is under way for the length of a block."""
+    """Report the opening of a stream, not the time it stays open."""
     with timed(Kind.DOCKER, operation):
         value = stream.__enter__()
     try:

@@ -1,4 +1,4 @@
-"""Which process the Engine is."""
+"""The process of the Engine."""
 
 import socket
 import struct
@@ -17,11 +17,11 @@ _CONNECT_SECONDS = 1.0
 
 
 def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
-    """Pid of the process behind the unix socket at `path`, 0 where it cannot be seen from this pid namespace.
+    """Return the pid of the process behind the unix socket at `path`, 0 if it is not visible in this pid namespace.
 
     The kernel names the process that called `listen`. With socket activation (Debian's docker.socket) that is pid 1,
     so then the daemon is the other process that holds the same listening socket. `likely` is the pid found before: if
-    it still is the one, the other processes of the machine are not looked through.
+    it is still the one, the other processes of the machine are not searched.
     """
     listener = _listener_pid(path)
     if listener != 1:
@@ -44,7 +44,7 @@ def _listener_pid(path: str) -> int:
 
 
 def _listening_inodes(path: str, proc: Path) -> set[str]:
-    """Inodes of the sockets that listen at `path`; a file replaced by a newer listener may appear twice."""
+    """Return the inodes of the sockets that listen at `path`; a file replaced by a newer listener may appear twice."""
     names = {path, str(Path(path).resolve())}  # /var/run is a link to /run
     found = set()
     for line in (proc / "net/unix").read_text(errors="replace").splitlines()[1:]:
@@ -57,5 +57,5 @@ def _listening_inodes(path: str, proc: Path) -> set[str]:
 def _holds(process: Path, held: set[str]) -> bool:
     try:
         return any(str(link.readlink()) in held for link in (process / "fd").iterdir())
-    except OSError:  # it ended meanwhile, or belongs to somebody we may not look at
+    except OSError:  # it has ended, or its files may not be read
         return False

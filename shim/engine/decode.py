@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 def read(answer: Any, shape: type[T]) -> T:
-    """Convert a decoded answer; `null` where the shape has none counts as missing. Raises msgspec.ValidationError."""
+    """Convert a decoded answer; `null` where the shape has none counts as missing. Raise msgspec.ValidationError."""
     try:
         return msgspec.convert(answer, shape)
     except msgspec.ValidationError:
@@ -38,7 +38,7 @@ class ListReader(Generic[T]):
     """Converts a list whose entries are independent: one that cannot be read costs only itself. Thread-safe."""
 
     def __init__(self, shape: type[T], *, what: str) -> None:
-        """`what` names one entry, for the log."""
+        """Create a reader of lists of `shape`; `what` names one entry, for the log."""
         self._shape = shape
         self._what = what
         self._logged: set[str] = set()
@@ -46,7 +46,7 @@ class ListReader(Generic[T]):
     def read(self, answer: Any) -> list[T]:
         """Convert the entries. Those that cannot be read are left out and logged, once while they stay as they are.
 
-        Raises msgspec.ValidationError for what is not a list.
+        Raise msgspec.ValidationError for what is not a list.
         """
         try:
             found = read(answer, list[self._shape])  # type: ignore[name-defined] # a shape is only known at run time
@@ -63,7 +63,7 @@ class ListReader(Generic[T]):
             except msgspec.ValidationError as error:
                 problems.add(f"{_name(entry)}: {error}")
         for problem in sorted(problems - self._logged):
-            log.warning("an entry of docker's list cannot be read and is left out", kind=self._what, error=problem)
+            log.warning("skipped unreadable entry of a list from Docker", kind=self._what, error=problem)
         self._logged = problems
         return found
 

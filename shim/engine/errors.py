@@ -1,10 +1,10 @@
-"""Failures of the Engine that the domain tells apart, beyond the classes of `shim.domain.errors`."""
+"""Failures of the Engine that the domain distinguishes, beyond the classes of `shim.domain.errors`."""
 
 from shim.domain.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ShimError
 
 
 class NameConflict(AlreadyExists):
-    """The container name is taken; `holder` is the id of the container that has it, as far as Docker told."""
+    """The container name is taken; `holder` is the id of the container that has it, if Docker reported it."""
 
     def __init__(self, message: str, *, holder: str) -> None:
         super().__init__(message)
@@ -12,7 +12,7 @@ class NameConflict(AlreadyExists):
 
 
 class RemovalInProgress(FailedPrecondition):
-    """Somebody is removing this container already."""
+    """This container is being removed already."""
 
 
 class NoCommand(InvalidArgument):
@@ -32,4 +32,4 @@ class RegistryDenied(ShimError):
 
 
 class RegistryErrorUnknown(ShimError):
-    """The registry did not give the image, and the Engine does not tell why: it may want other credentials."""
+    """The registry refused the image, and the Engine does not report why: it may want other credentials."""

@@ -1,4 +1,4 @@
-"""What the shim knows of its Engine, and whether that answers."""
+"""Cached facts about the Engine, and its health check."""
 
 import math
 import threading
@@ -27,16 +27,16 @@ takes milliseconds. Four seconds without an answer mean that the process does no
 the next Status, which a kubelet asks for every 5 s, and no pod is evicted for that.
 """
 KEPT_SECONDS = 1.0
-"""How long Version waits for Docker where there is an earlier answer to give."""
+"""How long Version waits for Docker if it has an earlier answer to return."""
 INFO_SECONDS = 30.0
-"""Bound on one look at Docker's `info`. That takes locks of containers, and is slow while Docker starts hundreds."""
+"""Bound on reading Docker's `info`, which takes locks of containers and is slow while Docker starts hundreds."""
 INFO_AGE = 60.0
-"""Seconds after which Status has the Engine asked again what it is, without waiting for it."""
+"""Seconds after which Status refreshes the `info` in the background."""
 INFO_TRUSTED = 120.0
-"""Seconds after which an Engine that answers pings, but has not described itself in at least one request of
-INFO_SECONDS, has to show by its components that it works."""
+"""Seconds after which an Engine that answers pings, but not one `info` within INFO_SECONDS, has to prove by a call to
+its components that it works."""
 CURRENT_SECONDS = 1.0
-"""How long a description is waited for that is due, where there is an earlier one or another question to ask."""
+"""How long to wait for a refreshed description if there is an earlier one, or another check to make."""
 
 PING = "ping docker"
 _READ = "read docker's info"
@@ -47,25 +47,25 @@ CAP_SYS_RESOURCE = 24
 
 
 class Kept(Protocol):
-    """What Docker last said of itself to this server or an earlier one, empty where it never has."""
+    """Docker's last known description, kept over restarts of this server; empty if there is none yet."""
 
     @property
     def server_version(self) -> str:
-        """Docker's version."""
+        """Return Docker's version."""
         ...
 
     @property
     def cgroup_driver(self) -> str:
-        """Docker's cgroup driver."""
+        """Return Docker's cgroup driver."""
         ...
 
     def keep(self, *, server_version: str, cgroup_driver: str) -> None:
-        """Take over a new answer."""
+        """Store a new description."""
         ...
 
 
 class EngineFacts:
-    """The Engine's `info`, asked rarely, whether it answers at all, and the lowest OOM score it can give. Thread-safe.
+    """The Engine's `info`, read rarely, its health, and the lowest OOM score it can set. Thread-safe.
 
     `info` takes the daemon tens of milliseconds, so RunPodSandbox must not ask it each time: the Status RPC, which
     the kubelet calls every few seconds, keeps it fresh.
@@ -79,7 +79,7 @@ class EngineFacts:
         kept: Kept | None = None,
         proc: Path = Path("/proc"),
     ) -> None:
-        """`kept` outlives the server; None keeps nothing."""
+        """Read nothing yet. `kept` outlives the server; None keeps nothing."""
         self._engine = engine
         self._proc = proc
         self._restrict = restrict_oom_score_adj
@@ -88,18 +88,18 @@ class EngineFacts:
         self._info: EngineInfo | None = None
         self._read_at = 0.0
         self._daemon = 0
-        """How many daemons there have been: `refresh` was called so often."""
+        """Number of daemons so far: the calls of `refresh`."""
         self._described = 0
-        """Which of them `_info` is of."""
+        """The daemon that `_info` describes."""
         self._oom_floor: int | None = None
         self._pings: Background[None] = Background(self._ping, name="docker-ping")
-        self._looks: Background[EngineInfo] = Background(self._read, name="docker-info")
+        self._info_reads: Background[EngineInfo] = Background(self._read, name="docker-info")
         self._checks: Background[None] = Background(self._check_components, name="docker-version")
 
     def info(self, *, max_age: float | None = None) -> EngineInfo:
-        """Give the Engine's description, at most `max_age` seconds old; None accepts any age.
+        """Return the Engine's description, at most `max_age` seconds old; None accepts any age.
 
-        Raises what the Engine does, DeadlineExceeded after INFO_SECONDS.
+        Raise what the Engine does, and DeadlineExceeded after INFO_SECONDS.
         """
         info = self._info
         if info is not None and (max_age is None or self._age() <= max_age):
@@ -107,9 +107,9 @@ class EngineFacts:
         return self._read()
 
     def check_answers(self) -> None:
-        """Return if the Engine answers now, within ANSWER_SECONDS; however many ask, it is pinged once at a time.
+        """Check that the Engine answers within ANSWER_SECONDS; concurrent callers share one ping.
 
-        Raises a ShimError that names the call it has left unanswered, or refused.
+        Raise a ShimError that names the call which was not answered, or refused.
         """
         end = time.monotonic() + ANSWER_SECONDS
         with answered_within(ANSWER_SECONDS, what=PING):
@@ -117,87 +117,86 @@ class EngineFacts:
         age = self._age()
         if self._info is None:
             with answered_within(end - time.monotonic(), what=_READ):
-                self._looks.join(what=_READ)
+                self._info_reads.join(what=_READ)
         elif age > INFO_TRUSTED:
             self._check_works(end)
-        elif age > INFO_AGE or self._is_of_an_earlier_daemon:
-            self._looks.begin()
+        elif age > INFO_AGE or self._is_outdated:
+            self._info_reads.begin()
 
     def refresh(self) -> None:
-        """Have the Engine asked what it is, without waiting for it: from now on it may be another daemon.
+        """Start to read the description again: from now on the Engine may be another daemon.
 
-        What needs the answer waits CURRENT_SECONDS for it, and takes the earlier one then.
+        Calls that need it wait CURRENT_SECONDS for it, and then use the earlier one.
         """
         with self._lock:
             self._daemon += 1
             self._oom_floor = None
         try:
-            self._looks.begin()
+            self._info_reads.begin()
         except ShimError as error:
-            log.debug("docker's info is read later", error=error)
+            log.debug("cannot read Docker's info yet", error=error)
 
     def server_version(self) -> str:
-        """Give the Engine's version, while it does not answer that of its last answer.
+        """Return the Engine's version, from its last answer while it does not answer.
 
-        Unavailable where it does not answer now and never has.
+        Raise Unavailable if it does not answer and never has.
         """
         if (info := self._current()) is not None:
             return info.server_version
         kept = self._kept.server_version if self._kept else ""
-        return self._asked("version", lambda info: info.server_version, kept=kept)
+        return self._fact("version", lambda info: info.server_version, kept=kept)
 
     def cgroup_driver(self) -> str:
-        """Give the Engine's cgroup driver; as `server_version`."""
+        """Return the Engine's cgroup driver; as `server_version`."""
         if (info := self._current()) is not None:
             return info.cgroup_driver
         kept = self._kept.cgroup_driver if self._kept else ""
-        return self._asked("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
+        return self._fact("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
 
     @property
-    def _is_of_an_earlier_daemon(self) -> bool:
+    def _is_outdated(self) -> bool:
         return self._described != self._daemon
 
     def _current(self) -> EngineInfo | None:
-        """Return the description of the daemon there is now, an earlier one while it does not answer."""
-        if self._info is not None and self._is_of_an_earlier_daemon:
-            self._looked(CURRENT_SECONDS)
+        """Return the description of the current daemon, or of an earlier one while it does not answer."""
+        if self._info is not None and self._is_outdated:
+            self._refresh_within(CURRENT_SECONDS)
         return self._info
 
-    def _looked(self, seconds: float) -> bool:
-        """Whether the Engine describes itself within `seconds`."""
+    def _refresh_within(self, seconds: float) -> bool:
+        """Read the description again. Return whether it came within `seconds`."""
         try:
             with answered_within(seconds, what=_READ):
-                self._looks.join(what=_READ)
+                self._info_reads.join(what=_READ)
         except ShimError as error:
             deadline.current().check(_READ)
-            log.debug("docker does not describe itself", error=str(error))
+            log.debug("cannot read Docker's info", error=str(error))
             return False
         return True
 
     def _check_works(self, end: float) -> None:
-        """Return if the Engine describes itself, or asks its components, until `end` by the monotonic clock.
+        """Check that the Engine answers `info` or a call to its components until `end` by the monotonic clock.
 
-        Engine 20.10 describes itself only when no pull or login resolves the name of a registry, which takes
-        15 to 25 s for a name that cannot be resolved: many such pulls one after the other are no reason to call the
-        node not ready.
+        Engine 20.10 blocks `info` while a pull or login resolves the name of a registry, 15 to 25 s for a name that
+        cannot be resolved: a series of such pulls must not make the node not ready.
         """
-        if self._looked(min(CURRENT_SECONDS, end - time.monotonic())):
+        if self._refresh_within(min(CURRENT_SECONDS, end - time.monotonic())):
             return
         with answered_within(end - time.monotonic(), what=_COMPONENTS):
             self._checks.join(what=_COMPONENTS)
-        log.debug("docker has not described itself for long, but its components answer", seconds=round(self._age()))
+        log.debug("Docker's info is overdue, but its components answer", seconds=round(self._age()))
 
-    def _asked(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
-        """Ask for the description, for a shorter time where there is something `kept` to answer with."""
+    def _fact(self, what: str, choose: Callable[[EngineInfo], str], *, kept: str) -> str:
+        """Return a part of the description; wait a shorter time if there is something `kept` to return instead."""
         try:
             with answered_within(KEPT_SECONDS if kept else ANSWER_SECONDS, what=_READ):
-                return choose(self._looks.join(what=_READ))
+                return choose(self._info_reads.join(what=_READ))
         except FailedPrecondition:
             raise
         except ShimError as error:
             deadline.current().check(_READ)
             if kept:
-                log.debug("answering with what docker last said of itself", what=what, kept=kept, error=str(error))
+                log.debug("using last known fact about Docker", what=what, kept=kept, error=str(error))
                 return kept
             raise Unavailable(
                 f"docker's {what} is not known, and docker has never answered this server: {error}; "
@@ -222,20 +221,20 @@ class EngineFacts:
             info = self._engine.info()
         self._info, self._read_at, self._described = info, asked_at, daemon
         if self._kept is not None:
-            self._take_over(info, self._kept)
+            self._store(info, self._kept)
         return info
 
-    def _take_over(self, info: EngineInfo, kept: Kept) -> None:
+    def _store(self, info: EngineInfo, kept: Kept) -> None:
         if kept.cgroup_driver not in ("", info.cgroup_driver):
             log.error(
-                "docker's cgroup driver has changed: restart the kubelet, which asks for it only at its start",
+                "cgroup driver of Docker changed: restart the kubelet, which reads it only at its start",
                 before=kept.cgroup_driver,
                 now=info.cgroup_driver,
             )
         kept.keep(server_version=info.server_version, cgroup_driver=info.cgroup_driver)
 
     def runtimes(self, *, wanted: str = "") -> dict[str, Runtime]:
-        """Runtimes by name; asks anew when `wanted` is not among them, since a daemon reload can add some."""
+        """Return the runtimes by name, read again if `wanted` is missing: a daemon reload can add some."""
         runtimes = self.info().runtimes or {}
         if wanted and wanted not in runtimes:
             runtimes = self.info(max_age=0).runtimes or {}
@@ -247,10 +246,10 @@ class EngineFacts:
         return (self._current() or self.info()).cgroup_driver == "systemd"
 
     def possible_oom_score_adj(self, wanted: int) -> int:
-        """`wanted`, or the lowest score Docker can set where that is higher (setting restrict_oom_score_adj).
+        """Return `wanted`, or the lowest score Docker can set if that is higher (setting restrict_oom_score_adj).
 
-        Without CAP_SYS_RESOURCE on the machine nobody can go below the score of the process that starts containers, and
-        runc fails with an error that does not name the cause.
+        Without CAP_SYS_RESOURCE no score can be set below that of the process that starts containers, and runc fails
+        with an error that does not name the cause.
         """
         with self._lock:
             if self._oom_floor is None:
@@ -264,11 +263,11 @@ class EngineFacts:
         # set is what the daemon got.
         daemon = self._proc / str(self._engine.daemon_pid() or "self")
         if not daemon.exists():
-            daemon = self._proc / "self"  # a daemon of another pid namespace: what holds for us is the best guess
+            daemon = self._proc / "self"  # a daemon of another pid namespace: assume our own limits
         if self._restrict == "auto" and may_lower_oom_scores(daemon):
             return -1000
         floor = int((daemon / "oom_score_adj").read_text())
-        log.warning("OOM scores are limited: Docker may not lower them on this machine", lowest=floor)
+        log.warning("Docker may not lower OOM scores on this machine", lowest=floor)
         return floor
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the Engine, in the words of the domain. The one place that reads Docker's error texts.
+"""Errors of the Engine, mapped to those of the domain. The only place that reads Docker's error texts.
 
 Docker's status codes are coarse (409 is a taken name, a running removal or a stopped container; 404 at create may be
 the image or a network), so the text decides where the code does not. The texts are those of Engine 20.10 to 28.
@@ -40,7 +40,7 @@ MAX_MESSAGE = 4096
 """Characters kept of the text of an error."""
 
 NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no JSON, are of another shape, or are nested too deeply."""
+"""What decoding raises for bytes that are not JSON, have another shape, or are nested too deeply."""
 
 
 class Refused(Exception):
@@ -53,13 +53,13 @@ class Refused(Exception):
 
 
 @contextmanager
-def asking(
+def docker_call(
     what: str, *, within: float | None = None, refused: Callable[[Refused], ShimError] | None = None
 ) -> Iterator[None]:
-    """Turn every failure of the block into a domain error that begins with `what`, the deed and its id.
+    """Map every failure of the block to a domain error whose text begins with `what`, the operation and its id.
 
-    `within` is the request timeout in seconds that holds besides the scope's bound, for the message;
-    `refused` reads an error status where the call gives it another meaning than `error_from_refusal`.
+    `within` is the request timeout in seconds that applies besides the scope's bound, for the message; `refused` maps
+    an error status for calls that need another mapping than `error_from_refusal`.
     """
     scope = deadline.current()
     scope.check(what)
@@ -87,7 +87,7 @@ class _Body(msgspec.Struct):
 
 
 def refusal_message(content: bytes) -> str:
-    """Read the text of an error response: `{"message": ...}`, or plain text from a proxy or an old Engine."""
+    """Return the text of an error response: `{"message": ...}`, or plain text from a proxy or an old Engine."""
     try:
         text = msgspec.json.decode(content, type=_Body).message
     except NOT_JSON:
@@ -103,12 +103,12 @@ _VERSION = re.compile(r"client version \S+ is too (new|old)")
 
 
 def is_about_version(refused: Refused) -> bool:
-    """Whether the daemon does not speak the version of the request: behind a proxy it may have been replaced."""
+    """Whether the daemon does not support the API version of the request: it may have been replaced behind a proxy."""
     return refused.status == 400 and _VERSION.search(refused.message) is not None
 
 
 def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
-    """Give the domain's error for a refusal; `what` says what was tried on which id."""
+    """Return the domain error for a refusal; `what` is the operation and its id."""
     message = refused.message
     text = f"{what}: {message}"
     if refused.status == 409:
@@ -118,7 +118,7 @@ def error_from_refusal(refused: Refused, *, what: str) -> ShimError:
     if _NOT_RUNNING.search(message):
         return FailedPrecondition(text)
     if refused.status == 404 and message == "page not found":
-        return Unsupported(f"{what}: this docker has no such call")  # the object may well exist
+        return Unsupported(f"{what}: this docker has no such call")  # the object may exist all the same
     kinds: dict[int, type[ShimError]] = {
         400: InvalidArgument,
         404: NotFound,
@@ -142,7 +142,7 @@ _NO_DIRECTORY = re.compile(r"^Cannot mkdir: ")
 
 
 def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> ShimError:
-    """Give the error of a create: a 404 is about the image, or about something else the body names."""
+    """Return the error of a create: a 404 is about the image, or about another object the body names."""
     what = f"create container {name}"
     if _NO_COMMAND.search(refused.message):
         return NoCommand(f"{what}: image {image} names no command either")
@@ -156,10 +156,10 @@ def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> Shi
 
 
 def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimError:
-    """Give the error of a start: whatever runc or the daemon says is the container's failure, its text kept.
+    """Return the error of a start: what runc or the daemon reports is a failure of the container; its text is kept.
 
-    Newer Engines answer 400 for a command that does not exist and 404 for a missing network, which are facts about
-    the container and not about the caller's argument; only its own absence is NotFound.
+    Newer Engines answer 400 for a command that does not exist and 404 for a missing network, which are faults of
+    the container, not of the caller's argument; only a missing container is NotFound.
     """
     what = f"start container {container_id}"
     cause = plain_start_error(refused.message)
@@ -177,9 +177,9 @@ _UNREACHABLE = re.compile(
     | server\ gave\ HTTP\ response\ to\ HTTPS\ client | temporary\ failure\ in\ name\ resolution
     | \b5\d\d\ (Internal\ Server\ Error|Bad\ Gateway|Service\ Unavailable|Gateway\ Time-?out)
     | HTTP\ status:?\ 5\d\d | status(\ code)?:?\ 5\d\d\b
-    # With whatever words the registry, or a proxy before it, has for the number.
+    # The words behind the number are those of the registry or of a proxy.
     | unexpected\ status\b.*:\ 5\d\d\b
-    # The containerd store leaves the code out where a registry gives a text of its own.
+    # The containerd store omits the code when the registry sends a text.
     | service\ unavailable | error\ from\ registry:\ unavailable
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -188,9 +188,9 @@ _TOO_MANY = re.compile(
     r"status( code)?:? 429\b|too ?many ?requests|HTTP 429\b|\brate (limit|exceeded)",
     re.IGNORECASE,
 )
-_FELL_BACK = re.compile(r"sent an HTTP request to an HTTPS server", re.IGNORECASE)
-"""Engine 20.10 asks a registry on loopback by plain HTTP when HTTPS has failed in whatever way, and tells the second
-failure alone."""
+_HTTPS_FALLBACK = re.compile(r"sent an HTTP request to an HTTPS server", re.IGNORECASE)
+"""Engine 20.10 falls back to plain HTTP for a registry on loopback after any failure of HTTPS, and reports the second
+failure only."""
 _LIKELY = "credentials may be missing or wrong"
 _DENIED = re.compile(
     r"unauthorized|\bdenied\b|authentication required|authorization failed|no basic auth|forbidden"
@@ -201,21 +201,21 @@ _MISSING = re.compile(
     r"manifest unknown|name unknown|not found|does not exist|no matching manifest for|HTTP 404 response body",
     re.IGNORECASE,
 )
-_WORDLESS = re.compile(r"^\s*unknown:?\s*$", re.IGNORECASE)
-"""What Docker tells of a refusal without a text: not even its status."""
+_NO_REASON = re.compile(r"^\s*unknown:?\s*$", re.IGNORECASE)
+"""Docker's text for a refusal that came without one; it does not report the status either."""
 
 _PULL_FAILURES: tuple[tuple[re.Pattern[str], int | None, type[ShimError]], ...] = (
     (_TOO_MANY, 429, TooManyRequests),
     (_UNREACHABLE, None, RegistryUnavailable),
     (_DENIED, None, RegistryDenied),
     (_MISSING, 404, NotFound),
-    (_WORDLESS, None, RegistryErrorUnknown),
+    (_NO_REASON, None, RegistryErrorUnknown),
 )
-"""Texts and statuses of the Engine's answer, and what they stand for; the first that fits counts."""
+"""Texts and statuses of the Engine's answer, and the error for each; the first match counts."""
 
 
 def _without_names(message: str, image: references.Reference) -> str:
-    """Leave out the image in all spellings that Docker and registries use, the longest first."""
+    """Remove the image in all spellings that Docker and registries use, the longest first."""
     tag_or_digest = image.digest or image.tag
     full = (str(image), image.familiar(), f"/v2/{image.path}/manifests/{tag_or_digest}", f"/v2/{image.path}/")
     # A name of one word may be what the registry says, as in "denied: requested access to the resource is denied".
@@ -226,17 +226,17 @@ def _without_names(message: str, image: references.Reference) -> str:
 
 
 def error_from_pull_failure(message: str, *, reference: str, status: int = 0) -> ShimError:
-    """Tell whose failure a failed pull is, from the text of the answer or of the progress stream.
+    """Return the error of a failed pull, classified by the text of the answer or of the progress stream.
 
     Order matters: "pull access denied ... repository does not exist or may require 'docker login'" is a denial,
-    and "dial tcp ...: connect: permission denied" is not. The image's names are left out of the search, it may be
-    called anything.
+    and "dial tcp ...: connect: permission denied" is not. The names of the image are removed
+    first, since they could contain any of the searched words.
     """
     text = f"pull image {reference}: {message}"
     searched = _without_names(message, references.parse(reference))
-    if _FELL_BACK.search(searched):
+    if _HTTPS_FALLBACK.search(searched):
         return RegistryErrorUnknown(
-            f"{text} (HTTPS was tried first, and docker does not tell why that failed: {_LIKELY})"
+            f"{text} (HTTPS was tried first, and docker does not report why that failed: {_LIKELY})"
         )
     for pattern, code, kind in _PULL_FAILURES:
         if pattern.search(searched) or status == code:

@@ -13,10 +13,10 @@ ADVICE = (
 
 @contextmanager
 def answered_within(seconds: float, *, what: str) -> Iterator[None]:
-    """Give Docker at most `seconds` for the block.
+    """Bound the calls to Docker in the block to `seconds`.
 
-    The DeadlineExceeded at the end of that time names `what` and says that Docker did not answer. An end of the outer
-    scope, which is the client's, is reported as such.
+    The DeadlineExceeded after that time names `what` and reports that Docker did not answer. An end of the outer scope,
+    which is the client's, is reported as such.
     """
     outer = deadline.current()
     try:

@@ -1,7 +1,7 @@
 """The raw two-way connection that an exec or attach becomes once Docker has upgraded it.
 
 The SDK's sockets for this drop output that arrives together with the `101` and give up after 60 s of silence, so the
-shim upgrades for itself.
+shim upgrades connections itself.
 """
 
 import time
@@ -10,28 +10,28 @@ from contextlib import ExitStack, contextmanager
 
 from shim.base import deadline
 from shim.domain.errors import ShimError, Unavailable
-from shim.engine.failures import asking
-from shim.engine.session import Params, Session, Stream
+from shim.engine.failures import docker_call
+from shim.engine.session import DockerSession, Params, ResponseStream
 from shim.engine.stdcopy import STDIN, STDOUT, SYSTEM_ERROR, Decoder, Frame, MalformedStream
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
-GATHER_SECONDS = 0.0008
-"""Longest rest before the next read of output that keeps coming. Docker mostly writes 4 KiB at a time: a read and a
-send for each took as much of the processor as dockerd itself, from which the output comes."""
-GATHER_BYTES = 128 * 1024
-"""A rest is no longer than so many take to come. Of pieces of 4 KiB the socket holds 176 KiB; a daemon that waits for
-room in it has to be woken for each of them."""
+BATCH_SECONDS = 0.0008
+"""Longest pause before the next read of output that keeps coming. Docker mostly writes 4 KiB at a time: one read and
+one send for each took as much processor time as dockerd, which produces the output."""
+BATCH_BYTES = 128 * 1024
+"""A pause is no longer than so many bytes take to arrive. The socket holds 176 KiB of pieces of 4 KiB; once it is full,
+the daemon has to be woken for each piece."""
 FLOWING_SECONDS = 0.001
-"""Output for which a read has waited no longer than this keeps coming."""
+"""Output keeps coming as long as no read waits longer than this."""
 
-LEAST_BYTES = 16 * 1024
-MOST_BYTES = 256 * 1024
-"""Bounds of what one read asks for. A session may wait for hours, and holds that memory."""
+MIN_READ_BYTES = 16 * 1024
+MAX_READ_BYTES = 256 * 1024
+"""Bounds of the bytes of one read. A session may wait for hours, and holds that memory."""
 
 
-class Gathering:
-    """How long to rest before the next read, and how much to read then."""
+class ReadBatching:
+    """Batches small pieces of output: how long to pause before the next read, and how much to read then."""
 
     __slots__ = ("_clock", "_ended", "_most", "_rest", "_sleep")
 
@@ -41,11 +41,11 @@ class Gathering:
         self._clock = clock
         self._sleep = sleep
         self._rest = 0.0
-        self._most = LEAST_BYTES
+        self._most = MIN_READ_BYTES
         self._ended = clock()
 
     def read(self, read: Callable[[int], bytes]) -> bytes:
-        """Give what `read` gives, a little later where it would be many small pieces one after the other."""
+        """Return what `read` returns, after a short pause if the output keeps coming in small pieces."""
         if self._rest:
             self._sleep(self._rest)
         began = self._clock()
@@ -55,8 +55,8 @@ class Gathering:
         if not flowing or len(piece) >= self._most:
             self._rest = 0.0
         else:
-            self._rest = min(GATHER_SECONDS, (ended - self._ended) * GATHER_BYTES / max(1, len(piece)))
-        self._most = min(MOST_BYTES, max(self._most, 2 * len(piece))) if flowing else LEAST_BYTES
+            self._rest = min(BATCH_SECONDS, (ended - self._ended) * BATCH_BYTES / max(1, len(piece)))
+        self._most = min(MAX_READ_BYTES, max(self._most, 2 * len(piece))) if flowing else MIN_READ_BYTES
         self._ended = ended
         return piece
 
@@ -64,16 +64,16 @@ class Gathering:
 class HijackedStream:
     """One upgraded connection. One thread reads, one may write; any may `close`."""
 
-    def __init__(self, stream: Stream, what: str) -> None:
+    def __init__(self, stream: ResponseStream, what: str) -> None:
         self._stream = stream
         self._what = what
         self._decoder = Decoder()
-        self._gathering = Gathering()
+        self._batching = ReadBatching()
 
     def read(self) -> bytes:
-        """Wait for the next bytes as they are on the wire (what a process with a terminal writes); empty at the end."""
-        with asking(self._what):
-            piece = self._gathering.read(self._stream.read_raw)
+        """Wait for the next raw bytes (what a process with a terminal writes); empty at the end."""
+        with docker_call(self._what):
+            piece = self._batching.read(self._stream.read_raw)
         if not piece:
             self._stream.scope.check(self._what)
             deadline.current().check(self._what)
@@ -82,8 +82,8 @@ class HijackedStream:
     def frames(self) -> Iterator[Frame]:
         """Yield (1 for stdout, 2 for stderr; bytes) of a process without a terminal.
 
-        It ends when the process has closed both, and after `close`. A scope that expires in between ends this
-        iterator only; a new one goes on where it was.
+        The iterator ends when the process has closed both, and after `close`. A scope that expires ends this iterator
+        only; a new one continues at the same position.
         """
         try:
             while piece := self.read():
@@ -97,16 +97,16 @@ class HijackedStream:
         number, data = frame
         if number == SYSTEM_ERROR:
             raise ShimError(f"{self._what}: {data.decode(errors='replace').strip()}")
-        return (STDOUT if number == STDIN else number), data  # a terminal's echo, says the API, is written on stdout
+        return (STDOUT if number == STDIN else number), data  # Docker's API: the echo of a terminal belongs to stdout
 
     def write(self, data: bytes | memoryview) -> None:
         """Send `data` to the process's stdin."""
-        with asking(self._what):
+        with docker_call(self._what):
             self._stream.write(data)
 
     def close_stdin(self) -> None:
-        """Let the process read end of file on its stdin; its output still comes."""
-        with asking(self._what):
+        """Close the process's stdin; its output still comes."""
+        with docker_call(self._what):
             self._stream.write_eof()
 
     def close(self) -> None:
@@ -115,8 +115,8 @@ class HijackedStream:
 
 
 @contextmanager
-def hijacked(
-    session: Session,
+def hijack(
+    session: DockerSession,
     path: str,
     *,
     what: str,
@@ -126,15 +126,14 @@ def hijacked(
 ) -> Iterator[HijackedStream]:
     """Upgrade `POST path` for the block; leaving it closes the connection.
 
-    `timeout` in seconds bounds the wait for the upgrade.
-    An Engine behind something that drops the upgrade answers 200 and goes on raw on the same connection: both are
-    taken.
+    `timeout` in seconds bounds the wait for the upgrade. Behind a proxy that drops the `Upgrade` header an Engine
+    answers 200 and then sends raw bytes on the same connection: both answers are accepted.
     """
     with ExitStack() as held:
-        with asking(what, within=timeout):
+        with docker_call(what, within=timeout):
             stream = held.enter_context(
-                session.streamed("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
+                session.stream_response("POST", path, params=params, headers=_UPGRADE, body=body, timeout=timeout)
             )
-        # Also where the upgrade was dropped and nothing in the response says that it is no ordinary one.
+        # Also for the answer 200, which is framed like an ordinary response.
         held.callback(stream.abort)
         yield HijackedStream(stream, what)

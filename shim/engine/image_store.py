@@ -30,11 +30,11 @@ def is_containerd_store(info: EngineInfo) -> bool:
 
 
 def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> Path:
-    """Give the directory of the image store, for a file system the kubelet can map to a device.
+    """Return the directory of the image store, on a file system the kubelet can map to a device.
 
     With a graph driver that is Docker's data root. With the containerd image store it is the snapshotter's directory,
-    which the Engine does not tell: it is read from the root mount of a running container (`pids`: their first
-    processes), else looked for below Docker's own containerd and the machine's.
+    which the Engine does not report: it is read from the root mount of a running container (`pids`: their first
+    processes), else searched below Docker's own containerd and the machine's.
     """
     if not is_containerd_store(info):
         return Path(info.docker_root_dir)
@@ -49,7 +49,7 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
 
 
 def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
-    """Give the whole path of a writable layer whose mount names it with a relative one; None for no driver's.
+    """Return the absolute path of a writable layer that its mount names by a relative one; None for other drivers.
 
     The options of an image of many layers are longer than a page, the most that mount(2) takes. Then the driver
     `overlay2` mounts from its own directory, with paths relative to it, and the kernel repeats them as they were given.
@@ -62,11 +62,11 @@ def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
 def store_parts(
     info: EngineInfo, root: Path, *, known: Collection[str], in_use: Collection[Path]
 ) -> dict[str, Path | None]:
-    """Give the directories below `root` in which images are, by names of which each stands for what never changes.
+    """Return the directories below `root` that hold images, by keys whose content never changes.
 
-    So what has been measured once need not be again; the directory of a name that is `known` may be left out (None).
-    `in_use` are the writable layers of running containers, which are no part of it. OSError when the store cannot be
-    read; empty for one whose layers cannot be told from each other.
+    So each is measured once; the directory of a key that is `known` may be left out (None).
+    `in_use` are the writable layers of running containers, which are no part of it. Raise OSError when the store cannot
+    be read; return nothing for a store whose layers cannot be distinguished.
     """
     if is_containerd_store(info):
         return {**dict(_snapshots(root / "snapshots", in_use=in_use)), **dict(_blobs(root.with_name(_CONTENT)))}
@@ -81,7 +81,7 @@ def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tupl
             continue
         try:
             name = os.fsdecode((chain / "cache-id").read_bytes())
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # removed in the meantime
             continue
         # A power loss may have left the file empty or full of NULs.
         if name not in ("", ".", "..") and not {"/", "\0"} & set(name):
@@ -91,7 +91,7 @@ def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tupl
 def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[str, Path]]:
     """Yield all snapshots but those of running containers.
 
-    Which of them are images' is in containerd's database alone. What stopped containers have written counts as well.
+    Only containerd's database knows which of them belong to images. Layers of stopped containers count as well.
     """
     running = {upper.parent for upper in in_use}
     for snapshot in directory.iterdir():
@@ -105,15 +105,15 @@ def _snapshots(directory: Path, *, in_use: Collection[Path]) -> Iterator[tuple[s
 
 
 def _age_class(seconds: float) -> int:
-    """Tell how often the age of a snapshot has doubled, up to a quarter of an hour.
+    """Return how often the age of a snapshot has doubled, up to a quarter of an hour.
 
-    Nothing on disk tells when a layer has been unpacked to its end, so it is measured again from time to time.
+    Nothing on disk shows when a layer is completely unpacked, so it is measured again from time to time.
     """
     return min(_OLDEST, max(0, math.ceil(math.log2(max(seconds, 1.0) / _YOUNG_SECONDS))))
 
 
 def _blobs(content: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the directories in which containerd keeps what it has pulled, as it was packed."""
+    """Yield the directories in which containerd keeps the compressed blobs it has pulled."""
     for algorithm in (content / "blobs").iterdir():
         yield f"{algorithm.name} {algorithm.stat().st_mtime_ns}", algorithm
 

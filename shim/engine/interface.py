@@ -1,4 +1,4 @@
-"""What the shim asks of a Docker Engine; `shim.engine.answers` has the shapes of what it answers.
+"""The operations of a Docker Engine that the shim uses; `shim.engine.answers` has the shapes of the answers.
 
 Every call is bound by the current `shim.base.deadline` scope and by the configured request timeout. Errors, all from
 `shim.domain.errors`: NotFound for an unknown id, Unavailable when the Engine cannot be reached, DeadlineExceeded and
@@ -49,7 +49,7 @@ class ProcessStream(Protocol):
         ...
 
     def read(self) -> bytes:
-        """Wait for the next output of a process with a terminal; empty at its end."""
+        """Wait for the next output of a process with a terminal; return nothing at its end."""
         ...
 
     def write(self, data: bytes | memoryview) -> None:
@@ -57,7 +57,7 @@ class ProcessStream(Protocol):
         ...
 
     def close_stdin(self) -> None:
-        """Let the process read end of file on its stdin; its output still comes."""
+        """Close the process's stdin; its output still comes."""
         ...
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class ProcessStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachOptions:
-    """What of a container's process is to be attached."""
+    """Which streams of a container's process to attach."""
 
     stdin: bool
     stdout: bool
@@ -81,7 +81,7 @@ class Engine(Protocol):
 
     @property
     def api_version(self) -> tuple[int, int]:
-        """The negotiated API version."""
+        """API version negotiated with the daemon."""
         ...
 
     def ping(self) -> None:
@@ -89,39 +89,39 @@ class Engine(Protocol):
         ...
 
     def check_components(self) -> None:
-        """Return when the Engine has asked containerd and runc for their versions, for which it takes no lock."""
+        """Check that the Engine reads the versions of containerd and runc, for which it takes no lock."""
         ...
 
     def info(self) -> EngineInfo:
-        """Read what the Engine is and how it is set up."""
+        """Read the Engine's description and configuration."""
         ...
 
     def daemon_pid(self) -> int:
-        """Pid of the process that owns the Engine's socket, 0 where it cannot be seen."""
+        """Return the pid of the process that owns the Engine's socket, 0 if it is not visible."""
         ...
 
     def create_container(self, *, name: str, body: JsonObject) -> str:
-        """Create and return the id. NameConflict when the name is taken, NotFound when the image is missing."""
+        """Create a container and return its id. Raise NameConflict or, when the image is missing, NotFound."""
         ...
 
     def start_container(self, container_id: str) -> None:
-        """Start it, and return when its process runs. Running already: nothing. Docker's words are kept on failure."""
+        """Start it and return when its process runs. A running container is fine. Errors keep Docker's text."""
         ...
 
     def stop_container(self, container_id: str, *, grace: int) -> None:
-        """Send the stop signal, after `grace` seconds SIGKILL, and wait for the end. Already stopped: nothing."""
+        """Send the stop signal, after `grace` seconds SIGKILL, and wait for the end. A stopped container is fine."""
         ...
 
     def kill_container(self, container_id: str, *, signal: str) -> None:
-        """Send a signal; FailedPrecondition when it does not run."""
+        """Send a signal. Raise FailedPrecondition when it does not run."""
         ...
 
     def wait_removed(self, container_id: str) -> None:
-        """Wait until the container is gone; returns at once for one that does not exist. Bound by the scope alone."""
+        """Wait until the container is gone. Return at once if there is none. Only the scope bounds the wait."""
         ...
 
     def remove_container(self, container_id: str) -> None:
-        """Remove it by force, with its anonymous volumes. RemovalInProgress while somebody else removes it."""
+        """Remove it by force, with its anonymous volumes. Raise RemovalInProgress while it is being removed."""
         ...
 
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
@@ -129,84 +129,84 @@ class Engine(Protocol):
         ...
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
-        """Read one container, by its id, a unique prefix or its name."""
+        """Return one container, by its id, a unique prefix or its name."""
         ...
 
     def list_containers(self) -> list[ContainerSummary]:
-        """All containers of the Engine, in any state, whoever made them."""
+        """Return all containers of the Engine, in any state and of any creator."""
         ...
 
     def stat_path(self, container_id: str, path: str) -> PathStat | None:
-        """Look at an absolute path in a container's root file system; the container need not run.
+        """Return what is at an absolute path in a container's root file system; the container need not run.
 
-        Links on the way are followed inside of it, a link at the end is told as one. None when nothing is there.
+        Links on the way are followed inside of it, a link at the end is reported as one. None when nothing is there.
         """
         ...
 
     def archive(self, container_id: str, path: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Read the tar archive of a path, piece by piece, for the block; a link at its end is archived as one.
+        """Yield the tar archive of a path, piece by piece, for the block; a link at its end is archived as one.
 
-        Waits are bound by the scope alone. NotFound when nothing is there.
+        Only the scope bounds the waits. Raise NotFound when nothing is there.
         """
         ...
 
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
-        """Prepare an exec and return its id. FailedPrecondition when the container does not run."""
+        """Create an exec and return its id. Raise FailedPrecondition when the container does not run."""
         ...
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
     ) -> AbstractContextManager[ProcessStream]:
-        """Start a prepared exec for the block; leaving it ends the connection, not the process.
+        """Start an exec for the block; leaving it closes the connection, not the process.
 
-        `tty` as in the body it was prepared with; `size` is the width and height of its terminal (API 1.42).
+        `tty` as in the body it was created with; `size` is the width and height of its terminal (API 1.42). Raise
         FailedPrecondition when the container does not run any more.
         """
         ...
 
     def resize_exec(self, exec_id: str, *, width: int, height: int) -> None:
-        """Set the size of an exec's terminal, in characters. FailedPrecondition when it does not run."""
+        """Set the size of an exec's terminal, in characters. Raise FailedPrecondition when it does not run."""
         ...
 
     def attach_container(self, container_id: str, *, options: AttachOptions) -> AbstractContextManager[ProcessStream]:
-        """Connect to a running container's process for the block, with none of its earlier output."""
+        """Attach to a running container's process for the block, without its earlier output."""
         ...
 
     def resize_container(self, container_id: str, *, width: int, height: int) -> None:
-        """Set the size of a container's terminal, in characters. FailedPrecondition when it does not run."""
+        """Set the size of a container's terminal, in characters. Raise FailedPrecondition when it does not run."""
         ...
 
     def inspect_exec(self, exec_id: str) -> ExecInspect:
-        """Read the state of an exec; Docker forgets it some time after its end."""
+        """Return the state of an exec; Docker forgets it some time after its end."""
         ...
 
     def list_images(self) -> list[ImageSummary]:
-        """All images, intermediate layers left out."""
+        """Return all images, without intermediate layers."""
         ...
 
     def inspect_image(self, reference: str) -> ImageInspect:
-        """Read one image, by id, tag or digest. NotFound when it is not here."""
+        """Return one image, by id, tag or digest. Raise NotFound when it is not on the node."""
         ...
 
     def pull_image(
         self, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
     ) -> None:
-        """Pull, and report each progress message; returns when the image is complete.
+        """Pull an image and report each progress message. Return when the image is complete.
 
-        The current scope bounds it, the request timeout does not. RegistryUnavailable and RegistryDenied (see
-        `shim.engine.errors`) tell the registry's side of a failure.
+        The current scope bounds it, the request timeout does not. Raise RegistryUnavailable or RegistryDenied (of
+        `shim.engine.errors`) for failures of the registry.
         """
         ...
 
     def remove_image(self, reference: str) -> None:
-        """Untag or delete by force. NotFound when unknown."""
+        """Untag or delete an image by force. Raise NotFound when it is unknown."""
         ...
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
-        """Container, image and daemon events from `since` (ns since the epoch, inclusive) on, until closed.
+        """Yield container, image and daemon events from `since` (ns since the epoch, inclusive) on.
 
-        The iterator ends with Unavailable when the connection is lost; leaving the block closes it, also while
-        another thread waits for the next event.
+        The iterator raises Unavailable when the connection is lost; leaving the block closes it, also while another
+        thread waits for the next event.
         """
         ...
 

@@ -15,9 +15,9 @@ from shim.domain.errors import ResourceExhausted, Unavailable
 from shim.domain.references import DEFAULT_TAG, split_tag
 from shim.engine.answers import Actor, Event, PullProgress
 from shim.engine.bounds import MESSAGE
-from shim.engine.failures import asking, error_from_pull_failure
+from shim.engine.failures import docker_call, error_from_pull_failure
 from shim.engine.interface import RegistryAuth
-from shim.engine.session import Session, Stream
+from shim.engine.session import DockerSession, ResponseStream
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,7 +27,7 @@ CUT = 4096
 log = structlog.get_logger(__name__)
 
 _DONE = "Status: "
-"""Before the last message of a pull that has succeeded: the image is complete and has its name."""
+"""Prefix of the last message of a successful pull: the image is complete and has its name."""
 _EVENT_TYPES = msgspec.json.encode({"type": ["container", "image", "daemon"]}).decode()
 
 
@@ -51,24 +51,24 @@ class _PullMessage(msgspec.Struct, rename="camel"):
 
 
 def pull(
-    session: Session, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
+    session: DockerSession, reference: str, *, auth: RegistryAuth | None, progress: Callable[[PullProgress], None]
 ) -> None:
-    """See `Engine.pull_image`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
+    """Implement `Engine.pull_image.pull`. Closing the connection, as a cancelled scope does, ends Docker's pull too.
 
-    What Docker does after the last message is not waited for: it tells its event, which takes it near a tenth of a pull
-    of what is there.
+    The end of the response is not waited for: after the last message Docker publishes its event, which takes nearly a
+    tenth of the time of a pull of an image that is present.
     """
     repository, tag = split_reference(reference)
     headers = {} if auth is None else {"X-Registry-Auth": _header_from_auth(auth)}
     what = f"pull image {reference}"
     with ExitStack() as held:
-        with asking(
+        with docker_call(
             what, refused=lambda it: error_from_pull_failure(it.message, reference=reference, status=it.status)
         ):
-            # Docker answers when the registry has: how long that may take is for the scope to say.
+            # Docker answers when the registry has: only the scope bounds that.
             params = {"fromImage": repository, "tag": tag}
             stream = held.enter_context(
-                session.streamed("POST", "/images/create", params=params, headers=headers, timeout=None)
+                session.stream_response("POST", "/images/create", params=params, headers=headers, timeout=None)
             )
 
         def too_large(_begin: bytes) -> None:
@@ -79,7 +79,7 @@ def pull(
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))
             if message.status.startswith(_DONE):
-                stream.leave()
+                stream.abandon()
                 return
         if stream.is_aborted():
             stream.scope.check(what)
@@ -100,37 +100,37 @@ def _header_from_auth(auth: RegistryAuth) -> str:
 
 
 @contextmanager
-def events(session: Session, *, since: int | None, timeout: float | None) -> Iterator[Iterator[Event]]:
-    """See `Engine.events`; `timeout` in seconds bounds the wait for the stream's beginning.
+def events(session: DockerSession, *, since: int | None, timeout: float | None) -> Iterator[Iterator[Event]]:
+    """Implement `Engine.events`; `timeout` in seconds bounds the wait for the stream's beginning.
 
     Docker sends the response head before it subscribes, so "from now on" is asked for by the clock of this machine,
-    which is the Engine's too: what happens in between comes out of Docker's backlog (64 events in 20.10, 256 later).
+    which is the Engine's too: events in between come from Docker's backlog (64 events in 20.10, 256 later).
     """
     start = time.time_ns() if since is None else since
     params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENT_TYPES}
     what = "watch docker's events"
     with ExitStack() as held:
-        with asking(what, within=timeout):
-            stream = held.enter_context(session.streamed("GET", "/events", params=params, timeout=timeout))
+        with docker_call(what, within=timeout):
+            stream = held.enter_context(session.stream_response("GET", "/events", params=params, timeout=timeout))
         yield _events(stream, what)
 
 
-def _events(stream: Stream, what: str) -> Iterator[Event]:
+def _events(stream: ResponseStream, what: str) -> Iterator[Event]:
     yield from _messages(stream, Event, what=what, cut=_event_from_begin)
     stream.scope.check(what)
     if not stream.is_aborted():
         raise Unavailable(f"{what}: docker ended the stream")
 
 
-def _messages(stream: Stream, shape: type[T], *, what: str, cut: Callable[[bytes], T | None]) -> Iterator[T]:
+def _messages(stream: ResponseStream, shape: type[T], *, what: str, cut: Callable[[bytes], T | None]) -> Iterator[T]:
     """Yield the messages of a stream, each a JSON object on a line of its own, until it ends or is aborted.
 
-    Of a line of more than MESSAGE bytes the first CUT are kept, and `cut` makes a message of them, or none.
+    Of a line longer than MESSAGE bytes the first CUT are kept; `cut` turns them into a message, or None.
     """
     decode = msgspec.json.Decoder(shape).decode
     lines = _Lines()
     while True:
-        with asking(what):
+        with docker_call(what):
             piece = stream.read()
             found = [
                 cut(line) if oversized else decode(line)
@@ -143,7 +143,7 @@ def _messages(stream: Stream, shape: type[T], *, what: str, cut: Callable[[bytes
 
 
 class _Lines:
-    """Cuts bytes into lines. What is kept of one that is not complete is bounded."""
+    """Splits bytes into lines. An incomplete line is kept up to a bound."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -168,15 +168,15 @@ class _Lines:
         if len(self._rest) > MESSAGE:
             del self._rest[CUT:]
             self._oversized = True
-            log.warning("a message of docker's is too large", most=MESSAGE)
+            log.warning("message from Docker is too large", limit=MESSAGE)
 
 
 _BEGIN = re.compile(rb'"Type":"(\w+)","Action":"(\w+)","Actor":\{"ID":"([0-9a-f:sha]+)"')
-"""What an event begins with, before the labels of the one it is about."""
+"""The beginning of an event, before the labels of its subject."""
 
 
 def _event_from_begin(begin: bytes) -> Event | None:
-    """Return an event whose line was too large; without attributes and time, which says: look at this one."""
+    """Return an event whose line was too large, without attributes and time: its subject has to be inspected."""
     found = _BEGIN.search(begin)
     if found is None:
         return None

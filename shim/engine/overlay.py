@@ -10,16 +10,16 @@ _ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
 
 
 def upper_directory(process: Path) -> Path:
-    """Give the writable layer of the container a process (`/proc/<pid>`) runs in.
+    """Return the writable layer of the container a process (`/proc/<pid>`) runs in.
 
-    An empty path when it has none that can be seen, or the process is gone. It may be a relative one: see
+    An empty path when none is visible, or the process is gone. It may be a relative one, as in
     `shim.engine.image_store.layer_directory`.
     """
     return root_upper_directory(_mounts(process))
 
 
 def upper_directories(process: Path) -> set[Path]:
-    """Give the writable layers of all containers that run, as the mounts of the daemon (`/proc/<pid>`) tell."""
+    """Return the writable layers of all running containers, from the mounts of the daemon (`/proc/<pid>`)."""
     uppers = {_upper(line) for line in _mounts(process) if " overlay " in line}
     return uppers - {Path()}
 
@@ -35,9 +35,9 @@ def root_upper_directory(mounts: Iterable[str]) -> Path:
 
 def _mounts(process: Path) -> list[str]:
     try:
-        # The container's processes name mounts as they like: bytes that are no text, and characters that end lines.
+        # Processes of the container choose names of mounts: they may be no text, or contain line separators.
         return (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended
         return []
 
 

@@ -1,4 +1,4 @@
-"""The connections to one Engine: reused, never limited in number, each knowing what its daemon speaks."""
+"""The connections to one Engine: reused, never limited in number, each with the API version of its daemon."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ from shim import __version__
 from shim.base.deadline import Scope
 from shim.domain.errors import FailedPrecondition
 from shim.engine.bounds import ANSWER, TooLarge, Whole
-from shim.engine.connection import ApiVersion, Connection, ConnectionLost, connect, text_from_version
+from shim.engine.connection import ApiVersion, ConnectionLost, DockerConnection, connect, text_from_version
 from shim.engine.failures import NOT_JSON, refusal_message
 
 OLDEST: ApiVersion = (1, 41)
@@ -27,14 +27,14 @@ MAX_IDLE = 32
 """Idle connections kept. 500 calls at once open 500, but their goroutines in dockerd need not stay for ever."""
 
 IDLE_SECONDS = 60.0
-"""How long a connection is kept that nothing needs: as the last one used is the first one taken, those of a burst."""
+"""How long an unused connection is kept. The last one used is reused first, so those of a burst become unused."""
 
 
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
 class _Version(msgspec.Struct, rename="pascal"):
-    """`GET /version`, as far as the choice needs it."""
+    """The part of `GET /version` that the choice of a version needs."""
 
     version: str = ""
     api_version: str = ""
@@ -47,14 +47,14 @@ class Pool:
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle: list[DockerConnection] = []
         self._open = 0
         self._version: ApiVersion | None = None
         self._closed = False
 
     @contextmanager
-    def lease(self, *, scope: Scope, outer: Scope) -> Iterator[Connection]:
-        """Lend a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
+    def lease(self, *, scope: Scope, outer: Scope) -> Iterator[DockerConnection]:
+        """Lease a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""
         connection = self.take(scope=scope, outer=outer)
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
@@ -67,28 +67,28 @@ class Pool:
             connection.end_use()
             self.give_back(connection)
 
-    def take(self, *, scope: Scope, outer: Scope) -> Connection:
-        """Give a connection nobody uses, until `give_back`. Bounds as for `lease`."""
-        return self._idle_one() or self._opened(scope=scope, outer=outer)
+    def take(self, *, scope: Scope, outer: Scope) -> DockerConnection:
+        """Return a connection for exclusive use until `give_back`. Bounds as for `lease`."""
+        return self._take_idle() or self._connect(scope=scope, outer=outer)
 
-    def _opened(self, *, scope: Scope, outer: Scope) -> Connection:
+    def _connect(self, *, scope: Scope, outer: Scope) -> DockerConnection:
         with outer.on_cancel(scope.cancel):
             connection = connect(self.path, scope=scope)
         with self._lock:
             self._open += 1
-            # Without another open connection nothing tells that the daemon is the one of before.
+            # Without another open connection the daemon may have been replaced by one of another version.
             known = self._version if self._open > 1 else None
         try:
             with outer.on_cancel(partial(connection.abort, connection.begin_use())):
-                connection.version = known or self._negotiated(connection, scope)
+                connection.version = known or self._negotiate(connection, scope)
         except BaseException:
             self._end(connection)
             raise
         connection.end_use()
         return connection
 
-    def give_back(self, connection: Connection) -> None:
-        """Take the connection back; one that cannot serve another request is closed."""
+    def give_back(self, connection: DockerConnection) -> None:
+        """Return a connection to the pool, or close it if it cannot serve another request."""
         with self._lock:
             keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
             unneeded = [] if keep else [connection]
@@ -101,7 +101,7 @@ class Pool:
             self._end(each)
 
     def forget(self) -> None:
-        """Read the version again before the next call: the daemon of before is gone."""
+        """Forget the negotiated version and close idle connections: the daemon has restarted or gone."""
         with self._lock:
             self._version = None
             idle, self._idle = self._idle, []
@@ -114,13 +114,13 @@ class Pool:
             self._closed = True
         self.forget()
 
-    def _idle_one(self) -> Connection | None:
-        """Give an idle connection that can serve a request now. Those on which a response ends come later again."""
-        unsettled = []
+    def _take_idle(self) -> DockerConnection | None:
+        """Return an idle connection that can serve a request now. Those with an unfinished response stay."""
+        draining = []
         try:
-            while (connection := self._last_idle()) is not None:
-                if not connection.settled():
-                    unsettled.append(connection)
+            while (connection := self._pop_idle()) is not None:
+                if not connection.drain_abandoned():
+                    draining.append(connection)
                 elif connection.reusable and connection.alive():
                     return connection
                 else:
@@ -128,27 +128,27 @@ class Pool:
                     self.forget()
             return None
         finally:
-            self._put_below(unsettled)
+            self._put_below(draining)
 
-    def _last_idle(self) -> Connection | None:
+    def _pop_idle(self) -> DockerConnection | None:
         with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def _put_below(self, connections: list[Connection]) -> None:
+    def _put_below(self, connections: list[DockerConnection]) -> None:
         with self._lock:
             refused = connections if self._closed else []
             self._idle[:0] = [] if self._closed else connections
         for connection in refused:
             self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: DockerConnection) -> None:
         connection.close()
         with self._lock:
             self._open -= 1
 
-    def _negotiated(self, connection: Connection, scope: Scope) -> ApiVersion:
-        """Ask the daemon what it speaks, and choose. What answers otherwise is no Engine, or not one yet."""
-        head = connection.ask("GET", "/version", scope=scope, headers=USER_AGENT)
+    def _negotiate(self, connection: DockerConnection, scope: Scope) -> ApiVersion:
+        """Read the API versions of the daemon and choose one. Raise ConnectionLost for what is no Docker Engine."""
+        head = connection.request("GET", "/version", scope=scope, headers=USER_AGENT)
         try:
             content = connection.read_all(scope, into=Whole(ANSWER))
         except TooLarge as cause:
@@ -166,9 +166,9 @@ class Pool:
 
 
 def choose_version(newest: str, *, minimum: str) -> ApiVersion:
-    """Give the API version to speak with an Engine that knows `minimum` to `newest`.
+    """Return the API version to use with an Engine that supports `minimum` to `newest`.
 
-    FailedPrecondition when there is no common one.
+    Raise FailedPrecondition when there is no common one.
     """
     theirs, least = _version_from_text(newest), _version_from_text(minimum or "1.12")
     if theirs < OLDEST:

@@ -1,4 +1,4 @@
-"""What the OCI runtime says of a container it cannot start. Pure."""
+"""Error texts of the OCI runtime for a container it cannot start. Pure."""
 
 _LAYERS = (
     "failed to create task for container: ",
@@ -12,14 +12,14 @@ _LAYERS = (
     "unable to start container process: ",
     "error during container init: ",
 )
-"""Who told whom that it failed, from Docker over containerd down to runc, in the words of Engine 20.10 to 28."""
+"""Prefixes added on the way from runc over containerd to Docker, in Engine 20.10 to 28."""
 
 _NO_CODE = ": unknown"
-"""The gRPC code of containerd's answer, which old Engines put behind the text, before an advice of Docker's own."""
+"""The gRPC code of containerd's answer, which old Engines put behind the text, before any advice of Docker."""
 
 
 def plain_start_error(text: str) -> str:
-    """Cut off the layers above the cause: what is left is such as `exec: "x": executable file not found in $PATH`."""
+    """Strip the prefixes: the cause remains, such as `exec: "x": executable file not found in $PATH`."""
     cause = text.strip()
     while layer := next((layer for layer in _LAYERS if cause.startswith(layer)), ""):
         cause = cause.removeprefix(layer)

@@ -16,7 +16,7 @@ _ZEROS = 0xFF_FFFF
 """Bits of the first word that are never set."""
 
 Frame = tuple[int, bytes]
-"""Stream number and bytes, never empty. Where they are cut says nothing: they are what has arrived so far."""
+"""Stream number and bytes, never empty. The boundaries have no meaning: the bytes are what has arrived so far."""
 
 
 class MalformedStream(Exception):
@@ -36,10 +36,10 @@ class Decoder:
         """Bytes of the current payload still to come."""
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Give what `data` brings; the part of a payload that is there is not held back.
+        """Return the frames in `data`; of an incomplete payload the part that has arrived.
 
-        Docker frames each 4 KiB that a process writes. Those of one stream are joined: everything behind this costs
-        per piece more than per byte.
+        Docker frames each 4 KiB that a process writes. Consecutive ones of a stream are joined: the costs further on
+        are per piece rather than per byte.
         """
         frames: list[Frame] = []
         data, self._header = self._header + data, b""
@@ -68,13 +68,13 @@ class Decoder:
         return frames
 
     def end(self) -> None:
-        """Say that no more bytes come; MalformedStream when a frame is incomplete."""
+        """Note the end of the stream. Raise MalformedStream when a frame is incomplete."""
         if self._left or self._header:
             raise MalformedStream(f"the stream ended inside a frame, {self._left} bytes before the end of its payload")
 
 
 def _read_header(data: bytes, at: int) -> tuple[int, int]:
-    """Give the stream and the length of the payload of the frame at an offset."""
+    """Return the stream and the length of the payload of the frame at an offset."""
     word, size = _HEADER.unpack_from(data, at)
     stream = word >> 24
     if stream > SYSTEM_ERROR or word & _ZEROS or size > MAX_PAYLOAD:

@@ -1,4 +1,4 @@
-"""What the Engine is too old for. The one place that words it."""
+"""Checks of the API version. The only place with the error text for an Engine that is too old."""
 
 from shim.domain.errors import Unsupported
 from shim.engine.connection import ApiVersion, text_from_version
@@ -21,12 +21,12 @@ FIRST_ENGINE = {
 
 
 def require_api(have: ApiVersion, *, needs: ApiVersion, what: str) -> None:
-    """Unsupported unless the Engine speaks `needs`; `what` is the field, and perhaps what it asks for."""
+    """Raise Unsupported unless the Engine supports `needs`; `what` is the field, and perhaps its value."""
     if have < needs:
         raise Unsupported(f"{what}: {too_old(have, needs=needs)}")
 
 
 def too_old(have: ApiVersion, *, needs: ApiVersion) -> str:
-    """`needs Docker Engine 25.0 (API 1.44); this one speaks 1.41`."""
+    """Return such as `needs Docker Engine 25.0 (API 1.44); this one speaks 1.41`."""
     least, speaks = text_from_version(needs), text_from_version(have)
     return f"needs Docker Engine {FIRST_ENGINE[needs]} (API {least}); this one speaks {speaks}"

@@ -3,7 +3,7 @@
 from shim.domain.errors import FailedPrecondition
 from shim.domain.ids import ImageId
 from shim.domain.passwd import GROUP, MAX_LINES, PASSWD, Accounts, ImageAccounts, accounts_from_files, names_in
-from shim.image.rootfs import RootFs, look_into
+from shim.image.rootfs import ImageFiles, inspect_rootfs
 from shim.runtime import Runtime
 
 FILE_LIMIT = 4 << 20
@@ -16,7 +16,7 @@ _ENTRY_WEIGHT = 4096
 
 
 def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
-    """Return what is known of an image; read from Docker the first time, once for all who ask meanwhile.
+    """Return what is known of an image; read from Docker the first time, once for all concurrent callers.
 
     Raise NotFound when the image is gone, FailedPrecondition when its passwd or group is no file, or is too large.
     """
@@ -26,7 +26,7 @@ def accounts_of(rt: Runtime, *, image_id: ImageId) -> ImageAccounts:
 
 def _load(rt: Runtime, image_id: ImageId) -> tuple[ImageAccounts, int]:
     settings = rt.engine.inspect_image(image_id).config
-    accounts, weight = look_into(rt, image_id=image_id, look=read_accounts)
+    accounts, weight = inspect_rootfs(rt, image_id=image_id, read=read_accounts)
     if rt.view.images.is_listed(patience=0):
         rt.accounts.keep_only([image.id for image in rt.view.images.all()])
     return ImageAccounts(default_user=settings.user if settings else "", accounts=accounts), weight
@@ -36,14 +36,14 @@ def _weight(content: bytes) -> int:
     return len(content) + names_in(content) * _NAME_WEIGHT
 
 
-def read_accounts(files: RootFs) -> tuple[Accounts, int]:
-    """Read both files; give what they say, and the bytes that it takes in memory. FailedPrecondition as above."""
+def read_accounts(files: ImageFiles) -> tuple[Accounts, int]:
+    """Read both files. Return their content and its size in memory; raise FailedPrecondition as above."""
     passwd, group = _file(files, PASSWD), _file(files, GROUP)
     accounts = accounts_from_files(passwd=passwd, group=group)
     return accounts, _weight(passwd) + _weight(group) + _ENTRY_WEIGHT
 
 
-def _file(files: RootFs, path: str) -> bytes:
+def _file(files: ImageFiles, path: str) -> bytes:
     content = files.read_file(path, limit=FILE_LIMIT) or b""
     if names_in(content) > MAX_LINES:
         raise FailedPrecondition(f"{path} of image {files.image_id} has more than {MAX_LINES} lines and members")

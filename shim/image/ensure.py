@@ -10,7 +10,7 @@ from shim.runtime import Runtime
 
 
 def ensure_image(rt: Runtime, *, reference: str) -> ImageId:
-    """Give the id of the pause image `reference`, pulled when it is not on this node.
+    """Return the id of the pause image `reference`, pulled when it is not on this node.
 
     FailedPrecondition names the image and the ways to provide it.
     """
@@ -22,5 +22,5 @@ def ensure_image(rt: Runtime, *, reference: str) -> ImageId:
     except (RegistryUnavailable, RegistryDenied, RegistryErrorUnknown, NotFound, InvalidArgument) as failure:
         raise FailedPrecondition(
             f"pause image {reference} is not on this node and cannot be pulled; load it (docker pull, docker load) "
-            f"or set pod_infra_container_image to one that can be had: {failure}"
+            f"or set pod_infra_container_image to one that can be pulled: {failure}"
         ) from failure

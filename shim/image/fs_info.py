@@ -9,14 +9,14 @@ from shim.stats_cache import StoreUsage
 
 
 def image_fs_info(rt: Runtime) -> pb.ImageFsInfoResponse:
-    """Tell the file system of images and containers and how much of it images use, as measured in the background.
+    """Return the file system of images and containers and how much of it images use, as measured in the background.
 
-    Before all of the store has been walked once, the answer is the sum of the sizes of all images, which counts layers
-    they share more than once, or what all of the file system holds if that is less.
+    Until the whole store has been walked once, this is the sum of the sizes of all images, which counts shared layers
+    more than once, or the used space of the file system if that is less.
     """
     usage = _image_usage(rt)
-    # Docker keeps images and writable layers in one place. Both are told all the same: a kubelet that gets no
-    # container file system stops its garbage collection (KubeletSeparateDiskGC), and by the same mount point it sees
+    # Docker keeps images and writable layers in one place. Both are reported all the same: a kubelet that gets no
+    # container file system stops its garbage collection (KubeletSeparateDiskGC), and the same mount point shows it
     # that there is one file system.
     return pb.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[_written(rt, usage.fs_id)])
 
@@ -28,7 +28,7 @@ def _image_usage(rt: Runtime) -> pb.FilesystemUsage:
         return _usage(known, used_bytes=known.used_bytes, at=known.at)
     sizes = sum(record.size for record in rt.view.images.all())
     if known is None:
-        return _not_looked_at(rt, used_bytes=sizes)
+        return _unmeasured(rt, used_bytes=sizes)
     return _usage(known, used_bytes=min(sizes, known.used_bytes), at=time.time_ns())
 
 
@@ -41,8 +41,8 @@ def _usage(known: StoreUsage, *, used_bytes: int, at: int) -> pb.FilesystemUsage
     )
 
 
-def _not_looked_at(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
-    """Answer in the first moments of a server, and where the store is on no disk of this machine."""
+def _unmeasured(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
+    """Return the usage before the first measurement, and where the store is on no disk of this machine."""
     root = store_root(rt.facts.info(), pids=())
     return pb.FilesystemUsage(
         timestamp=time.time_ns(),
@@ -52,7 +52,7 @@ def _not_looked_at(rt: Runtime, *, used_bytes: int) -> pb.FilesystemUsage:
 
 
 def _written(rt: Runtime, fs_id: pb.FilesystemIdentifier) -> pb.FilesystemUsage:
-    """Add up what the running containers have written to their layers, as measured in the background."""
+    """Return the sum of the writable layers of running containers, as measured in the background."""
     layers = list(rt.stats_cache.layers.values())
     return pb.FilesystemUsage(
         timestamp=max((layer.at for layer in layers), default=time.time_ns()),

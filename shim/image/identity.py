@@ -18,12 +18,12 @@ _MAX_UID = 2**63 - 1
 
 
 def image_ref_of(record: ImageRecord) -> str:
-    """Give the image as ContainerStatus.image_ref names it: its first repo digest, for a local image its id."""
+    """Return the image as ContainerStatus.image_ref names it: its first repo digest, for a local image its id."""
     return record.repo_digests[0] if record.repo_digests else record.id
 
 
 def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
-    """Describe an image in the CRI's words."""
+    """Return the CRI message of an image."""
     image = pb.Image(
         id=record.id,
         repo_tags=record.repo_tags,
@@ -41,7 +41,7 @@ def image_from_record(record: ImageRecord, *, pinned: bool) -> pb.Image:
 
 
 def pins(rt: Runtime) -> Callable[[ImageRecord], bool]:
-    """Give the test for images the kubelet must not collect: the pause image and `pinned_images`, by any name.
+    """Return a predicate for images the kubelet must not collect: the pause image and `pinned_images`, by any name.
 
     The pause image is found by id, so that every spelling of the setting (tag, digest, both, familiar) protects every
     name.

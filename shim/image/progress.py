@@ -1,7 +1,7 @@
-"""How far a pull is, read from the Engine's progress messages. Pure: no clock, no thread.
+"""The progress of a pull, from the Engine's progress messages. Pure: no clock, no thread.
 
-Messages alone prove nothing: the containerd image store repeats the state of every layer ten times a second, also
-while a registry is silent. Progress is a layer that comes to another step or has more bytes than before.
+A message alone is not progress: the containerd image store repeats the state of every layer ten times a second, also
+while a registry is silent. Progress is a layer that enters another step or has more bytes than before.
 """
 
 import re
@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 from shim.engine.answers import PullProgress
 
 _WAITING = "Waiting"
-"""Docker's word for a layer that has no slot yet: its graph drivers download three layers at a time, of all pulls."""
+"""Status of a layer in the queue: with graph drivers Docker downloads three layers at a time, of all pulls."""
 _NOT_BEGUN = frozenset({_WAITING, "Pulling fs layer"})
-"""Steps before the first byte. Of a layer whose earlier pull was given up in the queue the latter is said all along."""
+"""Steps before the first byte. A layer whose earlier pull was aborted in the queue shows the second one all along."""
 _RETRIED = "Retrying"
-"""Our word for the step of a layer that has not come to its first byte, but had a slot."""
+"""Our name for the step of a layer that had a slot, but has not received its first byte."""
 _COMING = frozenset({"Downloading", "Pulling layer fs", _RETRIED})
-"""Steps in which the registry is asked. The second one is what newer Engines call Downloading."""
+"""Steps of a running request to the registry. The second one is what newer Engines call Downloading."""
 _TO_COME = _NOT_BEGUN | _COMING
 """Steps in which the registry has to deliver."""
 _LOCAL = frozenset({"Verifying Checksum", "Download complete", "Extracting"})
-"""Steps in which this machine has to work; some of them say nothing for as long as they take."""
+"""Steps of work on this machine; some send no message until they are done."""
 _DONE = frozenset({"Pull complete", "Already exists"})
 _STEPS = _TO_COME | _LOCAL | _DONE
 _RETRYING = re.compile(r"Retrying in (\d+) seconds?")
 """Docker's wait before it asks the registry for a layer again, counted down second by second."""
 _DIGEST = "Digest: "
-"""Before the digest of the manifest, or of the list it was chosen from, which Docker tells at the end of each pull."""
+"""Prefix of the digest of the manifest, or of its list, which Docker reports at the end of each pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class _Layer:
     step: str
     current: int
     downloaded: int
-    """Most bytes seen while downloading."""
+    """Highest number of bytes seen while downloading."""
 
 
 def retry_seconds(message: PullProgress) -> int | None:
-    """Give the seconds after which Docker will ask the registry again, by its own word; None if it is not waiting."""
+    """Return the seconds until Docker asks the registry again, as it reports them; None if it is not waiting."""
     match = _RETRYING.fullmatch(message.status)
     return int(match[1]) if match else None
 
@@ -48,21 +48,21 @@ class Progress:
 
     def __init__(self) -> None:
         self._layers: dict[str, _Layer] = {}
-        self._said = ""
+        self._last_status = ""
         self.digest = ""
-        """Of the manifest; empty before it is told."""
+        """Of the manifest; empty until Docker reports it."""
 
     def advance(self, message: PullProgress) -> bool:
-        """Take in one message; whether the pull is further than before it."""
-        if retry_seconds(message) is not None:  # of a layer that is where it was before
+        """Process one message. Return whether it shows progress."""
+        if retry_seconds(message) is not None:  # no progress of this layer
             self._note_slot(message.id)
             return False
         if message.status.startswith(_DIGEST):
             self.digest = message.status.removeprefix(_DIGEST).strip()
         if message.status not in _STEPS:
-            is_news = message.status != self._said
-            self._said = message.status
-            return is_news
+            is_new = message.status != self._last_status
+            self._last_status = message.status
+            return is_new
         return self._advance_layer(message)
 
     def _advance_layer(self, message: PullProgress) -> bool:
@@ -81,21 +81,21 @@ class Progress:
 
     @property
     def is_local(self) -> bool:
-        """Whether all that is left to do is done here: verifying or extracting what has arrived."""
+        """Whether only local work is left: verifying or extracting layers that have arrived."""
         steps = self._current_steps
         return bool(steps & _LOCAL) and not steps & _TO_COME
 
     @property
     def is_waiting(self) -> bool:
-        """Whether Docker lets it wait for other pulls, by its own word.
+        """Whether Docker reports that it is queued behind other pulls.
 
-        It does not tell when a layer has got its slot, before the first bytes are there.
+        It does not report that a layer has got its slot until the first bytes have arrived.
         """
         return _WAITING in self._current_steps and self.may_be_waiting
 
     @property
     def may_be_waiting(self) -> bool:
-        """Whether a layer has not begun, and none is on its way whose silence would be the registry's."""
+        """Whether a layer has not started, and none is downloading whose stall would be the registry's."""
         steps = self._current_steps
         return bool(steps & _NOT_BEGUN) and not steps & _COMING
 
@@ -110,7 +110,7 @@ class Progress:
 
     @property
     def layers(self) -> str:
-        """Layers that are complete and all known ones, as `2/5`."""
+        """Number of complete layers and of all known ones, as `2/5`."""
         done = sum(layer.step in _DONE for layer in self._layers.values())
         return f"{done}/{len(self._layers)}"
 

@@ -1,8 +1,8 @@
 """PullImage.
 
-A pull may take as long as it moves on: only silence is bounded. Two pulls of one reference with the same credentials
-are one pull for the Engine, and a caller who goes away ends it only when nobody else waits for it. A pull that brings
-no credentials tries those the node has for the image, one after the other.
+A pull may take any time while it makes progress; only a stall is bounded. Concurrent pulls of one reference with the
+same credentials share one pull of the Engine, which a caller that goes away ends only when no other waits for it. A
+pull without credentials tries those the node has for the image, one after the other.
 """
 
 import time
@@ -27,16 +27,17 @@ from shim.view.records import ImageRecord
 log = structlog.get_logger(__name__)
 
 _UNAVAILABLE = "RegistryUnavailable"
-"""The kubelet tells a registry that is down by this word at the start of the message (cri-api errors.go)."""
+"""Prefix of the message by which the kubelet recognises a registry that is down (cri-api errors.go)."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
-    """Pull an image and give its id; it is in the view when this returns.
+    """Pull an image and return its id; it is in the view when this returns.
 
-    RegistryUnavailable (its message begins with that word) when the registry is down or silent, RegistryDenied when
-    it wants other credentials, NotFound when it has no such image, InvalidArgument for a malformed reference.
+    Raise RegistryUnavailable (its message begins with that word) when the registry is down or the pull stalls,
+    RegistryDenied when it wants other credentials, NotFound when it has no such image, InvalidArgument for a malformed
+    reference.
     """
-    reference = _named(image.image)
+    reference = _parse(image.image)
     canonical = references.canonical(image.image)
     given = registry_auth(auth, domain=reference.domain)
     meant_for = other_registry(auth, domain=reference.domain)
@@ -59,13 +60,13 @@ class _Login:
 
     auth: RegistryAuth | None
     source: str = ""
-    """Where the credentials were found; empty for the caller's and for none."""
+    """Source of the credentials; empty for the caller's and for none."""
     meant_for: str = ""
-    """The other registry that credentials of the caller were for, which are not used here."""
+    """The other registry that the caller's credentials are for, which are not used then."""
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
-    """Yield a login for each credentials the node has for the image; without any, the one that brings none."""
+    """Yield a login for each of the node's credentials for the image, or one without credentials if there are none."""
     image = references.parse(canonical)
     are_found = False
     for found in rt.puller.keyring.find(image):
@@ -75,7 +76,7 @@ def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
         yield _Login(None)
 
 
-def _named(text: str) -> references.Reference:
+def _parse(text: str) -> references.Reference:
     if references.image_id(text):
         raise InvalidArgument(f"image.image {text} is an image id, which no registry knows; name a repository")
     return references.parse(text)
@@ -86,46 +87,46 @@ class _Pulled:
     """A pull that has succeeded."""
 
     digest: str
-    """Of the manifest; empty if Docker did not tell."""
+    """Of the manifest; empty if Docker did not report it."""
     source: str
-    """Of the credentials the registry took."""
+    """Source of the credentials the registry accepted."""
     ended: int
-    """When Docker said so, ns by the monotonic clock."""
+    """When Docker reported its end, ns by the monotonic clock."""
 
 
 def _pull(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> ImageId:
     began = time.monotonic()
     pulled = _pull_with_any(rt, reference, logins=logins)
-    known = _recognised(rt, reference, pulled=pulled)
-    record = known or _looked_up(rt, reference, digest=pulled.digest)
+    known = _find_in_view(rt, reference, pulled=pulled)
+    record = known or _look_up(rt, reference, digest=pulled.digest)
     if record is None:
         raise NotFound(f"{_what(reference)}: it was removed as soon as it had arrived")
-    # Pods that always pull mostly find their image here already, and the line of the RPC tells as much.
-    tell = log.debug if known and not pulled.source else log.info
+    # Pods with imagePullPolicy Always mostly have their image already; the line of the RPC is enough then.
+    report = log.debug if known and not pulled.source else log.info
     seconds = round(time.monotonic() - began, 1)
-    tell("pulled an image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
+    report("pulled image", image=reference, id=record.id, seconds=seconds, credentials=pulled.source or None)
     return record.id
 
 
-def _recognised(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
-    """Give what the view has under the name if that is what a pull of this manifest brings.
+def _find_in_view(rt: Runtime, reference: str, *, pulled: _Pulled) -> ImageRecord | None:
+    """Return the view's image of the name if it is the one of the pulled manifest; then Docker need not be asked.
 
-    The name stood for it when this pull ended, whatever others make of the name meanwhile: Docker need not be asked.
+    The name stood for it when this pull ended, even if it has been moved since.
     """
     # In the containerd store an image has the digest of its manifest for an id; in the other, no id is one.
     image_id = rt.puller.manifests.get(pulled.digest) or ImageId(pulled.digest)
     return rt.view.images.confirm(reference, image_id, since=pulled.ended)
 
 
-def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
-    """Ask Docker which image has arrived; None when it has gone.
+def _look_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | None:
+    """Ask Docker which image has arrived; return None when it has been removed.
 
-    It is looked for by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
+    It is searched by its manifest: the name may stand for another image by now, after another pull or a `docker tag`.
     """
     name = references.parse(reference).name
     by_digest = f"{name}@{digest}" if digest else reference
-    if is_containerd_store(rt.facts.info()):  # whose list alone tells what an image takes of the disk
-        record = _listed(rt, [digest or reference, by_digest, reference])
+    if is_containerd_store(rt.facts.info()):  # where only the list has the size of an image on disk
+        record = _find_in_list(rt, [digest or reference, by_digest, reference])
     else:
         record = _first(rt.view.images.refresh_one, [by_digest, reference])
     if record is not None and digest and by_digest in record.repo_digests:
@@ -133,8 +134,8 @@ def _looked_up(rt: Runtime, reference: str, *, digest: str) -> ImageRecord | Non
     return record
 
 
-def _listed(rt: Runtime, names: Sequence[str]) -> ImageRecord | None:
-    """Find what has arrived in a new list of all images; where they cannot be listed, by itself."""
+def _find_in_list(rt: Runtime, names: Sequence[str]) -> ImageRecord | None:
+    """Find the image in a new list of all images, or by itself if they cannot be listed."""
     try:
         rt.view.images.refresh()
     except Unavailable:
@@ -145,42 +146,42 @@ def _listed(rt: Runtime, names: Sequence[str]) -> ImageRecord | None:
     return _first(rt.view.images.find, names)
 
 
-def _first(look: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:
-    """Give what is found by the first name that there is."""
-    return next((record for name in dict.fromkeys(names) if (record := look(name)) is not None), None)
+def _first(find: Callable[[str], ImageRecord | None], names: Iterable[str]) -> ImageRecord | None:
+    """Return the image of the first name that exists."""
+    return next((record for name in dict.fromkeys(names) if (record := find(name)) is not None), None)
 
 
 def _pull_with_any(rt: Runtime, reference: str, *, logins: Iterable[_Login]) -> _Pulled:
-    """Pull with the first login the registry takes; else the last refusal is raised.
+    """Pull with the first login the registry accepts, else raise the last refusal.
 
-    One that had too many requests goes before: that pull may succeed later. A registry that is down ends the search: it
-    would let every login wait.
+    A TooManyRequests among them is raised instead, since that pull may succeed later. A registry that is down ends the
+    search: every further login would have to wait.
     """
     refusals: list[ShimError] = []
     for login in logins:
         if refusals:
             log.info("trying other credentials", image=reference, source=login.source, error=refusals[-1])
-        outcome = _tried(rt, reference, login=login)
+        outcome = _try_pull(rt, reference, login=login)
         if isinstance(outcome, _Pulled):
             return outcome
         refusals.append(outcome)
     raise next((refusal for refusal in refusals if isinstance(refusal, TooManyRequests)), refusals[-1])
 
 
-def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
-    """Try to pull; an error is why the registry does not give the image to this login."""
+def _try_pull(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError:
+    """Try to pull with one login. Return the error if the registry refuses this login, raise any other."""
     try:
         digest = _pull_while_moving(rt, reference, auth=login.auth)
     except RegistryUnavailable as failure:
-        explained = _explained(failure, reference, login=login)
+        explained = _explain(failure, reference, login=login)
         if isinstance(failure, TooManyRequests):  # of this account, perhaps
             return explained
         raise explained from explained.__cause__
     except (RegistryDenied, RegistryErrorUnknown, NotFound) as failure:
-        # Some registries deny that a repository exists to those who may not see it.
-        return _explained(failure, reference, login=login)
+        # Some registries report a repository as missing to those without access to it.
+        return _explain(failure, reference, login=login)
     except ShimError as failure:
-        text, cause = _shown(failure, reference, login=login)
+        text, cause = _redact(failure, reference, login=login)
         if cause is None:
             raise type(failure)(f"{_what(reference)}: {text}") from None
         raise
@@ -188,33 +189,33 @@ def _tried(rt: Runtime, reference: str, *, login: _Login) -> _Pulled | ShimError
 
 
 def _pull_while_moving(rt: Runtime, reference: str, *, auth: RegistryAuth | None) -> str:
-    """Pull, and give the digest of the manifest.
+    """Pull and return the digest of the manifest.
 
-    The pull is ended when it shows no progress for the configured time, from its first moment on.
+    The pull is ended when it makes no progress for the configured time, from its first moment on.
     """
-    # A scope of its own: silence ends the pull, not what its callers do next.
-    patience = StallTimeout(
+    # A scope of its own: a stall ends the pull, not what its callers do next.
+    timeout = StallTimeout(
         rt.config.image_pull_progress_deadline,
-        motion=rt.puller.progress,
+        all_pulls=rt.puller.progress,
         has_queue=not is_containerd_store(rt.facts.info()),
     )
-    with deadline.current().on_cancel(patience.cancel), deadline.entered(patience):
+    with deadline.current().on_cancel(timeout.cancel), deadline.entered(timeout):
         try:
-            rt.engine.pull_image(reference, auth=auth, progress=Observer(reference, patience))
+            rt.engine.pull_image(reference, auth=auth, progress=Observer(reference, timeout))
         except DeadlineExceeded as failure:
-            if patience.is_over:
-                raise RegistryUnavailable(patience.verdict) from failure
+            if timeout.is_over:
+                raise RegistryUnavailable(timeout.reason) from failure
             raise
-    return patience.progress.digest
+    return timeout.progress.digest
 
 
-def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
-    """Say a refusal in the caller's words."""
-    text, cause = _shown(failure, reference, login=login)
+def _explain(failure: ShimError, reference: str, *, login: _Login) -> ShimError:
+    """Return a refusal with the error text for the caller."""
+    text, cause = _redact(failure, reference, login=login)
     what, domain = _what(reference), references.parse(reference).domain
     explained: ShimError
     if isinstance(failure, RegistryDenied):
-        explained = RegistryDenied(f"{what}: unauthorized: {domain} {_verdict(login)}: {text}")
+        explained = RegistryDenied(f"{what}: unauthorized: {domain} {_login_problem(login)}: {text}")
     elif isinstance(failure, RegistryUnavailable):
         explained = type(failure)(f"{_UNAVAILABLE}: {what}: {text}")
     elif isinstance(failure, RegistryErrorUnknown):
@@ -225,13 +226,13 @@ def _explained(failure: ShimError, reference: str, *, login: _Login) -> ShimErro
     return explained
 
 
-def _shown(failure: ShimError, reference: str, *, login: _Login) -> tuple[str, ShimError | None]:
-    """Give what may be shown of a failure, and the failure itself unless it shows a secret."""
+def _redact(failure: ShimError, reference: str, *, login: _Login) -> tuple[str, ShimError | None]:
+    """Return the text of a failure without secrets, and the failure itself unless its text has one."""
     text = without_secrets(str(failure), login.auth)
     return text.removeprefix(f"{_what(reference)}: "), failure if text == str(failure) else None
 
 
-def _verdict(login: _Login) -> str:
+def _login_problem(login: _Login) -> str:
     if login.meant_for:
         return f"wants credentials, and the credentials given are for {login.meant_for}"
     if login.auth is None:

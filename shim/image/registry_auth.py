@@ -1,4 +1,4 @@
-"""From the CRI's AuthConfig and the node's keyring to the Engine's, and away from every message."""
+"""Converts credentials of the CRI and of the node's keyring for the Engine, and removes them from messages."""
 
 import base64
 from urllib.parse import quote, urlsplit
@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 _DOCKER_HUB_HOSTS = frozenset({DEFAULT_DOMAIN, HUB_HOST, "registry-1.docker.io", "registry.hub.docker.com"})
 _DEFAULT_PORTS = {"https": ":443", "http": ":80"}
 _SECRET = 4
-"""Characters of the shortest secret that is blanked out; shorter ones would take innocent words with them."""
+"""Characters of the shortest secret that is redacted; shorter ones would redact innocent words."""
 
 
 def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | None:
-    """Turn the credentials of a PullImage into those the Engine takes for `domain`, the registry of the image.
+    """Return the credentials of a PullImage in the form the Engine takes for `domain`, the registry of the image.
 
-    None when there are none, or when they are meant for another server: then the pull goes on without, as with
-    containerd. All that is given is passed on; the Engine prefers tokens where the registry takes them.
+    None when there are none, or when they are for another server: then the pull continues without, as with containerd.
+    All of them are passed on; the Engine prefers tokens if the registry supports them.
     """
     if auth is None or not is_given(auth):
         return None
@@ -32,7 +32,7 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
         return None
     username, password = auth.username, auth.password
     if auth.auth and not username:
-        username, password = _decoded(auth.auth)
+        username, password = _decode(auth.auth)
     given = Credentials(
         username=username,
         password=password,
@@ -43,9 +43,9 @@ def registry_auth(auth: pb.AuthConfig | None, *, domain: str) -> RegistryAuth | 
 
 
 def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
-    """Give the host that credentials are for if that is not `domain`; empty if they are for it, or there are none.
+    """Return the host that credentials are for if that is not `domain`; empty if they are for it, or there are none.
 
-    InvalidArgument when that cannot be told; it shows nothing of the address, which may have a password in it.
+    Raise InvalidArgument for a malformed address, without showing it: it may contain a password.
     """
     if auth is None or not is_given(auth) or not auth.server_address:
         return ""
@@ -54,26 +54,26 @@ def other_registry(auth: pb.AuthConfig | None, *, domain: str) -> str:
         scheme = urlsplit(address).scheme if "://" in address else "https"
         if _host(_netloc(address), scheme=scheme) == _host(domain, scheme=scheme):
             return ""
-        # A password in the address may have a slash: what is before the last @ is not shown.
+        # A password in the address may contain a slash: everything before the last @ is hidden.
         return _host(_netloc(address.rpartition("@")[2]), scheme=scheme)
     except ValueError:
         raise InvalidArgument("auth.server_address is malformed") from None
 
 
 def engine_auth(credentials: Credentials, *, domain: str) -> RegistryAuth:
-    """Put credentials for the registry `domain` as the Engine takes them."""
+    """Return credentials for the registry `domain` in the form the Engine takes."""
     return RegistryAuth(
         username=credentials.username,
         password=credentials.password,
         identitytoken=credentials.identity_token,
         registrytoken=credentials.registry_token,
-        # Without an address, Docker's containerd store takes credentials for those of Docker Hub.
+        # Without an address, Docker's containerd store assumes credentials of Docker Hub.
         serveraddress=HUB_ADDRESS if domain == DEFAULT_DOMAIN else domain,
     )
 
 
 def without_secrets(text: str, auth: RegistryAuth | None) -> str:
-    """Blank out what a registry echoed of the credentials."""
+    """Redact the credentials in a text, which a registry may have echoed."""
     if auth is None:
         return text
     pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
@@ -89,17 +89,17 @@ def is_given(auth: pb.AuthConfig) -> bool:
 
 
 def _netloc(address: str) -> str:
-    """Give the part of an address between its scheme and its path, each of which may be missing. ValueError."""
+    """Return the part of an address between its scheme and its path, each of which may be missing."""
     return urlsplit(address if "://" in address else f"//{address}").netloc
 
 
 def _host(netloc: str, *, scheme: str) -> str:
-    """Give host and port alone, and without the port that `scheme` has anyway."""
+    """Return host and port only, without the default port of `scheme`."""
     host = netloc.lower().rpartition("@")[2].removesuffix(_DEFAULT_PORTS.get(scheme, ":443"))
     return DEFAULT_DOMAIN if host in _DOCKER_HUB_HOSTS else host
 
 
-def _decoded(auth: str) -> tuple[str, str]:
+def _decode(auth: str) -> tuple[str, str]:
     try:
         return pair_from_base64(auth)
     except ValueError as failure:

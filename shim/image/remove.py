@@ -4,36 +4,36 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain import references
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.engine.answers import ContainerSummary
-from shim.image.find import find_image, list_anew
+from shim.image.find import find_image, refresh_list
 from shim.image.identity import image_ref_of
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord, ImageRecord
 
 _HAS_CHILDREN = "dependent child images"
-"""Docker's words for an image other local images were built from."""
+"""In Docker's error for an image other local images were built from."""
 _ENDED = frozenset({"exited", "dead", "removing"})
-"""States of Docker's containers that need their image no more."""
+"""States of Docker's containers that no longer need their image."""
 
 
 def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
-    """Remove an image with all its tags and digests, named by id or any of them; one that is not here is fine.
+    """Remove an image with all its tags and digests, named by id or any of them; an unknown one is fine.
 
-    FailedPrecondition while a container that has not ended uses it. It is out of the view when this returns.
+    Raise FailedPrecondition while a container that has not ended uses it. The view has dropped it when this returns.
     """
     record = find_image(rt, image.image)
     while record is not None:
         # By id: the references of one image may be removed side by side, and Docker answers the slower one with 409.
         with rt.locks.image(record.id):
-            current = _meant(rt, image.image)
+            current = _find_current(rt, image.image)
             if current is not None and current.id == record.id:
                 _remove(rt, current)
                 return
         record = current
 
 
-def _meant(rt: Runtime, name: str) -> ImageRecord | None:
-    """Give what is to be removed. What a name stands for is looked up: it may just have gone to another image."""
-    if references.image_id(name) is None and not list_anew(rt):
+def _find_current(rt: Runtime, name: str) -> ImageRecord | None:
+    """Return the image to remove. A name is looked up again: it may have moved to another image."""
+    if references.image_id(name) is None and not refresh_list(rt):
         return rt.view.images.look_up(name)
     return find_image(rt, name)
 
@@ -41,7 +41,7 @@ def _meant(rt: Runtime, name: str) -> ImageRecord | None:
 def _remove(rt: Runtime, record: ImageRecord) -> None:
     _check_unused(rt, record)
     try:
-        # By id and by force, Docker checks for running containers first and takes all references in one step; going
+        # By id and by force, Docker checks for running containers first and removes all references in one step; going
         # from tag to tag would leave a nameless image behind when the last step fails.
         rt.engine.remove_image(record.id)
     except NotFound:
@@ -51,20 +51,20 @@ def _remove(rt: Runtime, record: ImageRecord) -> None:
             raise
         _check_unused_in_docker(rt, record)
         _untag(rt, record)
-    _put_out_of_view(rt, record)
+    _drop_from_view(rt, record)
 
 
 def _untag(rt: Runtime, record: ImageRecord) -> None:
-    """Take all names away: Docker no longer lists it then, and its children keep what they need of it."""
+    """Remove all names: Docker no longer lists it then, and its children keep the layers they need."""
     for reference in (*record.repo_tags, *record.repo_digests):
         try:
             rt.engine.remove_image(reference)
-        except NotFound:  # the last tag takes the digests of its repository with it
+        except NotFound:  # the removal of the last tag removes the digests of its repository, too
             continue
 
 
-def _put_out_of_view(rt: Runtime, record: ImageRecord) -> None:
-    """Have the view know of the removal, also where the images cannot be listed."""
+def _drop_from_view(rt: Runtime, record: ImageRecord) -> None:
+    """Update the view, also if the images cannot be listed."""
     try:
         rt.view.images.refresh()
     except ShimError:
@@ -72,7 +72,7 @@ def _put_out_of_view(rt: Runtime, record: ImageRecord) -> None:
 
 
 def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:
-    """Refuse while a container of anybody uses it: Docker does not look at them when a single name is taken away."""
+    """Refuse while any container uses it: Docker does not check that when a single name is removed."""
     users = [
         container
         for container in rt.engine.list_containers()
@@ -84,7 +84,7 @@ def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:
 
 
 def _check_unused(rt: Runtime, record: ImageRecord) -> None:
-    """Refuse before anything is untagged. Docker's own check passes over created containers when forced."""
+    """Refuse before anything is untagged. Docker's own check ignores created containers when forced."""
     users = [
         container
         for container in rt.view.containers()
@@ -96,7 +96,7 @@ def _check_unused(rt: Runtime, record: ImageRecord) -> None:
 
 
 def _images_of(container: ContainerRecord) -> set[str]:
-    """Ids of the image that it runs and of those that it mounts, of which Docker's check knows nothing."""
+    """Return the ids of the image it runs and of those it mounts, which Docker's check ignores."""
     return {container.image_id, *(mount.image.image_ref for mount in container.config.mounts if mount.image.image)}
 
 

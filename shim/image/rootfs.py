@@ -1,14 +1,14 @@
-"""A look into the root file system of an image, alike on every image store and Engine version.
+"""Reads files of an image, in the same way on every image store and Engine version.
 
-Docker has no call that reads the files of an image, but one that reads those of a container, also of one that has never
-been started. So a container is made of the image, read, and removed. It is no pod's: its name begins unlike theirs, so
-the view never hears of it.
+Docker has no call that reads the files of an image, but one that reads those of a container, also of one that was never
+started. So a container is created from the image, read, and removed. It belongs to no pod: its name has another prefix,
+so the view ignores it.
 
-    found = look_into(rt, image_id=record.id, look=lambda files: files.resolved("/usr/share"))
-    passwd = look_into(rt, image_id=record.id, look=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
+    found = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.resolve("/usr/share"))
+    passwd = inspect_rootfs(rt, image_id=record.id, read=lambda files: files.read_file("/etc/passwd", limit=1 << 20))
 
-A look costs a create and a remove, some tens of milliseconds: ask for all that is wanted in one, and remember what came
-of it by image id, which stands for the content.
+This costs a create and a remove, some tens of milliseconds: read all that is needed at once, and cache the result by
+image id, which stands for the content.
 """
 
 import io
@@ -31,9 +31,9 @@ from shim.runtime import Runtime
 T = TypeVar("T")
 
 CREATE_SECONDS = 120.0
-"""Bound on the create. A client that leaves does not end it: nobody would know what to remove."""
-LOOK_SECONDS = 60.0
-"""Bound on reading, once the container is there."""
+"""Bound on the create. A client that goes away does not end it, since the id to remove would be unknown."""
+READ_SECONDS = 60.0
+"""Bound on reading, once the container is created."""
 REMOVE_SECONDS = 30.0
 
 ARCHIVE_OVERHEAD = 256 << 10
@@ -45,23 +45,23 @@ _MALFORMED = (ValueError, OverflowError, RecursionError, EOFError, KeyError, Ind
 log = structlog.get_logger(__name__)
 
 
-class RootFs:
-    """The files of one image, for as long as `look_into` calls; paths are absolute, inside of the image."""
+class ImageFiles:
+    """The files of one image, valid during the call by `inspect_rootfs`; paths are absolute, inside of the image."""
 
     def __init__(self, engine: Engine, *, container_id: str, image_id: ImageId) -> None:
         self._engine = engine
         self._container_id = container_id
         self.image_id = image_id
 
-    def resolved(self, path: str) -> tuple[str, PathKind] | None:
-        """Give a path without a link on it that leads to the same, and what is there; None when nothing is.
+    def resolve(self, path: str) -> tuple[str, PathKind] | None:
+        """Return the path with all links resolve, and the kind of the file; None when nothing is there.
 
-        Links are followed inside of the root, so it is never PathKind.LINK, and one that leads nowhere is nothing. `..`
-        is taken lexically, as Docker does.
+        Links are followed inside of the root, so it is never PathKind.LINK, and a dangling one is nothing. `..` is
+        resolve lexically, as Docker does.
         """
         where, kind = "/", PathKind.DIRECTORY
         for part in posixpath.normpath(path).strip("/").split("/"):
-            where, stat = self._followed(posixpath.join(where, part))
+            where, stat = self._follow_link(posixpath.join(where, part))
             if stat is None:
                 return None
             kind = stat.kind
@@ -70,9 +70,9 @@ class RootFs:
     def read_file(self, path: str, *, limit: int) -> bytes | None:
         """Read a regular file of at most `limit` bytes; None when nothing is there.
 
-        FailedPrecondition for anything else at the path, and for a larger file, of which nothing is read.
+        Raise FailedPrecondition for anything else at the path, and for a larger file, of which nothing is read.
         """
-        where, stat = self._followed(path)
+        where, stat = self._follow_link(path)
         if stat is None:
             return None
         what = f"{path} of image {self.image_id}"
@@ -83,7 +83,7 @@ class RootFs:
         with self._engine.archive(self._container_id, where) as pieces:
             return file_from_tar(pieces, size=stat.size, what=what)
 
-    def _followed(self, path: str) -> tuple[str, PathStat | None]:
+    def _follow_link(self, path: str) -> tuple[str, PathStat | None]:
         where = "/" + posixpath.normpath(path).lstrip("/")
         stat = self._engine.stat_path(self._container_id, where)
         if stat is None or stat.kind is not PathKind.LINK:
@@ -94,34 +94,35 @@ class RootFs:
         return where, stat
 
 
-def look_into(rt: Runtime, *, image_id: ImageId, look: Callable[[RootFs], T]) -> T:
-    """Give what `look` finds in an image. NotFound when the image is gone, else the Engine's failures and its own.
+def inspect_rootfs(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles], T]) -> T:
+    """Return the result of `read` on the files of an image.
 
-    It may be called twice: a `docker system prune` takes the container away as it takes any that does not run.
+    Raise NotFound when the image is gone, else the Engine's failures and those of `read`, which may be called twice: a
+    `docker system prune` removes the container as it does any that does not run.
     """
     try:
-        return _looked_into(rt, image_id=image_id, look=look)
+        return _inspect_once(rt, image_id=image_id, read=read)
     except NotFound:
-        return _looked_into(rt, image_id=image_id, look=look)
+        return _inspect_once(rt, image_id=image_id, read=read)
 
 
 def remove_leftovers(rt: Runtime) -> None:
-    """Remove the containers of looks that an earlier server did not come to remove."""
+    """Remove image-inspection containers that an earlier server left behind."""
     for container in rt.engine.list_containers():
         ours = labels.LOOK in (container.labels or {})
         named = any(name.startswith("/" + names.LOOK_PREFIX) for name in container.names or ())
-        # Both, since a label may be the image's and a name anybody's. One that is younger is a look of this server.
+        # Both, since an image may have the label and any container the name. A younger one belongs to this server.
         if ours and named and container.created < rt.started_at and _remove(rt, container.id):
-            log.info("removed what a look into an image had left", container=container.id)
+            log.info("removed leftover image-inspection container", container=container.id)
 
 
 def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
-    """Take the one file of `size` bytes out of an archive. ShimError when there is anything else in it."""
+    """Extract the only file, of `size` bytes, from an archive. Raise ShimError when it contains anything else."""
     archive = bytearray()
     for piece in pieces:
         archive += piece
         if len(archive) > size + ARCHIVE_OVERHEAD:
-            raise ShimError(f"{what}: docker sends more than the {size} bytes it told")
+            raise ShimError(f"{what}: docker sends more than the {size} bytes it announced")
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             member = tar.next()
@@ -130,38 +131,38 @@ def file_from_tar(pieces: Iterable[bytes], *, size: int, what: str) -> bytes:
     except (tarfile.TarError, *_MALFORMED) as cause:
         raise ShimError(f"{what}: docker's archive cannot be read: {cause}") from cause
     if len(content) != size:
-        raise ShimError(f"{what}: docker's archive does not hold the {size} bytes it told")
+        raise ShimError(f"{what}: docker's archive does not hold the {size} bytes it announced")
     return content
 
 
-def _looked_into(rt: Runtime, *, image_id: ImageId, look: Callable[[RootFs], T]) -> T:
-    deadline.current().check(f"look into image {image_id}")
-    container_id = _created(rt, image_id=image_id)
+def _inspect_once(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles], T]) -> T:
+    deadline.current().check(f"read files of image {image_id}")
+    container_id = _create(rt, image_id=image_id)
     try:
-        with deadline.bound(LOOK_SECONDS):
-            return look(RootFs(rt.engine, container_id=container_id, image_id=image_id))
+        with deadline.bound(READ_SECONDS):
+            return read(ImageFiles(rt.engine, container_id=container_id, image_id=image_id))
     finally:
         _remove(rt, container_id)
 
 
-def _created(rt: Runtime, *, image_id: ImageId) -> str:
+def _create(rt: Runtime, *, image_id: ImageId) -> str:
     name = names.look_name()
     try:
         with deadline.shielded(CREATE_SECONDS):
             return rt.engine.create_container(name=name, body=_body(image_id))
     except (Unavailable, DeadlineExceeded):
-        # Docker may have made it all the same, or do so yet, and the name is all that is known of it.
-        _remove_late(rt, _Leftover(rt.engine, name, made=False))
+        # Docker may have created it all the same, or may do so later, and only its name is known.
+        _remove_late(rt, _Leftover(rt.engine, name, created=False))
         raise
 
 
 def _body(image_id: ImageId) -> JsonObject:
-    """A container that is never started. What an image lacks, or has wrong, must not fail its create."""
+    """Return the body of a container that is never started. No fault of the image may fail its create."""
     return {
         "Image": image_id,
         "Entrypoint": [],
         "Cmd": ["-"],
-        # Docker makes this directory at create.
+        # Docker creates this directory at create.
         "WorkingDir": "/",
         "Labels": {labels.LOOK: "rootfs"},
         "NetworkDisabled": True,
@@ -170,43 +171,43 @@ def _body(image_id: ImageId) -> JsonObject:
 
 
 def _remove(rt: Runtime, container_id: str) -> bool:
-    """Remove a container that has been made, now or later; whether it is gone, or about to be."""
+    """Remove a container now, or later if that fails. Return whether it is gone or being removed."""
     try:
         with deadline.shielded(REMOVE_SECONDS):
             rt.engine.remove_container(container_id)
     except (NotFound, RemovalInProgress):
         return True
     except ShimError as error:
-        log.warning("a temporary container cannot be removed now", container=container_id, error=error)
-        _remove_late(rt, _Leftover(rt.engine, container_id, made=True))
+        log.warning("cannot remove image-inspection container now", container=container_id, error=error)
+        _remove_late(rt, _Leftover(rt.engine, container_id, created=True))
         return False
     return True
 
 
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
-    """Remove it as soon as possible; what is left after `deferred_checks.LATE_SECONDS`, the next server removes."""
-    what = f"the removal of container {leftover.container}, which was made to look into an image"
+    """Remove it as soon as possible; after `deferred_checks.LATE_SECONDS` that is left to the next server."""
+    what = f"the removal of image-inspection container {leftover.container}"
     rt.deferred_checks.watch(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
 
 
 class _Leftover:
-    """A container that may be there and should not; `container` is its id, or its name when no id is known."""
+    """A container that may exist and should not; `container` is its id, or its name when no id is known."""
 
-    def __init__(self, engine: Engine, container: str, *, made: bool) -> None:
+    def __init__(self, engine: Engine, container: str, *, created: bool) -> None:
         self._engine = engine
         self.container = container
-        self._made = made
-        """Whether Docker has made it: if not, it may do so yet, and that it is not there says nothing."""
+        self._created = created
+        """Whether Docker is known to have created it: if not, it may do so later, and its absence proves nothing."""
 
     def is_gone(self) -> bool:
-        """Remove it if it is there; whether it is gone for good. The Engine's failures to remove it."""
+        """Remove it if it exists. Return whether it is gone for good; raise the Engine's failures to remove it."""
         try:
             with deadline.bound(deferred_checks.LOOK_SECONDS):
                 self._engine.remove_container(self.container)
         except NotFound:
-            return self._made
+            return self._created
         except RemovalInProgress:
-            self._made = True
+            self._created = True
             return False
-        log.info("removed late what a look into an image had left", container=self.container)
+        log.info("removed leftover image-inspection container", container=self.container)
         return True

@@ -14,10 +14,10 @@ from shim.view.records import ImageRecord
 
 
 def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.ImageStatusResponse:
-    """Describe one image, named by id or any reference; the answer is empty when it is not here.
+    """Return one image, named by id or any reference; the answer is empty when it is not on the node.
 
-    Only what the view does not know costs a look at the Engine: the kubelet takes an empty answer for a reason to
-    pull. `verbose` asks it for the image's configuration.
+    The Engine is asked only about an image that the view does not know, since the kubelet pulls after an empty answer,
+    and with `verbose` for the image's configuration.
     """
     record = find_image(rt, image.image)
     if record is None:
@@ -31,24 +31,24 @@ def image_status(rt: Runtime, *, image: pb.ImageSpec, verbose: bool) -> pb.Image
 
 
 def _info(rt: Runtime, record: ImageRecord) -> dict[str, str]:
-    # `imageSpec` is where containerd has it, and where users of `crictl inspecti` look.
+    # `imageSpec` as in containerd, which users of `crictl inspecti` expect.
     spec = _image_spec(rt.engine.inspect_image(record.id))
     return {"info": msgspec.json.encode({"id": record.id, "imageSpec": spec}).decode()}
 
 
 def _image_spec(image: ImageInspect) -> dict[str, object]:
-    """Give the OCI image configuration, as far as Docker tells it: its history is another call, and nobody's need."""
+    """Return the OCI image configuration as far as Docker reports it, without the history, which is another call."""
     spec = {
         "created": image.created,
         "architecture": image.architecture,
         "variant": image.variant,
         "os": image.os,
-        "config": _told(msgspec.to_builtins(image.config or {})),
+        "config": _without_empty(msgspec.to_builtins(image.config or {})),
         "rootfs": {"type": image.root_fs.type, "diff_ids": image.root_fs.layers or []},
     }
-    return {**_told(spec), "config": spec["config"]}
+    return {**_without_empty(spec), "config": spec["config"]}
 
 
-def _told(values: Mapping[str, object]) -> dict[str, object]:
-    """Drop what Docker does not tell."""
+def _without_empty(values: Mapping[str, object]) -> dict[str, object]:
+    """Drop the fields that Docker does not report."""
     return {key: value for key, value in values.items() if value}

@@ -11,19 +11,19 @@ STREAMS = (b"stdout", b"stderr")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The head of a line that is in a CRI log."""
+    """Time and stream of a line in a CRI log."""
 
     time: str
     stream: str
 
     @property
     def prefix(self) -> bytes:
-        """How all lines of this time and stream begin."""
+        """The prefix of all lines of this time and stream."""
         return f"{self.time} {self.stream} ".encode()
 
 
 def read_head(line: bytes) -> Written | None:
-    """Read back time and stream of a line; None for one that is not of a CRI log."""
+    """Return time and stream of a line; None for one that is not of a CRI log."""
     parts = line.split(b" ", 3)
     if len(parts) != 4 or parts[1] not in STREAMS or parts[2] not in {b"P", b"F"} or not parts[0].isascii():
         return None
@@ -31,10 +31,10 @@ def read_head(line: bytes) -> Written | None:
 
 
 def first_time(lines: bytes) -> str:
-    """Time of the first of some lines, at least one."""
+    """Return the time of the first of some lines, at least one."""
     return lines[: lines.index(b" ")].decode()
 
 
 def last_time(lines: bytes) -> str:
-    """Time of the last of some lines, at least one, each with its newline."""
+    """Return the time of the last of some lines, at least one, each with its newline."""
     return first_time(lines[lines.rfind(b"\n", 0, -1) + 1 :])

@@ -18,14 +18,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What went through, for people."""
+    """Number of lines copied, for people."""
 
     lines: int = 0
     unreadable: int = 0
 
 
 class Follower:
-    """Copies the output of one container. Raises OSError, after which `open` is to be called again."""
+    """Copies the output of one container. Raises OSError, after which `open` must be called again.
+
+    Strategy: no position is stored anywhere. `open` finds it from the last line of the CRI log (`shim.logs.resume`),
+    then each `step` reads whole records of Docker's file, converts them and appends them in one write. After an error
+    or a crash the position is found again in the same way: no line is repeated, and none is lost that Docker still has.
+    """
 
     def __init__(self, order: Follow, counts: Counts) -> None:
         self.order = order
@@ -36,10 +41,9 @@ class Follower:
         self._last = ""
 
     def open(self) -> None:
-        """Open the CRI log and go on after the last line in it.
+        """Open the CRI log and continue after its last line.
 
-        The log of a container that has ended, and of which nothing is left, was removed by somebody: it is not made
-        again.
+        The log of a container that has ended is not created again: if nothing of it is left, it was removed.
         """
         if self.order.ended and not self._sink.path.exists() and not rotated_logs(self._sink.path):
             return
@@ -53,7 +57,7 @@ class Follower:
         close_all(fd for number, fd in enumerate(files) if number != which)
 
     def step(self) -> bool:
-        """Copy one piece; whether there may be more at once."""
+        """Copy one piece. Return whether there may be more to copy now."""
         if self._sink.fd < 0:
             return False
         records = self._source.read()
@@ -66,7 +70,7 @@ class Follower:
         return True
 
     def reopen(self) -> None:
-        """Go on in a new CRI log; what came before is in the old one, which is never written again."""
+        """Continue in a new CRI log. The old one is never written again."""
         if self._sink.fd < 0:
             self.open()
         else:
@@ -77,19 +81,19 @@ class Follower:
         return self._source.behind()
 
     def close(self) -> None:
-        """Let go of all files. Idempotent."""
+        """Close all files. Idempotent."""
         self._source.close()
         self._sink.close()
 
     def _resume(self, files: list[int]) -> int:
-        """Go to the right place, and give the number of the file that is kept open; -1 while there is none."""
+        """Seek to the position to continue at. Return the index of the file that stays open, -1 if there is none."""
         self._source.close()
         if not files:
             return -1
         tail = written_tail(self._sink.fd, self._sink.path)
-        position = find_position(files, tail, of=self._format, since=self.order.since)
+        position = find_position(files, tail, file_format=self._format, since=self.order.since)
         if position.missing is not None:
-            self._tell_missing(*position.missing)
+            self._log_missing(*position.missing)
         self._last = tail.last.time if tail else ""
         self._source.seek(files[position.which], position.offset)
         return position.which
@@ -97,24 +101,24 @@ class Follower:
     def _copy(self, records: bytes) -> None:
         read = self._format.lines(records)
         if read.text:
-            self._tell_dropped(first_time(read.text))
+            self._log_dropped(first_time(read.text))
             self._sink.write(read.text)
             self._last = last_time(read.text)
         self._source.advance(len(records))
         self._counts.lines += read.count
         if read.unreadable:
             self._counts.unreadable += read.unreadable
-            log.warning("docker's log has unreadable lines", container=self.order.id, lines=read.unreadable)
+            log.warning("skipped unreadable lines of Docker's log", container=self.order.id, lines=read.unreadable)
 
-    def _tell_dropped(self, first: str) -> None:
+    def _log_dropped(self, first: str) -> None:
         if self._source.dropped and self._last:
-            self._tell_missing(self._last, first)
+            self._log_missing(self._last, first)
         self._source.dropped = False
 
-    def _tell_missing(self, last: str, first: str) -> None:
+    def _log_missing(self, last: str, first: str) -> None:
         seconds = (ns_from_rfc3339(first) - ns_from_rfc3339(last)) / SECOND
         log.warning(
-            "docker has dropped output that was not copied yet",
+            "Docker dropped output that was not copied yet",
             container=self.order.id,
             missing_seconds=round(seconds, 3),
             after=last,

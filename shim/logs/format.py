@@ -1,6 +1,6 @@
-"""What there is to know of a logging driver of Docker: where its files are, and how their bytes become CRI lines.
+"""The interface of a logging driver of Docker: where its files are, and how their bytes become CRI lines.
 
-Everything else, rotation, finding the position again, writing, is the same for all of them.
+Everything else (rotation, finding the position again, writing) is the same for all drivers.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,24 +14,24 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What was read of Docker's file."""
+    """The result of reading a part of Docker's file."""
 
     text: bytes
     """Lines of a CRI log, each with its newline, in order."""
     count: int
-    """How many records they stand for."""
+    """Number of records they were made of."""
     unreadable: int = 0
     """Records that could not be read: a daemon that crashes, or finds the disk full, leaves a torn one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What to look for where it would take too long to read everything."""
+    """Byte patterns to search for where decoding every record would take too long."""
 
     time: bytes
-    """Is in every record of one time; another may have it in its content."""
+    """Contained in every record of one time; another record may have it in its content."""
     stream: bytes
-    """Is in every record of one stream, and in no other."""
+    """Contained in every record of one stream, and in no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,21 @@ class Format:
     """The files of one driver. Pure, but for `backwards`."""
 
     path: Callable[[str], str]
-    """Where Docker writes, by the directory it has for the container."""
+    """Return the file Docker writes, by its directory for the container."""
+    path_is_reported: bool
+    """Docker reports that path as `LogPath` of an inspect, once the container has been started."""
     made_at_start: bool
-    """The directory of that file is made when the container is started, not when it is created."""
+    """The directory of that file is created when the container is started, not when it is created."""
     whole: Callable[[bytes], int]
-    """How many bytes, from the beginning of a record on, are whole records, or rubbish that none will come of.
+    """Return how many bytes, from the beginning of a record on, are whole records, or garbage that will never be one.
 
-    0 where more has to be waited for, never for CHUNK bytes.
+    0 if more bytes are needed; never for CHUNK bytes.
     """
     lines: Callable[[bytes], Lines]
-    """Read whole records."""
+    """Convert whole records."""
     each: Callable[[bytes], Iterator[tuple[int, bytes]]]
-    """Read whole records one by one: the offset where each that can be read ends, and its CRI line."""
+    """Yield whole records one by one: the offset where each readable one ends, and its CRI line."""
     backwards: Callable[[int], Iterator[tuple[int, bytes]]]
-    """Whole records of an open file in groups, the last group first, each with the offset where it begins."""
+    """Yield the whole records of an open file in groups, the last group first, each with its offset."""
     marks: Callable[[Written], Marks]
-    """What to look for to find the records of a CRI line's time and stream."""
+    """Return the patterns of records of a CRI line's time and stream."""

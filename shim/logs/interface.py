@@ -1,4 +1,4 @@
-"""What the rest of the server asks of logging."""
+"""The interface of logging for the rest of the server."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,11 +9,11 @@ from shim.logs.protocol import Figures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLog:
-    """One container's output: where Docker puts it, and where it is to go."""
+    """The log files of one container: Docker's, and the CRI log to write."""
 
     id: str
     docker: str
-    """Docker's file, absolute; empty where Docker has not told, and nothing can be followed."""
+    """Docker's file, absolute; empty if Docker has not reported it, and nothing can be followed."""
     cri: str
     created_at: int
     """Ns since the epoch."""
@@ -22,50 +22,50 @@ class ContainerLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStats:
-    """How logging does, for people."""
+    """State of logging, for people."""
 
     pid: int
     """Of the log process, 0 while there is none."""
     restarts: int
     held_back: int
-    """Containers that have ended and whose last output is being written."""
+    """Containers that have ended and whose end is deferred until their last output is written."""
     figures: Figures | None
     """None when the process did not answer in time."""
 
 
 class Drains(Protocol):
-    """What the view asks: it holds the end of a container back until its output is written. Nothing here waits."""
+    """What the view needs: it defers the end of a container until its log is drained. No method waits."""
 
-    def follow(self, of: ContainerLog) -> None:
-        """Have the output of a running container copied. Idempotent."""
+    def follow(self, container: ContainerLog) -> None:
+        """Start to copy the output of a running container. Idempotent."""
         ...
 
-    def drained(self, of: ContainerLog, *, run: int) -> bool:
-        """Whether all output of a container that has ended is written, or has been waited for long enough.
+    def drained(self, container: ContainerLog, *, run: int) -> bool:
+        """Whether all output of a container that has ended is written, or the wait for it has timed out.
 
-        `run` is when it started. If not, it is being written, and whoever started logging is told of its end.
+        `run` is when it started. If not, it is being written, and the callback of `start` is called at its end.
         """
         ...
 
     def forget(self, container_id: str) -> None:
-        """Say that a container is gone. Idempotent."""
+        """Stop following a container that is gone. Idempotent."""
         ...
 
 
 class ContainerLogs(Drains, Protocol):
-    """Copies what containers write into the CRI's log files. Thread-safe."""
+    """Copies the output of containers into CRI log files. Thread-safe."""
 
-    def follow_now(self, of: ContainerLog) -> str:
-        """Have the CRI log made, and the output copied. Gives why it cannot be written now, empty if it can."""
+    def follow_now(self, container: ContainerLog) -> str:
+        """Create the CRI log and start to copy. Return why it cannot be written now, empty if it can."""
         ...
 
     def reopen(self, container_id: str) -> None:
-        """Go on in a new file under the same name, which is there when this returns.
+        """Continue in a new file of the same name, which exists when this returns.
 
-        FailedPrecondition when the container is not followed.
+        Raise FailedPrecondition when the container is not followed.
         """
         ...
 
     def stats(self) -> LogStats:
-        """Look how it does; waits a moment for an answer."""
+        """Return the state of logging. Wait a moment for the answer of the log process."""
         ...

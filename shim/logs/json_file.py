@@ -2,7 +2,7 @@
 
 A line is `{"log":"...","stream":"stdout","time":"..."}`, perhaps with further keys. `log` ends in a newline, or is a
 piece of a longer line: Docker cuts at 16 KiB. All pieces of a line carry the time of its first byte. Bytes that are
-not UTF-8 are gone already: Docker writes U+FFFD for each.
+not UTF-8 are lost: Docker writes U+FFFD for each.
 """
 
 import posixpath
@@ -16,7 +16,7 @@ from shim.logs.format import CHUNK, Format, Lines, Marks
 from shim.logs.lines import lines_backwards
 
 _BEGIN = b'{"log":"'
-"""How every line begins, and nothing inside one: there a quote is escaped."""
+"""Prefix of every line. It occurs nowhere inside a line, where quotes are escaped."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -32,18 +32,18 @@ _DECODER = msgspec.json.Decoder(Record)
 
 
 def path(directory: str) -> str:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.path`."""
     return posixpath.join(directory, f"{posixpath.basename(directory)}-json.log")
 
 
 def whole(data: bytes) -> int:
-    """See `shim.logs.format.Format`."""
-    # No line is so long: what a full disk or a crash left. Its end is where the next line is read from.
+    """Implement `shim.logs.format.Format.whole`."""
+    # No line is so long: garbage of a full disk or a crash. The next line is read behind it.
     return data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK else 0)
 
 
 def lines(records: bytes) -> Lines:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.lines`."""
     try:
         read = _DECODER.decode_lines(records)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -52,7 +52,7 @@ def lines(records: bytes) -> Lines:
 
 
 def each(records: bytes) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.each`."""
     end = 0
     for line in records.split(b"\n")[:-1]:
         end += len(line) + 1
@@ -61,13 +61,14 @@ def each(records: bytes) -> Iterator[tuple[int, bytes]]:
             yield end, encode([record])
 
 
-def marks(of: Written) -> Marks:
-    """See `shim.logs.format.Format`."""
-    return Marks(time=f'"time":"{of.time}"'.encode(), stream=f'"stream":"{of.stream}"'.encode())
+def marks(written: Written) -> Marks:
+    """Implement `shim.logs.format.Format.marks`."""
+    return Marks(time=f'"time":"{written.time}"'.encode(), stream=f'"stream":"{written.stream}"'.encode())
 
 
 JSON_FILE = Format(
     path=path,
+    path_is_reported=True,
     made_at_start=False,
     whole=whole,
     lines=lines,
@@ -78,9 +79,9 @@ JSON_FILE = Format(
 
 
 def decode_line(line: bytes) -> Record | None:
-    """Read one line; None for one that cannot be read.
+    """Decode one line; return None for an unreadable one.
 
-    Behind a torn line Docker goes on without a newline, so the whole record at its end is read.
+    After a torn line Docker continues without a newline, so the whole record at its end is decoded.
     """
     begin = line.rfind(_BEGIN)
     if begin < 0:
@@ -98,15 +99,15 @@ def _one_by_one(records: bytes) -> Lines:
 
 
 def encode(records: list[Record]) -> bytes:
-    """Give one line of a CRI log for each record, in order."""
-    text = _joined(records)
+    """Return one line of a CRI log for each record, in order."""
+    text = _join(records)
     if text.count("\n") != len(records):
-        # Docker ends a record at each newline; one inside would make a line that no reader of CRI logs takes.
-        text = _joined([piece for record in records for piece in _split(record)])
+        # Docker ends a record at each newline; one inside would make a line that readers of CRI logs refuse.
+        text = _join([piece for record in records for piece in _split(record)])
     return text.encode()
 
 
-def _joined(records: list[Record]) -> str:
+def _join(records: list[Record]) -> str:
     return "".join(
         [
             f"{record.time} {record.stream} F {record.log}"

@@ -1,4 +1,4 @@
-"""Whole lines of a file from its end backwards, in pieces: what is sought is near the end, and files may be large."""
+"""Whole lines of a file from its end backwards, in pieces: the position is near the end, and files may be large."""
 
 import gzip
 import os
@@ -10,16 +10,19 @@ BLOCK = 1 << 18
 
 
 KEPT = 1 << 22
-"""Bytes kept at least of the end of a compressed file: 256 pieces of a line that Docker cuts at 16 KiB."""
+"""Minimum of bytes kept of the end of a compressed file: 256 pieces of a line that Docker cuts at 16 KiB."""
 
 
 def end_of_lines(fd: int) -> int:
-    """Offset behind the last newline; 0 where there is none."""
+    """Return the offset behind the last newline; 0 if there is none."""
     return end_of_whole(fd, lambda data: data.rfind(b"\n") + 1)
 
 
 def end_of_whole(fd: int, whole: Callable[[bytes], int]) -> int:
-    """Offset behind the last whole record; `whole` gives it within bytes that begin anywhere, 0 where there is none."""
+    """Return the offset behind the last whole record, 0 if there is none.
+
+    `whole` returns the same within bytes that begin anywhere.
+    """
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - BLOCK)
@@ -41,16 +44,16 @@ def lines_backwards(fd: int) -> Iterator[tuple[int, bytes]]:
 def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Iterator[tuple[int, bytes]]:
     """Yield what is before `end`, where a record ends, in groups of whole records, the last group first.
 
-    `begin` gives where the first record begins within bytes that begin anywhere, their length where none does. What is
-    longer than BLOCK is no record, and is left out: the group before it then ends in a torn one.
+    `begin` returns where the first record begins within bytes that begin anywhere, their length if none does. Bytes
+    longer than BLOCK are no record and are left out: the group before them then ends in a torn one.
     """
     carry = b""
     while end > 0:
         start = max(0, end - BLOCK)
         data = os.pread(fd, end - start, start) + carry
-        # What begins before this block is read with the block before.
+        # A record that begins before this block is read with the block before.
         cut = 0 if start == 0 else begin(data)
-        # More than a record can have is rubbish, such as the zeros of a power loss. Kept, it could fill the memory.
+        # More than the longest record is garbage, such as the zeros of a power loss. Kept, it could fill the memory.
         carry = data[:cut] if cut <= BLOCK else b""
         end = start
         if cut < len(data):
@@ -58,9 +61,9 @@ def groups_backwards(fd: int, *, end: int, begin: Callable[[bytes], int]) -> Ite
 
 
 def last_lines_compressed(fd: int) -> bytes:
-    """Give the last whole lines of a gzip file, at most 2 * KEPT bytes of them, each with its newline.
+    """Return the last whole lines of a gzip file, at most 2 * KEPT bytes of them, each with its newline.
 
-    It can only be read forwards, and is: of one that is damaged, what comes before the damage.
+    It can only be read forwards; of a damaged file the part before the damage is read.
     """
     kept, cut = bytearray(), False
     with os.fdopen(fd, "rb", closefd=False) as raw, gzip.GzipFile(fileobj=raw) as file:
@@ -71,6 +74,6 @@ def last_lines_compressed(fd: int) -> bytes:
                     del kept[:-KEPT]
                     cut = True
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            pass  # nothing behind this can be read
+            pass  # the rest cannot be read
     begin = kept.find(b"\n") + 1 if cut else 0
     return bytes(kept[begin : kept.rfind(b"\n") + 1])

@@ -30,15 +30,15 @@ _STREAMS = {"stdout": b"stdout", "stderr": b"stderr"}
 
 
 def path(directory: str) -> str:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.path`."""
     return posixpath.join(directory, "local-logs", "container.log")
 
 
 def whole(data: bytes) -> int:
-    """See `shim.logs.format.Format`; `data` may begin anywhere."""
+    """Implement `shim.logs.format.Format.whole`; `data` may begin anywhere."""
     begin = _last_begin(data)
     if begin < 0:
-        # Of a record that is still to come there may be the first bytes.
+        # The last bytes may be the first ones of an incomplete record.
         return len(data) - _HEAD if len(data) >= CHUNK else 0
     end = begin + _size_at(data, begin) + _FRAME
     if end > len(data):
@@ -48,29 +48,30 @@ def whole(data: bytes) -> int:
 
 
 def lines(records: bytes) -> Lines:
-    """See `shim.logs.format.Format`."""
-    read = _joined(_read(records, wary=False))
-    return read if read.text.count(b"\n") == read.count else _joined(_read(records, wary=True))
+    """Implement `shim.logs.format.Format.lines`."""
+    read = _join(_read(records, wary=False))
+    return read if read.text.count(b"\n") == read.count else _join(_read(records, wary=True))
 
 
 def each(records: bytes) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.each`."""
     return ((end, line) for end, line in _read(records, wary=True) if line)
 
 
 def backwards(fd: int) -> Iterator[tuple[int, bytes]]:
-    """See `shim.logs.format.Format`."""
+    """Implement `shim.logs.format.Format.backwards`."""
     return groups_backwards(fd, end=end_of_whole(fd, whole), begin=_next_begin)
 
 
-def marks(of: Written) -> Marks:
-    """See `shim.logs.format.Format`."""
-    message = LogEntry(source=of.stream).SerializeToString()
-    return Marks(time=LogEntry(time_nano=ns_from_rfc3339(of.time)).SerializeToString(), stream=message)
+def marks(written: Written) -> Marks:
+    """Implement `shim.logs.format.Format.marks`."""
+    message = LogEntry(source=written.stream).SerializeToString()
+    return Marks(time=LogEntry(time_nano=ns_from_rfc3339(written.time)).SerializeToString(), stream=message)
 
 
 LOCAL = Format(
     path=path,
+    path_is_reported=False,
     made_at_start=True,
     whole=whole,
     lines=lines,
@@ -80,17 +81,17 @@ LOCAL = Format(
 )
 
 
-def _joined(read: Iterator[tuple[int, bytes]]) -> Lines:
+def _join(read: Iterator[tuple[int, bytes]]) -> Lines:
     found = [line for _, line in read]
     unreadable = found.count(b"")
     return Lines(b"".join(found), len(found) - unreadable, unreadable)
 
 
 def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
-    """The offset behind each record, and its CRI line; an empty one for what lies between two that can be read.
+    """Yield the offset behind each record and its CRI line, an empty line for garbage between two readable ones.
 
-    A torn record whose size takes in just those behind it can be read, with newlines in its content. `wary` looks for
-    them, which takes time.
+    A torn record whose size happens to span those behind it can be decoded, with newlines in its content. `wary` checks
+    for them, which takes time.
     """
     at, second, prefix = 0, -1, b""
     while at < len(records):
@@ -109,7 +110,7 @@ def _read(records: bytes, *, wary: bool) -> Iterator[tuple[int, bytes]]:
 
 
 def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
-    """The message of the record that begins here, and where that ends; None where none does."""
+    """Return the message of the record at `at` and the offset behind it; None if there is no record."""
     try:
         (size,) = _SIZE.unpack_from(records, at)
         end = at + size + _FRAME
@@ -121,15 +122,15 @@ def _entry_at(records: bytes, at: int) -> tuple[LogEntry | None, int]:
 
 
 def _behind_torn(records: bytes, at: int) -> int:
-    """Where to go on when no record begins here; the length of `records` when none is left."""
+    """Return the offset to continue at if no record is at `at`; the length of `records` if none is left."""
     if at >= _SIZE.size and records.startswith(_MESSAGE, at):
-        # The one before was torn in front of its second size, and took the first size of this one for it.
+        # The one before was torn before its second size, and the first size of this one was taken for it.
         return at - _SIZE.size
     return _next_begin(records, at + 1)
 
 
 def _next_begin(data: bytes, start: int = 0) -> int:
-    """Where, from `start` on, the next record begins; the length of `data` where none does."""
+    """Return the offset of the next record from `start` on; the length of `data` if there is none."""
     found = data.find(_MESSAGE, start + _SIZE.size)
     while found >= 0 and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
         found = data.find(_MESSAGE, found + 1)
@@ -137,7 +138,7 @@ def _next_begin(data: bytes, start: int = 0) -> int:
 
 
 def _last_begin(data: bytes) -> int:
-    """Where the last record begins; -1 where none does."""
+    """Return the offset of the last record; -1 if there is none."""
     found = data.rfind(_MESSAGE)
     while found >= _SIZE.size and _size_at(data, found - _SIZE.size) > _MAX_MESSAGE:
         found = data.rfind(_MESSAGE, 0, found)

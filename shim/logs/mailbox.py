@@ -1,4 +1,4 @@
-"""Orders on their way to the log process, and those who wait for the answers."""
+"""The queue of orders to the log process, and the callers that wait for answers."""
 
 import itertools
 import os
@@ -16,17 +16,17 @@ from shim.logs.protocol import Answer, Order
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """An order that was given."""
+    """An order that has no answer yet."""
 
     ticket: int
     order: Order
     then: Callable[[Answer], None] | None
-    """Called with the answer, by the thread that read it."""
+    """Called with the answer, by the thread that reads it."""
     answer: Answer | None = None
 
 
 class Mailbox:
-    """Holds every order that was put in until it is answered. Thread-safe; to put one in never waits."""
+    """Keeps every order until it is answered. Thread-safe; `put` never waits."""
 
     def __init__(self) -> None:
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -38,22 +38,22 @@ class Mailbox:
         self.closed = threading.Event()
 
     def close(self) -> None:
-        """Say that nothing will be answered any more."""
+        """End every wait: no further answer will come."""
         self.closed.set()
         self._notify()
-        self._awake()
+        self._wake()
 
     def put(self, order: Order, *, then: Callable[[Answer], None] | None = None) -> Pending:
-        """Give an order."""
+        """Queue an order."""
         with self._changed:
             pending = Pending(next(self._tickets), order, then)
             self._unanswered[pending.ticket] = pending
             self._unsent.append(pending)
-        self._awake()
+        self._wake()
         return pending
 
     def wait_answer(self, pending: Pending, *, seconds: float, what: str) -> Answer:
-        """Wait for the answer; Unavailable after `seconds`, besides what ends the current scope."""
+        """Wait for the answer. Raise Unavailable after `seconds`, and what ends the current scope."""
         scope = deadline.current()
         end = time.monotonic() + seconds
         with scope.on_cancel(self._notify), self._changed:
@@ -66,7 +66,7 @@ class Mailbox:
             return pending.answer
 
     def take_answer(self, answer: Answer) -> None:
-        """Hand out what the log process has answered."""
+        """Deliver an answer of the log process to those who wait for it."""
         with self._changed:
             pending = self._unanswered.pop(answer.ticket, None)
             if pending is None:
@@ -77,10 +77,10 @@ class Mailbox:
             pending.then(answer)
 
     def repeat(self, first: list[Order]) -> None:
-        """Begin anew with another process: send it `first`, then all that has had no answer yet, in order.
+        """Queue everything for another process: `first`, then all orders without an answer, in order.
 
-        `first` is for this process alone. The next one gets another, and an old Follow behind a newer Drain would tell
-        it that a container runs again.
+        `first` is for this process only: the next one gets its own. An old Follow behind a newer Drain would mean that
+        the container runs again.
         """
         with self._changed:
             self._unsent.clear()
@@ -88,17 +88,17 @@ class Mailbox:
             self._unsent.extend(self._unanswered.values())
 
     def first_unsent(self) -> Pending | None:
-        """Give the order that is to be sent next; it stays until `sent`. For one thread only, as is `sent`."""
+        """Return the order to send next, which stays queued until `mark_sent`. Both are for one thread only."""
         return self._unsent[0] if self._unsent else None
 
-    def sent(self) -> None:
-        """Say that the first order has been sent."""
+    def mark_sent(self) -> None:
+        """Remove the first order from the queue after it was sent."""
         self._unsent.popleft()
 
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _awake(self) -> None:
-        with suppress(BlockingIOError):  # it is awake
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is readable already
             os.eventfd_write(self.wake, 1)

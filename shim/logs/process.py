@@ -1,4 +1,4 @@
-"""The log process from outside: started, fed with orders, and started again when it dies."""
+"""Supervises the log process: starts it, sends it orders, and restarts it when it dies."""
 
 import errno
 import os
@@ -17,18 +17,18 @@ from shim.base.spawn import reap, start_module
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 
-RESTART_LEAST = 0.05
-"""Seconds from the death of the process to its successor; doubled each time it dies at once."""
-RESTART_MOST = 5.0
+MIN_RESTART_SECONDS = 0.05
+"""From the death of the process to its successor; doubled each time one dies at once."""
+RESTART_CAP_SECONDS = 5.0
 STABLE_SECONDS = 2.0
-"""A process that lived so long did not die at once."""
+"""A process that lived for longer did not die at once."""
 STOP_SECONDS = 1.0
-"""For the process to end with its socket. It is killed then, which loses nothing: the next one goes on where it was."""
+"""For the process to end after its socket is closed. Then it is killed, which loses nothing: the next one continues."""
 log = structlog.get_logger(__name__)
 
 
 class LogProcess:
-    """Sees to it that there is always one."""
+    """Keeps one log process running."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class LogProcess:
         beginning: Callable[[], list[Order]],
         tick: Callable[[], float | None],
     ) -> None:
-        """`words` are arguments of the program.
+        """Prepare the thread, which `start` starts. `words` are arguments of the program.
 
-        `beginning` gives the orders a new process gets first. `tick` is called before each wait, and gives the seconds
-        until it wants to be called again; both by the thread of this object.
+        `beginning` returns the first orders for a new process. `tick` is called before each wait, and returns the
+        seconds until its next call is due. The thread of this object calls both.
         """
         self.restarts = 0
         self._mailbox = mailbox
@@ -54,7 +54,7 @@ class LogProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, 0 while there is none."""
+        """Pid of the process, 0 while there is none."""
         child = self._child
         return child.pid if child else 0
 
@@ -63,40 +63,41 @@ class LogProcess:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the process; the mailbox must have been closed."""
+        """Stop the process; the mailbox must be closed."""
         self._thread.join()
 
     def _run(self) -> None:
-        pause = RESTART_LEAST
+        pause = MIN_RESTART_SECONDS
         while not self._mailbox.closed.is_set():
             began = time.monotonic()
             try:
                 self._live()
-            except Exception:  # ends are held back until a log process answers: there must be a next one
-                log.exception("the log process is lost")
+            except Exception:  # ends are deferred until a log process answers: there must be a next one
+                log.exception("lost connection to log process")
             if self._mailbox.closed.is_set():
                 return
             self.restarts += 1
-            pause = RESTART_LEAST if time.monotonic() - began > STABLE_SECONDS else min(pause * 2, RESTART_MOST)
+            is_stable = time.monotonic() - began > STABLE_SECONDS
+            pause = MIN_RESTART_SECONDS if is_stable else min(pause * 2, RESTART_CAP_SECONDS)
             self._rest(pause)
 
     def _rest(self, seconds: float) -> None:
-        """Let time pass before the next process. The tick goes on: there may be none for as long as the node lives."""
+        """Wait before the next process. The ticks continue: it may fail to start for the lifetime of the node."""
         end = time.monotonic() + seconds
         while not self._mailbox.closed.is_set() and (left := end - time.monotonic()) > 0:
             try:
                 due = self._tick()
             except Exception:
-                log.exception("what is due without a log process failed")
+                log.exception("tick failed without log process")
                 due = None
             self._mailbox.closed.wait(left if due is None else min(left, due))
 
     def _live(self) -> None:
-        """See one process from its start to its end."""
+        """Run one process from its start to its end."""
         try:
-            ours, child = self._started()
+            ours, child = self._spawn()
         except OSError as error:
-            log.error("the log process cannot be started", error=error)
+            log.error("cannot start log process", error=error)
             return
         self._child = child
         self._heartbeat = self._heartbeat.of_next()
@@ -108,22 +109,22 @@ class LogProcess:
             self._child = None
             self._end(child, lost=self._heartbeat.is_lost)
         if not self._mailbox.closed.is_set():
-            log.error("the log process died and is started again", pid=child.pid, code=child.returncode)
+            log.error("log process died, restarting", pid=child.pid, code=child.returncode)
 
     def _end(self, child: subprocess.Popen[bytes], *, lost: bool) -> None:
-        """Wait until the process is gone, unless the server stops first: two would be in each other's way."""
+        """Wait until the process is gone, unless the server stops first: two would write to the same logs."""
         if lost:
-            log.error("the log process does not answer and is killed", pid=child.pid)
+            log.error("log process does not answer, killing it", pid=child.pid)
             child.kill()
         # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
         reap(child, seconds=STOP_SECONDS)
         if child.returncode is None and not self._mailbox.closed.is_set():
-            log.error("the log process hangs in the kernel: does the disk of the logs answer?", pid=child.pid)
+            log.error("log process hangs in the kernel: check the disk of the logs", pid=child.pid)
             while child.poll() is None and not self._mailbox.closed.is_set():
                 self._rest(1.0)
 
-    def _started(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        """Start a process; gives our end of the socket pair too. OSError when the node has no more of either."""
+    def _spawn(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Start a process. Return our end of the socket pair and the child; raise OSError if the node lacks either."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -134,7 +135,7 @@ class LogProcess:
                 raise
 
     def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
-        """Pass orders and answers until the process, or the server, comes to its end, or it answers no longer."""
+        """Send orders and receive answers until the process ends or stops answering, or the server stops."""
         poll = select.poll()
         poll.register(self._mailbox.wake, select.POLLIN)
         while not self._mailbox.closed.is_set():
@@ -165,7 +166,7 @@ class LogProcess:
         return bool(packet)
 
     def _send(self, ours: socket.socket) -> None:
-        """Send as much as the process takes; it may be busy, and nobody waits for it here."""
+        """Send as many orders as the socket takes, without waiting."""
         while (first := self._mailbox.first_unsent()) is not None:
             refusal = ""
             try:
@@ -178,14 +179,14 @@ class LogProcess:
                 if error.errno != errno.EMSGSIZE:
                     raise
                 refusal = str(error)
-            self._mailbox.sent()
+            self._mailbox.mark_sent()
             if refusal:
-                # Of this container alone: sent again and again it would stop the logs of all others.
+                # An error of this container only: retried, it would block the logs of all others.
                 self._mailbox.take_answer(Answer(ticket=first.ticket, error=refusal))
 
 
 def _packet(pending: Pending) -> bytes:
-    """Encode an order. ValueError for one that the process could not read."""
+    """Encode an order. Raise ValueError for one that is too long for the process."""
     packet = msgspec.json.encode(Envelope(pending.ticket, pending.order))
     if len(packet) > MAX_PACKET:
         raise ValueError(f"the paths of its log are too long: {len(packet)} bytes of {MAX_PACKET}")

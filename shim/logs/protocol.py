@@ -1,7 +1,7 @@
-"""What the server and the log process say to each other: one JSON message in each packet of a socket pair.
+"""The protocol of the server and the log process: one JSON message in each packet of a socket pair.
 
-Each order has a ticket and is answered once under it; of a Drain that may be long after. Orders may be repeated: a
-process that takes over from one that died gets those again that had no answer.
+Each order has a ticket and is answered once under it; of a Drain that may be long after. Orders may be repeated:
+the successor of a process that died gets those again that had no answer.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ MAX_PACKET = 1 << 17
 
 
 class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Copy a container's output; answered once the CRI log is there."""
+    """Copy a container's output; answered once the CRI log exists."""
 
     id: str
     docker: str
@@ -23,40 +23,40 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     since: int = 0
     """When the container was created, ns since the epoch."""
     ended: bool = False
-    """It has ended before anybody followed it."""
+    """It ended before it was followed."""
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container has ended: answered once all its output is written; it is then followed no more."""
+    """The container has ended: answered once all its output is written; then it is no longer followed."""
 
     id: str
 
 
 class Reopen(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Go on in a new file under the same name; answered once that is there."""
+    """Continue in a new file of the same name; answered once that exists."""
 
     id: str
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The container is gone: copy what can still be read, and follow it no more."""
+    """The container is gone: copy what can still be read, then stop following it."""
 
     id: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Tell how it goes."""
+    """Report the state of the log process."""
 
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Answered at once: shows that the process is not stuck."""
+    """Liveness check, answered at once."""
 
 
 Order = Follow | Drain | Reopen | Forget | Report | Ping
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A log that cannot be written now; it is tried again."""
+    """A log that cannot be written now and is retried."""
 
     id: str
     path: str
@@ -66,7 +66,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """How the log process does."""
+    """State of the log process."""
 
     followed: int
     lines: int
@@ -85,14 +85,14 @@ BLOCKED_SHOWN = 50
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """An order on its way."""
+    """An order and its ticket, as sent."""
 
     ticket: int
     order: Order
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an order; `error` is empty when it was carried out."""
+    """The result of an order; `error` is empty when it succeeded."""
 
     ticket: int
     error: str = ""

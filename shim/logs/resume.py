@@ -1,8 +1,9 @@
-"""Where in Docker's files to go on, found from what the CRI log holds already: nothing else is kept anywhere.
+"""Finds the position in Docker's files to continue at from the end of the CRI log. No position is stored anywhere.
 
-The last line that was written is sought by its time, stream and content. All pieces of one long line have the same
-time, and often the same content, so it is the run of them that is matched. That run may lie in two CRI logs, since
-the kubelet rotates, and in two files of Docker's.
+Strategy: take the last line that was written and find its record in Docker's files by time, stream and content. All
+pieces of one long line have the same time, and often the same content, so the whole run of pieces at the end of the CRI
+log is matched with the run of records of that time (`overlap`). Either run may span two files: the kubelet rotates CRI
+logs, Docker its own. If the record is gone, continue at the first newer one and report the gap.
 """
 
 import os
@@ -19,7 +20,7 @@ from shim.logs.sink import COMPRESSED, rotated_logs
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last line of a CRI log, and the lines before it of the same time and stream, as hashes, oldest first."""
+    """The last line of a CRI log, and the run of lines of its time and stream, as hashes, oldest first."""
 
     last: Written
     run: tuple[int, ...]
@@ -27,12 +28,12 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on: which of Docker's files, and at which offset."""
+    """Where to continue: index of Docker's file, and offset in it."""
 
     which: int
     offset: int
     missing: tuple[str, str] | None = None
-    """Times of the last line that was written and of the first that is left, where Docker has dropped those between."""
+    """Times of the last line that was written and of the first that is left, if Docker dropped lines between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class _Place:
 
 
 def written_tail(log: int, path: Path) -> Tail | None:
-    """Read the end of the CRI log `log` (open at `path`), and of what it was rotated to. None where there is no line.
+    """Read the end of the CRI log `log` (open at `path`), and of its rotated files. Return None if there is no line.
 
-    What others have written, behind the lines or to a file beside the log, is passed over.
+    Anything that is not a line of a CRI log, at the end of a file or in a file beside it, is skipped.
     """
     last: Written | None = None
     run: list[int] = []
@@ -63,13 +64,13 @@ def written_tail(log: int, path: Path) -> Tail | None:
 
 
 def _run_in(lines: list[bytes], last: Written) -> tuple[list[int], bool]:
-    """Hashes of the lines of the run, and whether no more are to be sought before these lines."""
+    """Return the hashes of the lines of the run, and whether the run is complete with these lines."""
     run: list[int] = []
     for line in reversed(lines):
         if line.startswith(last.prefix):
             run.insert(0, hash(line))
-        elif _is_of(line, last.stream):
-            return run, True  # the pieces of one line stand in one row within their stream
+        elif _has_stream(line, last.stream):
+            return run, True  # the pieces of one line are consecutive within their stream
     return run, False
 
 
@@ -90,22 +91,22 @@ def _groups_in(fd: int, *, compressed: bool) -> Iterator[bytes]:
         yield group
 
 
-def find_position(files: Sequence[int], tail: Tail | None, *, of: Format, since: int) -> Position:
-    """Find where to go on in Docker's open files of this format, oldest first; at least one.
+def find_position(files: Sequence[int], tail: Tail | None, *, file_format: Format, since: int) -> Position:
+    """Return where to continue in Docker's open files of this format, oldest first; at least one.
 
-    `since` is when the container was created, ns since the epoch: an older log under its name is another's.
+    `since` is when the container was created, ns since the epoch: an older log of the same name belongs to another.
     """
     if tail is None:
         return Position(0, 0)
-    places = _places(files, tail.last, of)
+    places = _places(files, tail.last, file_format)
     done = overlap(tail.run, [place.content for place in places])
     if done:
         return Position(places[done - 1].which, places[done - 1].end)
-    return _first_newer(files, tail.last.time, of=of, since=since)
+    return _first_newer(files, tail.last.time, file_format=file_format, since=since)
 
 
 def overlap(written: Sequence[int], held: Sequence[int]) -> int:
-    """Give how many of `held`, from its beginning on, are at the end of `written`.
+    """Return how many of `held`, from its beginning on, are at the end of `written`.
 
     Both are parts of one sequence, that of all pieces of a line. `written` begins with the first piece; `held` may not,
     since Docker drops its oldest file.
@@ -116,16 +117,16 @@ def overlap(written: Sequence[int], held: Sequence[int]) -> int:
     return 0
 
 
-def _places(files: Sequence[int], last: Written, of: Format) -> list[_Place]:
-    """Where the records of this time and stream are, in order."""
-    marks = of.marks(last)
+def _places(files: Sequence[int], last: Written, file_format: Format) -> list[_Place]:
+    """Return the places of the records of this time and stream, in order."""
+    marks = file_format.marks(last)
     found: list[_Place] = []
     for which in reversed(range(len(files))):
-        for start, group in of.backwards(files[which]):
+        for start, group in file_format.backwards(files[which]):
             here: list[_Place] = []
             complete = marks.stream in group
             if marks.time in group:
-                lines = ((start + end, line) for end, line in of.each(group))
+                lines = ((start + end, line) for end, line in file_format.each(group))
                 here, complete = _places_in(lines, which=which, last=last)
             found = here + found
             if found and complete:
@@ -134,41 +135,41 @@ def _places(files: Sequence[int], last: Written, of: Format) -> list[_Place]:
 
 
 def _places_in(lines: Iterator[tuple[int, bytes]], *, which: int, last: Written) -> tuple[list[_Place], bool]:
-    """Give the places among lines with the offsets behind them, and whether no more are to be sought before these."""
+    """Return the places in lines with the offsets behind them, and whether the run is complete with these lines."""
     here: list[_Place] = []
     older = False
     for end, line in lines:
         if line.startswith(last.prefix):
             here.append(_Place(hash(line[:-1]), which, end))
-        elif _is_of(line, last.stream):
+        elif _has_stream(line, last.stream):
             older = older or not here
     return here, older
 
 
-def _is_of(line: bytes, stream: str) -> bool:
+def _has_stream(line: bytes, stream: str) -> bool:
     return line.split(b" ", 2)[1:2] == [stream.encode()]
 
 
-def _first_newer(files: Sequence[int], time: str, *, of: Format, since: int) -> Position:
-    """The first record after `time`, which is not there itself; the beginning when there is none after it.
+def _first_newer(files: Sequence[int], time: str, *, file_format: Format, since: int) -> Position:
+    """Return the first record after `time`, whose own record is gone; the beginning if there is none.
 
-    If the log were this container's, what Docker dropped would be older than all that is left.
+    A gap is reported only if all remaining records are newer and the log belongs to this container.
     """
     known, oldest = ns_from_rfc3339(time), True
     for which, fd in enumerate(files):
-        for offset, first in _forwards(fd, of):
+        for offset, first in _forwards(fd, file_format):
             if ns_from_rfc3339(first) > known:
                 return Position(which, offset, (time, first) if oldest and known >= since else None)
             oldest = False
     return Position(0, 0)
 
 
-def _forwards(fd: int, of: Format) -> Iterator[tuple[int, str]]:
-    """Offset and time of each record of a file."""
+def _forwards(fd: int, file_format: Format) -> Iterator[tuple[int, str]]:
+    """Yield offset and time of each record of a file."""
     offset = 0
-    while whole := of.whole(data := os.pread(fd, CHUNK, offset)):
+    while whole := file_format.whole(data := os.pread(fd, CHUNK, offset)):
         start = 0
-        for end, line in of.each(data[:whole]):
+        for end, line in file_format.each(data[:whole]):
             yield offset + start, first_time(line)
             start = end
         offset += whole

@@ -1,4 +1,4 @@
-"""The CRI log of one container: made, appended to in whole lines, and made anew when the kubelet has moved it."""
+"""The CRI log of one container: created, appended to in whole lines, and created again when the kubelet rotated it."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ MODE = 0o640
 DIRECTORY_MODE = 0o755
 COMPRESSED = ".gz"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NOFOLLOW: who may write to the log directory must not have us append to, or cut, a file elsewhere."""
+"""O_NOFOLLOW: a link in the log directory must not make us append to, or truncate, a file elsewhere."""
 
 
 class Sink:
@@ -30,9 +30,9 @@ class Sink:
         return self._fd
 
     def open(self) -> None:
-        """Open the file of this name, made where it is missing, and cut off a torn line at its end.
+        """Open the file, create it if it is missing, and cut off a torn line at its end.
 
-        One that was open under another name is never written again. On an error it is kept.
+        A file that was open, and has been renamed, is closed. On an error it stays open.
         """
         fd = open_log(self.path)
         try:
@@ -48,32 +48,32 @@ class Sink:
         self._fd = fd
 
     def write(self, lines: bytes) -> None:
-        """Append whole lines in one write, so that a reader never finds half of one."""
+        """Append whole lines in one write, so that a reader never sees half of one."""
         written = os.write(self._fd, lines)
         if written != len(lines):
             cut_torn_line(self._fd)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def replaced(self) -> bool:
-        """Whether the open file has no name any more, and another has taken it: what is written is read by nobody.
+        """Whether the open file was deleted and another has its name: lines written to it would be lost.
 
-        A kubelet that got no answer to a reopen puts the old file back under its name.
+        A kubelet that got no answer to a reopen renames the old file back.
         """
         return os.fstat(self._fd).st_nlink == 0 and self.path.is_file()
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def open_log(path: Path) -> int:
-    """Open a CRI log for reading and appending, made with its directories where it is missing."""
+    """Open a CRI log for reading and appending; create it and its directories if missing."""
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, MODE)
-        os.fchmod(fd, MODE)  # whatever the umask
+        os.fchmod(fd, MODE)  # regardless of the umask
         return fd
     fd = os.open(path, _FLAGS)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -83,7 +83,7 @@ def open_log(path: Path) -> int:
 
 
 def lock(fd: int, path: Path) -> None:
-    """Keep others like us away: a server that was replaced, or a second one on the same Docker, would repeat lines."""
+    """Lock the log: a server that was replaced, or a second one on the same Docker, would repeat lines."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -91,7 +91,7 @@ def lock(fd: int, path: Path) -> None:
 
 
 def cut_torn_line(fd: int) -> None:
-    """Cut off what a crash or a full disk left of a line at the end of the file; OSError for what is no log of ours."""
+    """Cut off an incomplete line of a crash or a full disk at the end. Raise OSError if the end is not of a CRI log."""
     end, size = end_of_lines(fd), os.fstat(fd).st_size
     if size - end > BLOCK:
         raise OSError(errno.EINVAL, "what it ends in is not a line of a container log")
@@ -100,10 +100,10 @@ def cut_torn_line(fd: int) -> None:
 
 
 def rotated_logs(path: Path) -> list[Path]:
-    """What the kubelet, or whoever rotates, has renamed the log to, newest first.
+    """Return the rotated files of the log, newest first.
 
-    What else has such a name, a directory or a link of somebody's, is passed over. What is compressed is older than
-    what is not: the kubelet's compressed files are as young as their compression.
+    Directories and links of such names are skipped. Compressed files are older than the others, whatever their time:
+    the kubelet's have the time of their compression.
     """
     found = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:

@@ -1,7 +1,7 @@
 """Docker's log of one container, read once from a position to its end, through Docker's rotation.
 
 When Docker's file is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest removed, and then a new
-one is made. A file is known by its inode: as long as we hold it open the kernel gives that inode to no other.
+one is made. A file is known by its inode: as long as it is open, the kernel reuses that inode for no other.
 """
 
 import os
@@ -25,14 +25,14 @@ _Listed = dict[Identity, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a file that is closed. The kernel may give its inode to a new file, so some content is kept."""
+    """A position in a closed file. The kernel may reuse its inode for a new file, so some content is kept."""
 
     file: Identity
     offset: int
     sample: bytes
 
     @classmethod
-    def of(cls, fd: int, offset: int) -> Self:
+    def at(cls, fd: int, offset: int) -> Self:
         return cls(_identity(os.fstat(fd)), offset, os.pread(fd, _SAMPLE, max(0, offset - _SAMPLE)))
 
     def is_in(self, path: str) -> bool:
@@ -45,49 +45,49 @@ class _Place:
 
 
 class Source:
-    """Where the reader stands in Docker's files. Raises OSError."""
+    """The read position in Docker's files. Raises OSError."""
 
     def __init__(self, path: Path, *, whole: Callable[[bytes], int]) -> None:
-        """`whole` is that of `shim.logs.format.Format`."""
+        """Open nothing yet. `whole` is that of `shim.logs.format.Format`."""
         self.path = path
         self._whole = whole
         self.dropped = False
-        """Docker removed files that had not been read; whoever has told of it sets this back."""
+        """Docker removed files that had not been read; reset by the caller that reports it."""
         self._fd = -1
         self._offset = 0
         self._left_at: _Place | None = None
-        """Where it was closed last."""
+        """Position of the last close."""
 
     def seek(self, fd: int, offset: int) -> None:
-        """Go on from `offset` of an open file of this log, which is then closed here."""
+        """Continue at `offset` of an open file of this log. The source owns and closes it from now on."""
         self.close()
         self._fd, self._offset = fd, offset
 
     def read(self) -> bytes:
-        """Give whole records from the position on; nothing at the end of all there is now.
+        """Return whole records from the position on; nothing at the current end.
 
-        At most CHUNK bytes: what one container gets before the next has its turn.
+        At most CHUNK bytes: the share of one container before the next one's turn.
         """
         while True:
             if self._fd < 0 and not self._open_oldest():
                 return b""
             records = self._whole_records()
-            if records or not self._rotated():
+            if records or not self._is_rotated():
                 return records
-            # Docker closes a file before the next one is there, so what is in it now is all there will be.
+            # Docker closes a file before it creates the next one, so this one is complete now.
             records = self._whole_records()
             if records or not self._open_successor():
                 return records
 
     def advance(self, count: int) -> None:
-        """Say that `count` bytes of what `read` gave are done with."""
+        """Move the position by `count` bytes that `read` returned."""
         self._offset += count
 
     def behind(self) -> int:
-        """Return how many bytes are not read: the rest of the current file, and all files after it.
+        """Return how many bytes are unread: the rest of the current file, and all files after it.
 
-        A closed source counts from where it was closed, or all files if it was never open. 0 where the directory
-        cannot be read.
+        A closed source counts from where it was closed, or all files if it was never open. 0 if the directory cannot
+        be read.
         """
         with suppress(OSError):
             listed = {_identity(status): (name, status.st_size) for name, status in _listed(self.path)}  # oldest first
@@ -98,11 +98,11 @@ class Source:
         return 0
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             try:
-                self._left_at = _Place.of(fd, self._offset)
+                self._left_at = _Place.at(fd, self._offset)
             except OSError:  # a bad disk must not keep the file open
                 self._left_at = None
             finally:
@@ -111,11 +111,11 @@ class Source:
     def _whole_records(self) -> bytes:
         data = os.pread(self._fd, CHUNK, self._offset)
         if not data and os.fstat(self._fd).st_size < self._offset:
-            # Somebody emptied the file in place (`> x-json.log`); Docker appends, so it begins anew.
+            # The file was truncated in place (`> x-json.log`); Docker appends, so it starts at 0 again.
             self._offset = 0
         return data[: self._whole(data)]
 
-    def _rotated(self) -> bool:
+    def _is_rotated(self) -> bool:
         try:
             return _identity(self.path.stat()) != _identity(os.fstat(self._fd))
         except FileNotFoundError:
@@ -152,20 +152,20 @@ def _left_since(place: _Place | None, listed: _Listed) -> int:
 
 
 def _sizes_after(file: Identity, listed: _Listed) -> int:
-    """Return the size of all files that are newer than `file`: of all, where it is not listed any more."""
+    """Return the size of all files that are newer than `file`; of all files if it is not listed any more."""
     newer = list(listed).index(file) + 1 if file in listed else 0
     return sum(size for _, size in list(listed.values())[newer:])
 
 
 def generations(path: Path) -> list[int]:
-    """Open all files of a log, oldest first. Raises OSError; empty when there is none."""
+    """Open all files of a log, oldest first. Return nothing if there is none; raise OSError."""
     for _ in range(_TRIES):
-        opened = _opened(path)
-        # They move while we look; what is the same before and after is right.
+        opened = _open_all(path)
+        # Docker may rotate in between: a result is right if it is the same before and after.
         if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _listed(path)]:
             return opened
         close_all(opened)
-    return _opened(path)
+    return _open_all(path)
 
 
 def close_all(fds: Iterable[int]) -> None:
@@ -174,7 +174,7 @@ def close_all(fds: Iterable[int]) -> None:
         os.close(fd)
 
 
-def _opened(path: Path) -> list[int]:
+def _open_all(path: Path) -> list[int]:
     opened = []
     for name, _ in _listed(path):
         with suppress(FileNotFoundError):
@@ -183,7 +183,7 @@ def _opened(path: Path) -> list[int]:
 
 
 def _listed(path: Path) -> list[tuple[str, os.stat_result]]:
-    """The files of a log that are there, oldest first."""
+    """Return path and status of the existing files of a log, oldest first."""
     numbered = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for entry in entries:
@@ -194,5 +194,5 @@ def _listed(path: Path) -> list[tuple[str, os.stat_result]]:
     return [(name, status) for _, name, status in sorted(numbered, key=lambda one: one[0], reverse=True)]
 
 
-def _identity(of: os.stat_result) -> Identity:
-    return of.st_dev, of.st_ino
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino

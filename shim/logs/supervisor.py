@@ -1,13 +1,14 @@
-"""Logging as the rest of the server sees it: what is followed, and which ends are held back.
+"""Logging as the rest of the server sees it: which containers are followed, and which ends are deferred.
 
-What is followed is kept here, so that a log process that replaces another is told all of it; where to go on it finds
-for itself. Nothing here waits for a disk.
+The list of followed containers is kept here, so that a new log process gets all of it; the positions it finds itself.
+Nothing here waits for a disk.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,7 @@ from shim.logs.process import LogProcess
 from shim.logs.protocol import Answer, Drain, Follow, Forget, Order, Reopen, Report
 
 DRAIN_SECONDS = 10.0
-"""How long the end of a container may be held back for its last output: a disk may be full."""
+"""How long the end of a container may be deferred until its last output is written: a disk may be full."""
 OPEN_SECONDS = 10.0
 """Bound on waiting for the CRI log of a container that is about to start."""
 REOPEN_SECONDS = 60.0
@@ -31,13 +32,13 @@ log = structlog.get_logger(__name__)
 class _Followed:
     log: ContainerLog
     ended: bool = False
-    """It had ended when it was first heard of."""
+    """It had ended when it was first followed."""
     run: int | None = None
-    """The run whose end has been told, by the time of its start; None while it runs."""
+    """The run that has ended, by the time of its start; None while it runs."""
     done: bool = False
-    """Everything is written; the process follows it no more."""
+    """Everything is written; the process no longer follows it."""
     shown: bool = False
-    """Its end is not held back: it is done, or was given up."""
+    """Its end is not deferred: everything is written, or the wait timed out."""
     given_up_at: float = 0.0
 
     @property
@@ -46,15 +47,20 @@ class _Followed:
 
     @property
     def order(self) -> Follow:
-        of = self.log
-        return Follow(id=of.id, docker=of.docker, cri=of.cri, driver=of.driver, since=of.created_at, ended=self.ended)
+        log = self.log
+        return Follow(
+            id=log.id, docker=log.docker, cri=log.cri, driver=log.driver, since=log.created_at, ended=self.ended
+        )
 
 
 class LogSupervisor:
-    """See `shim.logs.interface.ContainerLogs`. Thread-safe."""
+    """Implementation of `shim.logs.interface.ContainerLogs`. Thread-safe."""
 
     def __init__(self, *, level: str, style: str, drain_seconds: float = DRAIN_SECONDS) -> None:
-        """`level` and `style` are those of the server's own log, in which the process writes."""
+        """Prepare the log process, which `start` starts.
+
+        `level` and `style` are those of the server's own log, to which the process writes.
+        """
         self._drain_seconds = drain_seconds
         self._lock = threading.Lock()
         self._followed: dict[str, _Followed] = {}
@@ -64,51 +70,52 @@ class LogSupervisor:
             self._mailbox,
             words=("--log-level", level, "--log-format", style),
             beginning=self._beginning,
-            tick=self._give_up,
+            tick=self._release_late,
         )
 
     def start(self, *, on_drained: Callable[[str], None]) -> None:
-        """Start the log process. `on_drained` is told each container whose end need not be held back any longer."""
+        """Start the log process. `on_drained` is called with each container whose end is no longer deferred."""
         self._on_drained = on_drained
         self._process.start()
 
     def stop(self) -> None:
-        """End the log process. What containers write from now on, the next one copies."""
+        """Stop the log process. Later output is copied by that of the next server."""
         self._mailbox.close()
         self._process.stop()
 
-    def follow(self, of: ContainerLog) -> None:
-        """See `shim.logs.interface.Drains`."""
+    def follow(self, container: ContainerLog) -> None:
+        """Implement `shim.logs.interface.Drains.follow`."""
         with self._lock:
-            self._ensure_followed(of)
+            self._ensure_followed(container)
 
-    def follow_now(self, of: ContainerLog) -> str:
-        """See `shim.logs.interface.ContainerLogs`."""
+    def follow_now(self, container: ContainerLog) -> str:
+        """Implement `shim.logs.interface.ContainerLogs.follow_now`."""
         with self._lock:
-            pending = self._ensure_followed(of) or self._mailbox.put(self._followed[of.id].order)
+            pending = self._ensure_followed(container) or self._mailbox.put(self._followed[container.id].order)
         try:
-            what = f"open the log of container {of.id}"
+            what = f"open the log of container {container.id}"
             return self._mailbox.wait_answer(pending, seconds=OPEN_SECONDS, what=what).error
         except Unavailable as error:
             return str(error)
 
-    def drained(self, of: ContainerLog, *, run: int) -> bool:
-        """See `shim.logs.interface.Drains`."""
+    def drained(self, container: ContainerLog, *, run: int) -> bool:
+        """Implement `shim.logs.interface.Drains.drained`."""
         with self._lock:
-            followed = self._followed.get(of.id)
-            if followed is None and not of.docker:
+            followed = self._followed.get(container.id)
+            if followed is None and not container.docker:
                 return True
             if followed is None or (followed.done and followed.run != run):
-                followed = self._followed[of.id] = _Followed(of, ended=True)
+                followed = self._followed[container.id] = _Followed(container, ended=True)
                 self._mailbox.put(followed.order)
             if followed.run != run:
                 followed.run, followed.shown = run, False
                 followed.given_up_at = time.monotonic() + self._drain_seconds
-                self._mailbox.put(Drain(id=of.id), then=lambda answer: self._take_drained(of.id, run, answer=answer))
+                then = partial(self._take_drained, container.id, run)
+                self._mailbox.put(Drain(id=container.id), then=then)
             return followed.shown
 
     def reopen(self, container_id: str) -> None:
-        """See `shim.logs.interface.ContainerLogs`. ShimError with the reason when the new file cannot be made."""
+        """Implement `shim.logs.interface.ContainerLogs.reopen`. ShimError names why the new file cannot be made."""
         what = f"reopen the log of container {container_id}"
         with self._lock:
             followed = self._followed.get(container_id)
@@ -120,13 +127,13 @@ class LogSupervisor:
             raise ShimError(f"{what}: {answer.error}")
 
     def forget(self, container_id: str) -> None:
-        """See `shim.logs.interface.Drains`."""
+        """Implement `shim.logs.interface.Drains.forget`."""
         with self._lock:
             if self._followed.pop(container_id, None) is not None:
                 self._mailbox.put(Forget(id=container_id))
 
     def stats(self) -> LogStats:
-        """See `shim.logs.interface.ContainerLogs`."""
+        """Implement `shim.logs.interface.ContainerLogs.stats`."""
         pending = self._mailbox.put(Report())
         try:
             answer = self._mailbox.wait_answer(pending, seconds=REPORT_SECONDS, what="ask the log process")
@@ -137,31 +144,31 @@ class LogSupervisor:
             held_back = sum(followed.held_back for followed in self._followed.values())
         return LogStats(pid=self._process.pid, restarts=self._process.restarts, held_back=held_back, figures=figures)
 
-    def _ensure_followed(self, of: ContainerLog) -> Pending | None:
-        """Order it unless it has been; gives the new order. The lock is held."""
-        followed = self._followed.get(of.id)
-        if not of.docker or (followed is not None and followed.run is None and followed.log == of):
+    def _ensure_followed(self, container: ContainerLog) -> Pending | None:
+        """Order a Follow unless the container is followed already. Return the new order. The lock is held."""
+        followed = self._followed.get(container.id)
+        if not container.docker or (followed is not None and followed.run is None and followed.log == container):
             return None
-        followed = self._followed[of.id] = _Followed(of)
+        followed = self._followed[container.id] = _Followed(container)
         return self._mailbox.put(followed.order)
 
     def _beginning(self) -> list[Order]:
         with self._lock:
             return [followed.order for followed in self._followed.values() if not followed.done]
 
-    def _take_drained(self, container_id: str, run: int, *, answer: Answer) -> None:
+    def _take_drained(self, container_id: str, run: int, answer: Answer) -> None:
         with self._lock:
             followed = self._followed.get(container_id)
             if followed is None or followed.run != run:
                 return
             followed.done, shown, followed.shown = True, followed.shown, True
         if answer.error:
-            log.warning("a container's last output could not be written", container=container_id, error=answer.error)
+            log.warning("cannot write last output of container", container=container_id, error=answer.error)
         if not shown:
             self._on_drained(container_id)
 
-    def _give_up(self) -> float | None:
-        """Let the ends be shown that were held back for long enough; gives seconds until the next."""
+    def _release_late(self) -> float | None:
+        """Show the ends that were deferred for too long. Return the seconds until the next one is due."""
         now = time.monotonic()
         with self._lock:
             held = {container_id: one for container_id, one in self._followed.items() if one.held_back}
@@ -169,6 +176,6 @@ class LogSupervisor:
             for container_id in late:
                 held[container_id].shown = True
         for container_id in late:
-            log.warning("the end of a container is shown before its last output is written", container=container_id)
+            log.warning("showing end of container before its last output is written", container=container_id)
             self._on_drained(container_id)
         return min((one.given_up_at - now for one in held.values() if one.held_back), default=None)

@@ -1,4 +1,4 @@
-"""Which containers have written something: inotify watches of the directories Docker writes to."""
+"""Inotify watches of the directories Docker writes to: which containers have new output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 class _Watch:
     number: int
     early: bool
-    """The directory is not there yet: it is the one above it that is watched."""
+    """The directory does not exist yet, so its parent is watched."""
 
 
 class Watches:
     """Watches for containers, at most one for each.
 
-    The kernel gives a user only so many watches and inotify instances, which other programs of the node use up: a
-    container that gets none is looked at from time to time instead.
+    The kernel limits watches and inotify instances of a user, and other programs of the node use them up: a container
+    that gets none is polled instead.
     """
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class Watches:
         except OSError as error:
             self._refusal = error
         self.unwatched: dict[str, None] = {}
-        """Containers that nothing is told of: they are to be looked at."""
-        self._of: dict[str, _Watch] = {}
+        """Containers without a watch, which have to be polled."""
+        self._watch_of: dict[str, _Watch] = {}
         self._containers: dict[int, str] = {}
 
     def fileno(self) -> int:
-        """What to poll; -1 when nothing is ever told."""
+        """Return the descriptor to poll; -1 if there is no inotify instance."""
         return -1 if self._inotify is None else int(self._inotify.fileno())
 
     def changed(self) -> list[str]:
-        """Containers that have been told of since the last time; all of them when the kernel has lost count."""
+        """Return the containers with events since the last call; all of them after an overflow of the queue."""
         events = [] if self._inotify is None else self._inotify.read(timeout=0)
         if any(event.mask & flags.Q_OVERFLOW for event in events):
-            return list(self._of)
+            return list(self._watch_of)
         return [self._containers[event.wd] for event in events if event.wd in self._containers]
 
     def ensure(self, order: Follow) -> None:
@@ -56,7 +56,7 @@ class Watches:
         FileNotFoundError when neither is there. When there is no watch left, the container becomes one of `unwatched`
         until a later call finds one.
         """
-        watch = self._of.get(order.id)
+        watch = self._watch_of.get(order.id)
         if watch is not None and not watch.early:
             return
         try:
@@ -66,23 +66,23 @@ class Watches:
                 raise  # else the directory has been there: what was opened in it can be read to its end
         except OSError as error:
             if not self.unwatched:  # said once, however many there are and however often they are tried
-                log.warning("output cannot be watched and is looked at every second", error=error)
+                log.warning("no inotify watch available, polling container output", error=error)
             self.unwatched[order.id] = None
 
     def _ensure(self, order: Follow) -> None:
         directory = Path(order.docker).parent
-        if order.id not in self._of and FORMATS[order.driver].made_at_start:
+        if order.id not in self._watch_of and FORMATS[order.driver].made_at_start:
             self._put(order.id, directory.parent, early=True)
         try:
             self._put(order.id, directory, early=False)
         except FileNotFoundError:
-            if order.id not in self._of:
-                raise  # else its making will be told
+            if order.id not in self._watch_of:
+                raise  # otherwise the watch of the parent reports its creation
 
     def remove(self, container_id: str) -> None:
-        """Watch for this container no more. Idempotent."""
+        """Remove the watch of a container. Idempotent."""
         self.unwatched.pop(container_id, None)
-        watch = self._of.pop(container_id, None)
+        watch = self._watch_of.pop(container_id, None)
         if watch is None or self._inotify is None:
             return
         del self._containers[watch.number]
@@ -92,14 +92,14 @@ class Watches:
             return  # the kernel has removed it with the directory
 
     def close(self) -> None:
-        """End all of it."""
+        """Close the inotify instance."""
         if self._inotify is not None:
             self._inotify.close()
 
     def _put(self, container_id: str, directory: Path, *, early: bool) -> None:
         number = self._watch(directory, flags.CREATE if early else flags.MODIFY)
         self.remove(container_id)
-        self._of[container_id], self._containers[number] = _Watch(number, early), container_id
+        self._watch_of[container_id], self._containers[number] = _Watch(number, early), container_id
 
     def _watch(self, directory: Path, mask: int) -> int:
         if self._inotify is None:

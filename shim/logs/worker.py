@@ -1,7 +1,7 @@
 """The log process: one thread that copies the output of all containers, one piece of each in turn.
 
 It is a program of its own, so that a container that writes as fast as it can takes nothing from the server's
-interpreter. It keeps no state: whatever it is killed in the midst of, the next one goes on from the CRI logs. It
+interpreter. It keeps no state: wherever it is killed, the next one continues from the CRI logs. It
 sleeps until an order or inotify wakes it, and ends when the server does.
 """
 
@@ -40,13 +40,13 @@ from shim.logs.protocol import (
 )
 from shim.logs.watches import Watches
 
-PACE = 0.05
-"""Seconds between two looks at what has changed: many lines are then one read and one write. The first is at once."""
-GLANCE = 1.0
-"""Seconds between two looks at what cannot be watched."""
-RETRY_LEAST = 1.0
-"""Seconds until a log that cannot be written is tried again; doubled each time."""
-RETRY_MOST = 10.0
+MIN_INTERVAL = 0.05
+"""Seconds between two reads of inotify events: many lines then need one read and one write. The first is immediate."""
+FALLBACK_POLL_SECONDS = 1.0
+"""Poll interval of containers without an inotify watch."""
+MIN_RETRY_SECONDS = 1.0
+"""Until a log that cannot be written is retried; doubled each time."""
+RETRY_CAP_SECONDS = 10.0
 
 log = structlog.get_logger("shim.logs.worker")  # run as a program, its name is __main__
 
@@ -57,9 +57,9 @@ class _Followed:
     drains: list[int] = field(default_factory=list)
     """Tickets to answer when everything is written."""
     ended: bool = False
-    """It writes no more, and is followed no more once everything is written."""
+    """It writes nothing more, and is dropped once everything is written."""
     gone: bool = False
-    """The container was removed: there is no second try."""
+    """The container was removed: errors are not retried."""
     error: str = ""
     """Why the log cannot be written now."""
     since: float = 0.0
@@ -68,7 +68,7 @@ class _Followed:
 
 
 class Worker:
-    """Follows what it is told to follow."""
+    """The loop of the log process: carries out orders and copies output."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -77,8 +77,8 @@ class Worker:
         self._ready: dict[str, None] = {}
         self._blocked: dict[str, _Followed] = {}
         self._counts = Counts()
-        self._next_look = 0.0
-        self._next_glance = 0.0
+        self._next_read = 0.0
+        self._next_poll = 0.0
         self._orders_only, self._both = select.poll(), select.poll()
         for poll in (self._orders_only, self._both):
             poll.register(orders, select.POLLIN)
@@ -86,31 +86,31 @@ class Worker:
             self._both.register(self._watches, select.POLLIN)
 
     def run(self) -> None:
-        """Work until the server is gone."""
+        """Run until the server is gone."""
         try:
-            while self._look():
+            while self._poll():
                 self._take_turn()
         finally:
             self._watches.close()
             for followed in self._followed.values():
                 followed.follower.close()
 
-    def _look(self) -> bool:
-        """Wait for something to do, and see what it is; False when the server is gone."""
-        paced = self._next_look > time.monotonic()
-        found = {fd for fd, _ in (self._orders_only if paced else self._both).poll(self._patience(paced=paced))}
+    def _poll(self) -> bool:
+        """Wait for orders and inotify events, and process them. Return False when the server is gone."""
+        paced = self._next_read > time.monotonic()
+        found = {fd for fd, _ in (self._orders_only if paced else self._both).poll(self._timeout(paced=paced))}
         if self._watches.fileno() in found:
-            self._next_look = time.monotonic() + PACE
+            self._next_read = time.monotonic() + MIN_INTERVAL
             self._ready.update(dict.fromkeys(self._watches.changed()))
-        return self._orders.fileno() not in found or self._obey()
+        return self._orders.fileno() not in found or self._receive_order()
 
-    def _patience(self, *, paced: bool) -> float | None:
-        """Milliseconds to wait; None for until something happens."""
+    def _timeout(self, *, paced: bool) -> float | None:
+        """Return the milliseconds to wait; None without a bound."""
         if self._ready:
             return 0
         until = min((followed.retry_at for followed in self._blocked.values()), default=math.inf)
-        until = min(until, self._next_look) if paced else until
-        until = min(until, self._next_glance) if self._watches.unwatched else until
+        until = min(until, self._next_read) if paced else until
+        until = min(until, self._next_poll) if self._watches.unwatched else until
         return None if until == math.inf else math.ceil(max(0.0, until - time.monotonic()) * 1000)
 
     def _take_turn(self) -> None:
@@ -118,8 +118,8 @@ class Worker:
             now = time.monotonic()
             due = [container_id for container_id, blocked in self._blocked.items() if blocked.retry_at <= now]
             self._ready.update(dict.fromkeys(due))
-        if self._watches.unwatched and self._next_glance <= time.monotonic():
-            self._next_glance = time.monotonic() + GLANCE
+        if self._watches.unwatched and self._next_poll <= time.monotonic():
+            self._next_poll = time.monotonic() + FALLBACK_POLL_SECONDS
             self._ready.update(self._watches.unwatched)
         if self._ready:
             container_id = next(iter(self._ready))
@@ -131,8 +131,8 @@ class Worker:
     def _advance(self, container_id: str, followed: _Followed) -> None:
         if followed.error and followed.retry_at > time.monotonic():
             return
-        # A log on a full disk can be opened: only when something has been written it is well again.
-        more = self._tried(followed, lambda: self._again(followed) if followed.error else self._step(followed))
+        # A log on a full disk can be opened: only a successful write shows that it has recovered.
+        more = self._attempt(followed, lambda: self._retry(followed) if followed.error else self._step(followed))
         if followed.error:
             return
         if more:
@@ -144,7 +144,7 @@ class Worker:
 
     # Orders
 
-    def _obey(self) -> bool:
+    def _receive_order(self) -> bool:
         packet = self._orders.recv(MAX_PACKET)
         if not packet:
             return False
@@ -170,7 +170,7 @@ class Worker:
     def _follow(self, order: Follow) -> str:
         followed = self._followed.get(order.id)
         if followed is not None and followed.follower.order == order:
-            followed.ended = False  # it runs again; who waits for what it wrote before still does
+            followed.ended = False  # it runs again; waits for its earlier output continue
             self._ready[order.id] = None
             return followed.error
         drains: list[int] = []
@@ -178,7 +178,7 @@ class Worker:
             drains, followed.drains = followed.drains, []
             self._drop(order.id)
         followed = self._followed[order.id] = _Followed(Follower(order, self._counts), drains)
-        self._tried(followed, lambda: self._open(followed))
+        self._attempt(followed, lambda: self._open(followed))
         self._ready[order.id] = None
         return followed.error
 
@@ -187,13 +187,13 @@ class Worker:
         if followed is None:
             return "its output is not followed"
         if followed.error:
-            self._tried(followed, lambda: self._open(followed))
+            self._attempt(followed, lambda: self._open(followed))
             self._ready[container_id] = None
             return followed.error
         try:
             followed.follower.reopen()
         except OSError as error:
-            return _words(error)  # the old file is still there and is written on
+            return _error_text(error)  # the old file still exists and is still written
         return ""
 
     def _end(self, ticket: int, order: Drain | Forget) -> None:
@@ -207,7 +207,7 @@ class Worker:
         if followed.gone and followed.error:
             self._drop(order.id)
             return
-        # Somebody waits for the end now, so a log that could not be written is tried again soon.
+        # A caller waits for the end now, so a log that could not be written is retried soon.
         followed.retry_at, followed.failures = 0.0, 0
         self._ready[order.id] = None
 
@@ -244,7 +244,7 @@ class Worker:
 
     # One container
 
-    def _again(self, followed: _Followed) -> bool:
+    def _retry(self, followed: _Followed) -> bool:
         self._open(followed)
         return followed.follower.step()
 
@@ -254,7 +254,7 @@ class Worker:
         return followed.follower.step()
 
     def _open(self, followed: _Followed) -> bool:
-        # Before the files are looked at: what is written from now on is told.
+        # Before the files are read: later writes then cause events.
         self._ensure_watched(followed)
         followed.follower.open()
         return True
@@ -263,36 +263,36 @@ class Worker:
         if not followed.follower.order.ended:
             self._watches.ensure(followed.follower.order)
 
-    def _tried(self, followed: _Followed, deed: Callable[[], bool]) -> bool:
+    def _attempt(self, followed: _Followed, work: Callable[[], bool]) -> bool:
         try:
-            done = deed()
+            done = work()
         except OSError as error:
-            self._block(followed, _words(error))
+            self._block(followed, _error_text(error))
             return False
-        except Exception as error:  # one log that nobody foresaw must not end those of all the others
-            log.exception("the log of a container failed", container=followed.follower.order.id)
+        except Exception as error:  # an unexpected error of one log must not end the others
+            log.exception("cannot copy log of container", container=followed.follower.order.id)
             self._block(followed, str(error) or type(error).__name__)
             return False
         if followed.error:
-            log.info("the log of a container can be written again", container=followed.follower.order.id)
+            log.info("container log is writable again", container=followed.follower.order.id)
             del self._blocked[followed.follower.order.id]
         followed.error, followed.failures = "", 0
         return done
 
     def _block(self, followed: _Followed, error: str) -> None:
-        """Put a log off: the position is found again from what is in the file."""
+        """Close a log until its next retry, which finds the position again."""
         followed.follower.close()
         if not followed.error:
             followed.since = time.monotonic()
             log.warning(
-                "the log of a container cannot be written, will be tried again",
+                "cannot write container log, retrying",
                 container=followed.follower.order.id,
                 path=followed.follower.order.cri,
                 error=error,
             )
         followed.error = error
         self._blocked[followed.follower.order.id] = followed
-        followed.retry_at = time.monotonic() + min(RETRY_LEAST * 2**followed.failures, RETRY_MOST)
+        followed.retry_at = time.monotonic() + min(MIN_RETRY_SECONDS * 2**followed.failures, RETRY_CAP_SECONDS)
         followed.failures = min(followed.failures + 1, 16)
         if followed.gone:
             self._drop(followed.follower.order.id)
@@ -311,7 +311,7 @@ class Worker:
         followed.drains.clear()
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     reason = reason_of(error)
     return f"{error.filename}: {reason}" if error.filename else reason
 

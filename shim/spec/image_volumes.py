@@ -17,7 +17,7 @@ from shim.engine.answers import PathKind
 from shim.engine.interface import JsonObject
 from shim.engine.versions import require_api
 from shim.image.find import find_image
-from shim.image.rootfs import RootFs, look_into
+from shim.image.rootfs import ImageFiles, inspect_rootfs
 from shim.runtime import Runtime
 
 IMAGE_MOUNT_API = (1, 48)
@@ -119,15 +119,15 @@ def _directories(rt: Runtime, mounts: Mapping[int, pb.Mount], ids: Mapping[int, 
             index: _sub_path(mount) for index, mount in mounts.items() if ids[index] == image_id and _sub_path(mount)
         }
         if given:
-            seen = look_into(rt, image_id=image_id, look=partial(_resolve, given.values()))
+            seen = inspect_rootfs(rt, image_id=image_id, read=partial(_resolve, given.values()))
             for (index, sub_path), resolved in zip(given.items(), seen, strict=True):
                 field = f"config.mounts[{index}].image_sub_path: image {mounts[index].image.image!r}"
                 found[index] = _directory(sub_path, resolved, field=field)
     return found
 
 
-def _resolve(sub_paths: Iterable[str], files: RootFs) -> list[tuple[str, PathKind] | None]:
-    return [files.resolved(sub_path) for sub_path in sub_paths]
+def _resolve(sub_paths: Iterable[str], files: ImageFiles) -> list[tuple[str, PathKind] | None]:
+    return [files.resolve(sub_path) for sub_path in sub_paths]
 
 
 def _directory(sub_path: str, resolved: tuple[str, PathKind] | None, *, field: str) -> str:

@@ -10,9 +10,8 @@ from dataclasses import replace
 import msgspec
 
 from shim.api.v1 import api_pb2 as pb
-from shim.config.model import DockerLogDriver
-from shim.engine.answers import ContainerInspect, HostSettings
-from shim.logs.drivers import docker_log_path
+from shim.engine.answers import ContainerInspect
+from shim.logs.drivers import driver_of, log_path
 from shim.logs.interface import ContainerLog, Drains
 from shim.view.records import ContainerRecord, Life, Record
 from shim.view.translate import START_ERROR
@@ -21,10 +20,10 @@ from shim.view.translate import START_ERROR
 class Unlogged:
     """Nobody copies: every end is shown at once."""
 
-    def follow(self, of: ContainerLog) -> None:
+    def follow(self, container: ContainerLog) -> None:
         """See `shim.logs.interface`."""
 
-    def drained(self, of: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
+    def drained(self, container: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
         """See `shim.logs.interface`."""
         return True
 
@@ -32,19 +31,13 @@ class Unlogged:
         """See `shim.logs.interface`."""
 
 
-def driver_of(host: HostSettings) -> DockerLogDriver:
-    """The logging driver of a container, which keeps the one it was made with. Ours have one of these."""
-    return "local" if host.log_config.type == "local" else "json-file"
-
-
 def with_log_path(seen: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
-    """Add where Docker writes what a container puts out with the driver `local`, which it does not tell.
+    """Return the inspect with Docker's log file in it, also for a driver whose file Docker does not report.
 
-    `root` gives Docker's own directory.
+    `root` returns Docker's own directory.
     """
-    if seen.log_path or driver_of(seen.host_config) != "local":
-        return seen
-    return msgspec.structs.replace(seen, log_path=docker_log_path("local", root=root(), container_id=seen.id))
+    path = log_path(seen.host_config.log_config.type, reported=seen.log_path, root=root, container_id=seen.id)
+    return seen if path == seen.log_path else msgspec.structs.replace(seen, log_path=path)
 
 
 def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
@@ -54,7 +47,7 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
         docker=docker or record.docker_log_path,
         cri=record.log_path,
         created_at=record.life.created_at,
-        driver=driver_of(record.host),
+        driver=driver_of(record.host.log_config.type),
     )
 
 

@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     with capture_logs() as logs:
         assert read_first([tmp_path / "config.json"]) is None
-    assert [line["event"] for line in logs] == ["a file of credentials cannot be read; the next one is taken"]
+    assert [line["event"] for line in logs] == ["cannot read credentials file, trying the next"]
 
 
 def test_the_first_good_file_counts(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 import pytest
 
 from shim.base.spawn import Outcome
-from shim.credentials.program import ask, failure_of
+from shim.credentials.program import failure_of, run_helper
 from shim.domain.errors import DeadlineExceeded, ShimError
 from tests.credentials.programs import Programs
 
 
 def asked(programs: Programs, name: str, *, timeout: float = 30.0) -> Outcome:
-    return ask(
+    return run_helper(
         programs.bin_dir / name, arguments=["a", "b"], environment={}, stdin=b"question", timeout=timeout, what="try it"
     )
 
@@ -39,7 +39,7 @@ def test_one_that_hangs(programs: Programs) -> None:
         (Outcome(1, b"", b" \n"), "exit status 1"),
         (
             Outcome(1, b"", b"Traceback\nToken s3cret is Expired: access denied to r.example\n"),
-            "exit status 1; its standard error speaks of access denied, expired",
+            "exit status 1; its standard error mentions access denied, expired",
         ),
         (Outcome(1, b"", b"s3cret"), "exit status 1; its standard error is not shown since it may hold secrets"),
         (Outcome(1, b"", b"\xff"), "exit status 1; its standard error is not shown since it may hold secrets"),

@@ -108,7 +108,7 @@ def printing(old: str = "", new: str = "", **changes: object) -> str:
     ("body", "words"),
     [
         ("echo s3cret; echo s3cret, v4lue and $1 >&2; exit 3", "exit status 3; its standard error is not shown"),
-        ("echo timeout of s3cret >&2; exit 3", "exit status 3; its standard error speaks of timeout"),
+        ("echo timeout of s3cret >&2; exit 3", "exit status 3; its standard error mentions timeout"),
         ("echo s3cret", "its response is malformed: not JSON"),
         (":", "its response is malformed: not JSON"),
         (printing("}}}", "}"), "its response is malformed: not JSON"),
@@ -144,7 +144,7 @@ def test_one_that_does_not_work_is_reported(programs: Programs, provider: MakePr
     with capture_logs() as logs:
         made = provider(timeout=0.3 if "sleep" in body else 30, environment={"KEY": "v4lue"}, arguments=("s3cret",))
         assert made.find(APP) == ()
-    assert [(line["event"], line["provider"]) for line in logs] == [("a credential provider is passed over", "one")]
+    assert [(line["event"], line["provider"]) for line in logs] == [("skipped credential provider", "one")]
     assert f"ask credential provider one about {APP}: " in str(logs[0]["error"])
     assert words in str(logs[0]["error"])
     assert "s3cret" not in str(logs)

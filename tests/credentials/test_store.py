@@ -51,7 +51,7 @@ def test_one_that_has_nothing(programs: Programs) -> None:
     ("body", "words"),
     [
         ("echo s3cret; echo no access with s3cret >&2; exit 1", "exit status 1; its standard error is not shown"),
-        ("echo s3cret: keychain is locked >&2; exit 1", "exit status 1; its standard error speaks of locked"),
+        ("echo s3cret: keychain is locked >&2; exit 1", "exit status 1; its standard error mentions locked"),
         ("echo s3cret", "its answer is not an object"),
         ('echo \'{"Username": "u", "Secret": 5}\'', "its answer is not an object"),
         ("printf '\\377'", "its answer is not an object"),
@@ -76,7 +76,7 @@ def test_one_that_does_not_work_is_reported(programs: Programs, body: str, words
     programs.write(NAME, body)
     with capture_logs() as logs:
         assert CredentialStores(timeout=0.3 if "sleep" in body else 30).find("one", domain="r.example") is None
-    assert [line["event"] for line in logs] == ["a store of credentials is passed over"]
+    assert [line["event"] for line in logs] == ["skipped credential helper"]
     assert words in str(logs[0]["error"])
     assert "ask docker-credential-one for credentials of r.example" in str(logs[0]["error"])
     assert "s3cret" not in str(logs)

@@ -9,7 +9,7 @@ from shim.base.deadline import LONGEST
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.client import DockerEngine
 from shim.engine.pool import Pool
-from shim.engine.session import Session
+from shim.engine.session import DockerSession
 from tests.fakes.http_unix import ScriptedServer, serving
 from tests.waits import wait_until
 
@@ -46,7 +46,7 @@ def connected(engine: DockerEngine) -> bool:
 
 
 @pytest.fixture
-def session(server: ScriptedServer) -> Iterator[Session]:
+def session(server: ScriptedServer) -> Iterator[DockerSession]:
     pool = Pool(str(server.path))
-    yield Session(pool, timeout=LONGEST)
+    yield DockerSession(pool, timeout=LONGEST)
     pool.close()

@@ -133,7 +133,11 @@ def test_what_docker_warns_of_is_in_the_log(adapter: DockerEngine, server: Scrip
         adapter.create_container(name="n", body={"Image": "i"})
         adapter.update_container(ID, body={})
 
-    assert [(line["of"], line["warning"]) for line in logs] == [("n", "no cpuset"), ("n", "no swap"), (ID, "no shares")]
+    assert [(line["container"], line["warning"]) for line in logs] == [
+        ("n", "no cpuset"),
+        ("n", "no swap"),
+        (ID, "no shares"),
+    ]
 
 
 def test_a_strange_id_stays_inside_its_path(adapter: DockerEngine, server: ScriptedServer) -> None:

@@ -10,24 +10,24 @@ import pytest
 
 from shim.base.deadline import Scope
 from shim.engine.bounds import Whole
-from shim.engine.connection import Connection, ConnectionLost, TimedOut, connect
+from shim.engine.connection import ConnectionLost, DockerConnection, TimedOut, connect
 from shim.engine.pool import Pool
 
 UNBOUND = Scope()
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Connection, socket.socket]]:
+def pair() -> Iterator[tuple[DockerConnection, socket.socket]]:
     """A connection, and the Engine's end of it."""
     ours, theirs = socket.socketpair()
-    connection = Connection(ours)
+    connection = DockerConnection(ours)
     yield connection, theirs
     connection.close()
     theirs.close()
 
 
-def ask(connection: Connection) -> int:
-    return connection.ask("GET", "/", scope=UNBOUND, headers={}).status
+def request(connection: DockerConnection) -> int:
+    return connection.request("GET", "/", scope=UNBOUND, headers={}).status
 
 
 def test_no_descriptor_for_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +39,11 @@ def test_no_descriptor_for_a_connection(tmp_path: Path, monkeypatch: pytest.Monk
         connect(str(tmp_path / "docker.sock"), scope=UNBOUND)
 
 
-def test_a_response_is_read_piece_by_piece(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_response_is_read_piece_by_piece(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
 
-    assert ask(connection) == 200
+    assert request(connection) == 200
     assert connection.read(UNBOUND) == b"ab"
     half_way = connection.reusable
     theirs.sendall(b"cd")
@@ -62,20 +62,20 @@ def test_a_response_is_read_piece_by_piece(pair: tuple[Connection, socket.socket
     ],
     ids=["close", "surplus", "upgraded"],
 )
-def test_some_connections_serve_one_request(pair: tuple[Connection, socket.socket], wire: bytes) -> None:
+def test_some_connections_serve_one_request(pair: tuple[DockerConnection, socket.socket], wire: bytes) -> None:
     connection, theirs = pair
     theirs.sendall(wire)
-    ask(connection)
+    request(connection)
 
     assert connection.read_all(UNBOUND, into=Whole(1000)) == b""
     assert not connection.reusable
 
 
-def test_a_connection_that_was_never_asked_is_not_reusable(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_connection_that_was_never_asked_is_not_reusable(pair: tuple[DockerConnection, socket.socket]) -> None:
     assert not pair[0].reusable
 
 
-def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[Connection, socket.socket]) -> None:
+def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     assert connection.alive()
     theirs.close()
@@ -83,41 +83,41 @@ def test_an_idle_connection_knows_that_its_end_has_come(pair: tuple[Connection, 
     assert not connection.alive()
 
 
-def left(pair: tuple[Connection, socket.socket]) -> tuple[Connection, socket.socket]:
+def left(pair: tuple[DockerConnection, socket.socket]) -> tuple[DockerConnection, socket.socket]:
     """A connection whose response was left in its middle."""
     connection, theirs = pair
     theirs.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nlast\r\n3")
-    ask(connection)
+    request(connection)
     assert connection.read(UNBOUND) == b"last"
-    connection.leave()
+    connection.abandon()
     return connection, theirs
 
 
-def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = left(pair)
-    assert (connection.reusable, connection.settled()) == (True, False)
+    assert (connection.reusable, connection.drain_abandoned()) == (True, False)
     for part in (b"\r\nmor", b"e\r\n", b"0\r\n"):
         theirs.sendall(part)
-        assert not connection.settled()
+        assert not connection.drain_abandoned()
     theirs.sendall(b"\r\n")
-    assert (connection.settled(), connection.reusable, connection.alive()) == (True, True, True)
+    assert (connection.drain_abandoned(), connection.reusable, connection.alive()) == (True, True, True)
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnew")
-    ask(connection)
+    request(connection)
     assert connection.read_all(UNBOUND, into=Whole(1000)) == b"new"
 
 
 @pytest.mark.parametrize("rest", [b"", b"\r\nmore", b"\r\nmore\r\n0\r\n\r\nstill more", b"x"])
 def test_a_connection_that_ends_after_its_response_was_left(
-    pair: tuple[Connection, socket.socket], rest: bytes
+    pair: tuple[DockerConnection, socket.socket], rest: bytes
 ) -> None:
     connection, theirs = left(pair)
     theirs.sendall(rest)
     theirs.close()
-    assert connection.settled()
+    assert connection.drain_abandoned()
     assert not (connection.reusable and connection.alive())
 
 
-def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[Connection, socket.socket]) -> None:
+def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, _ = pair
     old = connection.begin_use()
     connection.end_use()
@@ -131,7 +131,7 @@ def test_abort_ends_a_blocked_read_of_this_use_alone(pair: tuple[Connection, soc
     assert not connection.alive()
 
 
-def test_a_use_can_be_aborted_and_closed_from_many_threads(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_use_can_be_aborted_and_closed_from_many_threads(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, _ = pair
     use = connection.begin_use()
     together = threading.Barrier(8)
@@ -160,7 +160,7 @@ class SlowToWake(Scope):
         return super().remaining(limit)
 
 
-def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     scope = SlowToWake()
     with ThreadPoolExecutor(1) as pool:
@@ -177,7 +177,7 @@ def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[Connection, soc
     assert theirs.recv(10) == b""  # and it is closed once the reader has left
 
 
-def test_a_closed_connection_is_lost(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_closed_connection_is_lost(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, _ = pair
     connection.close()
     connection.close()
@@ -187,17 +187,17 @@ def test_a_closed_connection_is_lost(pair: tuple[Connection, socket.socket]) -> 
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.0])
-def test_a_read_is_bound_by_its_scope(pair: tuple[Connection, socket.socket], seconds: float) -> None:
+def test_a_read_is_bound_by_its_scope(pair: tuple[DockerConnection, socket.socket], seconds: float) -> None:
     with pytest.raises(TimedOut):
         pair[0].read_raw(Scope(seconds=seconds))
 
 
-def test_a_send_nobody_takes_is_bound_by_its_scope(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_send_nobody_takes_is_bound_by_its_scope(pair: tuple[DockerConnection, socket.socket]) -> None:
     with pytest.raises(TimedOut):
         pair[0].send(b"x" * 10_000_000, scope=Scope(seconds=0.02))
 
 
-def test_a_peer_that_resets_is_lost(pair: tuple[Connection, socket.socket]) -> None:
+def test_a_peer_that_resets_is_lost(pair: tuple[DockerConnection, socket.socket]) -> None:
     connection, theirs = pair
     connection.send(b"never read", scope=UNBOUND)
     theirs.close()

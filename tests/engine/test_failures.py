@@ -27,7 +27,7 @@ from shim.engine.errors import (
 from shim.engine.failures import (
     MAX_MESSAGE,
     Refused,
-    asking,
+    docker_call,
     error_from_create_refusal,
     error_from_pull_failure,
     error_from_refusal,
@@ -264,7 +264,10 @@ def test_the_text_of_a_refusal_is_found(content: bytes, message: str) -> None:
 
 
 def test_a_lost_connection_is_unavailable() -> None:
-    with pytest.raises(Unavailable, match="do it: docker cannot be reached: broken pipe") as failed, asking("do it"):
+    with (
+        pytest.raises(Unavailable, match="do it: docker cannot be reached: broken pipe") as failed,
+        docker_call("do it"),
+    ):
         raise ConnectionLost("broken pipe")
 
     assert isinstance(failed.value.__cause__, ConnectionLost)
@@ -272,7 +275,10 @@ def test_a_lost_connection_is_unavailable() -> None:
 
 @pytest.mark.parametrize(("within", "says"), [(2.5, "within 2.5 s"), (None, "in time")])
 def test_a_timeout_is_a_deadline_with_its_seconds(within: float | None, says: str) -> None:
-    with pytest.raises(DeadlineExceeded, match=f"do it: docker did not answer {says}"), asking("do it", within=within):
+    with (
+        pytest.raises(DeadlineExceeded, match=f"do it: docker did not answer {says}"),
+        docker_call("do it", within=within),
+    ):
         raise TimedOut
 
 
@@ -281,7 +287,7 @@ def test_a_client_that_has_gone_is_why_the_connection_was_lost(failure: Exceptio
     scope = Scope()
 
     def go_and_lose() -> None:
-        with asking("do it"):
+        with docker_call("do it"):
             scope.cancel()
             raise failure
 
@@ -290,5 +296,5 @@ def test_a_client_that_has_gone_is_why_the_connection_was_lost(failure: Exceptio
 
 
 def test_nothing_is_asked_in_a_scope_that_has_ended() -> None:
-    with deadline.bound(0), pytest.raises(DeadlineExceeded), asking("do it"):
+    with deadline.bound(0), pytest.raises(DeadlineExceeded), docker_call("do it"):
         pytest.fail("it was asked")

@@ -14,8 +14,8 @@ from shim.base import deadline
 from shim.base.deadline import Scope
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.client import DockerEngine
-from shim.engine.hijack import GATHER_BYTES, GATHER_SECONDS, LEAST_BYTES, MOST_BYTES, Gathering, hijacked
-from shim.engine.session import Session
+from shim.engine.hijack import BATCH_BYTES, BATCH_SECONDS, MAX_READ_BYTES, MIN_READ_BYTES, ReadBatching, hijack
+from shim.engine.session import DockerSession
 from tests.engine.contract import WatchedScope
 from tests.fakes.http_unix import CLOSE, HANG, ScriptedServer, response
 
@@ -146,7 +146,7 @@ def test_a_client_that_goes_ends_a_reading_bound_more_narrowly(adapter: DockerEn
             list(stream.frames())
 
 
-def test_output_goes_on_after_stdin_was_closed(session: Session, server: ScriptedServer) -> None:
+def test_output_goes_on_after_stdin_was_closed(session: DockerSession, server: ScriptedServer) -> None:
     def echo(connection: socket.socket) -> None:
         received = b""
         while piece := connection.recv(1024):
@@ -154,7 +154,7 @@ def test_output_goes_on_after_stdin_was_closed(session: Session, server: Scripte
         connection.sendall(received.upper())
 
     server.on("POST /v1.51/containers/c/attach", UPGRADED, echo, CLOSE)
-    with hijacked(session, "/containers/c/attach", what="attach to c", params={"stream": 1}, timeout=10) as stream:
+    with hijack(session, "/containers/c/attach", what="attach to c", params={"stream": 1}, timeout=10) as stream:
         stream.write(b"in")
         stream.write(b"put")
         stream.close_stdin()
@@ -163,9 +163,9 @@ def test_output_goes_on_after_stdin_was_closed(session: Session, server: Scripte
     assert server.requests[-1].target.endswith("attach?stream=1")
 
 
-def test_writing_to_what_has_ended_is_unavailable(session: Session, server: ScriptedServer) -> None:
+def test_writing_to_what_has_ended_is_unavailable(session: DockerSession, server: ScriptedServer) -> None:
     server.on("POST /v1.51/containers/c/attach", UPGRADED, CLOSE)
-    with hijacked(session, "/containers/c/attach", what="attach to c", timeout=10) as stream:
+    with hijack(session, "/containers/c/attach", what="attach to c", timeout=10) as stream:
         assert stream.read() == b""
         with pytest.raises(Unavailable, match="attach to c: docker cannot be reached: broken pipe"):
             stream.write(b"x")
@@ -207,7 +207,7 @@ class Clock:
 )
 def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, rests: int) -> None:
     clock = Clock()
-    gathering = Gathering(clock=clock, sleep=clock.rest)
+    gathering = ReadBatching(clock=clock, sleep=clock.rest)
     for _ in range(10):
         gathering.read(clock.arriving(size, after=after))
 
@@ -216,7 +216,7 @@ def test_reading_rests_while_small_pieces_keep_coming(size: int, after: float, r
 
 def test_the_first_piece_after_a_pause_is_not_waited_for_and_the_next_neither() -> None:
     clock = Clock()
-    gathering = Gathering(clock=clock, sleep=clock.rest)
+    gathering = ReadBatching(clock=clock, sleep=clock.rest)
     for after in (0.0001, 1.0, 1.0):  # the rest before the second is spent waiting for it anyway
         gathering.read(clock.arriving(80, after=after))
 
@@ -225,12 +225,12 @@ def test_the_first_piece_after_a_pause_is_not_waited_for_and_the_next_neither() 
 
 @pytest.mark.parametrize(
     ("pace", "held", "least"),
-    [(20e6, 1 << 20, 0.9 * GATHER_SECONDS * 20e6), (160e6, 176 << 10, 96 << 10), (2e9, 176 << 10, 96 << 10)],
+    [(20e6, 1 << 20, 0.9 * BATCH_SECONDS * 20e6), (160e6, 176 << 10, 96 << 10), (2e9, 176 << 10, 96 << 10)],
     ids=["slow", "as fast as Docker", "faster than the socket holds"],
 )
 def test_a_rest_lets_much_gather_and_does_not_let_the_socket_fill(pace: float, held: int, least: float) -> None:
     clock = Clock()
-    gathering = Gathering(clock=clock, sleep=clock.rest)
+    gathering = ReadBatching(clock=clock, sleep=clock.rest)
     taken, sizes = 0.0, list[int]()
 
     def read(most: int) -> bytes:
@@ -245,17 +245,17 @@ def test_a_rest_lets_much_gather_and_does_not_let_the_socket_fill(pace: float, h
     settled = sizes[100:]
 
     assert least <= min(settled)
-    assert max(settled) < min(held, 1.4 * GATHER_BYTES)
+    assert max(settled) < min(held, 1.4 * BATCH_BYTES)
 
 
 def test_memory_for_much_is_taken_only_after_much_has_come() -> None:
     clock = Clock()
-    gathering = Gathering(clock=clock, sleep=clock.rest)
+    gathering = ReadBatching(clock=clock, sleep=clock.rest)
     sizes = (80, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 80)
     for size in sizes:
         gathering.read(clock.arriving(size, after=0.0001))
     for _ in range(2):
         gathering.read(clock.arriving(80, after=1.0))
 
-    least, most = LEAST_BYTES, MOST_BYTES
+    least, most = MIN_READ_BYTES, MAX_READ_BYTES
     assert clock.asked == [least, least, 2 * least, 4 * least, 8 * least, most, most, most, least]

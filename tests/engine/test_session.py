@@ -5,11 +5,11 @@ import pytest
 
 from shim.engine.failures import Refused
 from shim.engine.pool import Pool
-from shim.engine.session import Session
+from shim.engine.session import DockerSession
 from tests.fakes.http_unix import ScriptedServer, response
 
 
-def test_the_sdk_finds_its_answers(session: Session, server: ScriptedServer) -> None:
+def test_the_sdk_finds_its_answers(session: DockerSession, server: ScriptedServer) -> None:
     server.on("GET /v1.51/info", response(200, {"ID": "ä"}))
     server.on("GET /v1.51/_ping", response(200, b"OK"))
 
@@ -17,7 +17,7 @@ def test_the_sdk_finds_its_answers(session: Session, server: ScriptedServer) -> 
     assert session.ping() is True
 
 
-def test_every_error_status_is_refused(session: Session, server: ScriptedServer) -> None:
+def test_every_error_status_is_refused(session: DockerSession, server: ScriptedServer) -> None:
     server.on("GET /v1.51/info", response(418, {"message": "a teapot"}))
 
     with pytest.raises(Refused, match=r"a teapot \(status 418\)") as failed:
@@ -26,7 +26,7 @@ def test_every_error_status_is_refused(session: Session, server: ScriptedServer)
     assert (failed.value.status, failed.value.message) == (418, "a teapot")
 
 
-def test_parameters_without_value_are_left_out_and_others_quoted(session: Session, server: ScriptedServer) -> None:
+def test_parameters_without_value_are_omitted_and_others_quoted(session: DockerSession, server: ScriptedServer) -> None:
     server.on("GET /v1.51/x", response(200, {}))
     session.request("GET", "/x", params={"a": None, "b": "c d&e", "f": 0})
 
@@ -42,7 +42,7 @@ def test_settings_of_the_docker_command_line_are_not_ours(
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     server.on("GET /v1.51/info", response(200, {}))
     pool = Pool(str(server.path))
-    Session(pool, timeout=10).info()
+    DockerSession(pool, timeout=10).info()
     pool.close()
 
     assert "x-meta" not in server.requests[-1].headers

@@ -26,15 +26,15 @@ class FakeLogs:
         self.held[container_id] = 0
         self.on_drained(container_id)
 
-    def follow(self, of: ContainerLog) -> None:
-        self.followed[of.id] = of
+    def follow(self, container: ContainerLog) -> None:
+        self.followed[container.id] = container
 
-    def follow_now(self, of: ContainerLog) -> str:
-        self.follow(of)
+    def follow_now(self, container: ContainerLog) -> str:
+        self.follow(container)
         return self.problem
 
-    def drained(self, of: ContainerLog, *, run: int) -> bool:
-        return not (self.holding and self.held.setdefault(of.id, run))
+    def drained(self, container: ContainerLog, *, run: int) -> bool:
+        return not (self.holding and self.held.setdefault(container.id, run))
 
     def reopen(self, container_id: str) -> None:
         if container_id not in self.followed:

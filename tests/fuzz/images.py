@@ -10,7 +10,7 @@ from shim.domain.errors import InvalidArgument, ShimError
 from shim.domain.passwd import MAX_ID, ImageAccounts
 from shim.engine.answers import PathStat
 from shim.image.accounts import read_accounts
-from shim.image.rootfs import RootFs, file_from_tar
+from shim.image.rootfs import ImageFiles, file_from_tar
 from shim.spec.users import identity
 from tests.fuzz.target import Target, pure
 
@@ -60,7 +60,7 @@ def archive_of(content: bytes, *, style: int = tarfile.GNU_FORMAT, name: str = "
 
 def _accounts(data: bytes) -> None:
     passwd, _, group = data.partition(b"\0")
-    files = RootFs(_Files({"/etc/passwd": passwd, "/etc/group": group}), container_id="c", image_id="i")  # type: ignore[arg-type]
+    files = ImageFiles(_Files({"/etc/passwd": passwd, "/etc/group": group}), container_id="c", image_id="i")  # type: ignore[arg-type]
     accounts = read_accounts(files)[0]
     assert all(0 <= user.uid <= MAX_ID and 0 <= user.gid <= MAX_ID for user in accounts.users)
     for user in accounts.users[:50]:

@@ -362,7 +362,7 @@ def test_an_echoed_secret_is_neither_shown_nor_kept_as_the_cause(rt: Runtime, en
 def test_the_log_of_a_pull_shows_no_secret(rt: Runtime, engine: FakeEngine) -> None:
     with capture_logs() as logs:
         pull(rt, username="u", password="s3cret")
-    assert "pulled an image" in [line["event"] for line in logs]
+    assert "pulled image" in [line["event"] for line in logs]
     assert "s3cret" not in str(logs)
 
 
@@ -443,8 +443,8 @@ ASKED_AGAIN = PullProgress(id="a", status="Retrying in 0 seconds")
 def test_a_pull_that_waits_for_others_is_borne(
     rt: Runtime, engine: TalkingEngine, monkeypatch: pytest.MonkeyPatch, motion: ProgressClock, says: list[PullProgress]
 ) -> None:
-    monkeypatch.setattr(stall_timeout, "_UNSEEN", 1000)
-    monkeypatch.setattr(stall_timeout, "_SEEN", 1000)
+    monkeypatch.setattr(stall_timeout, "QUEUED_FACTOR_OTHER", 1000)
+    monkeypatch.setattr(stall_timeout, "QUEUED_FACTOR_OWN", 1000)
     engine.says = [BEGUN, *says]
     with engine.held("pull_image") as gate:
         future = Callers(replace(patient(rt, 0.05), puller=ImagePuller(progress=motion))).pull()
@@ -485,12 +485,12 @@ def test_the_containerd_store_has_no_queue(rt: Runtime, engine: TalkingEngine, s
 @pytest.mark.parametrize("motion", [ProgressClock(), Moving()], ids=["pulls we do not see", "pulls that move on"])
 def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEngine, motion: ProgressClock) -> None:
     engine.says = [BEGUN, FS_LAYER, WAITING]
-    words = r"no progress for \d+ s, while docker let it wait for other pulls \(max-concurrent-downloads\)$"
+    words = r"no progress for \d+ s, while docker queued it behind other pulls \(max-concurrent-downloads\)$"
     began = time.monotonic()
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable, match=words):
         pull(replace(patient(rt, 0.01), puller=ImagePuller(progress=motion)))
     assert time.monotonic() - began >= 0.01 * (
-        stall_timeout._UNSEEN if type(motion) is ProgressClock else stall_timeout._SEEN
+        stall_timeout.QUEUED_FACTOR_OTHER if type(motion) is ProgressClock else stall_timeout.QUEUED_FACTOR_OWN
     )
 
 
@@ -520,7 +520,7 @@ def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatc
     ]
     with capture_logs() as logs:
         pull(rt)
-    lines = [line for line in logs if line["event"] == "pulling an image"]
+    lines = [line for line in logs if line["event"] == "pulling image"]
     told = [(line["log_level"], line["step"], line["layers"], line["bytes"]) for line in lines]
     assert told[:2] == [("info", "Downloading", "0/1", 5), ("info", "Already exists", "1/2", 5)]
 
@@ -592,7 +592,7 @@ class TestNode:
         with capture_logs() as logs:
             pull(node(team_app="wr0ng", team="right", other="never"))
         assert [auth.password for auth in engine.auths if auth is not None] == ["wr0ng", "right"]
-        sources = [line["credentials"] for line in logs if line["event"] == "pulled an image"]
+        sources = [line["credentials"] for line in logs if line["event"] == "pulled image"]
         assert [source.partition(" for ")[2] for source in sources] == ["r.example/team"]
         assert not [word for word in ("wr0ng", "right") if word in str(logs)]
 

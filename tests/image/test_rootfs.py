@@ -17,7 +17,7 @@ from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, 
 from shim.domain.ids import ImageId
 from shim.engine.answers import PathKind
 from shim.engine.errors import RemovalInProgress
-from shim.image.rootfs import RootFs, file_from_tar, look_into, remove_leftovers
+from shim.image.rootfs import ImageFiles, file_from_tar, inspect_rootfs, remove_leftovers
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_files import FakeFile
@@ -41,7 +41,7 @@ def image(rt: Runtime, engine: FakeEngine) -> ImageId:
 
 
 def read(rt: Runtime, image: ImageId, path: str) -> bytes | None:
-    return look_into(rt, image_id=image, look=lambda files: files.read_file(path, limit=1000))
+    return inspect_rootfs(rt, image_id=image, read=lambda files: files.read_file(path, limit=1000))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_no_file_of_a_fitting_size_is_refused_unread(
 def test_a_path_can_be_had_without_links(
     rt: Runtime, image: ImageId, path: str, resolved: tuple[str, PathKind] | None
 ) -> None:
-    assert look_into(rt, image_id=image, look=lambda files: files.resolved(path)) == resolved
+    assert inspect_rootfs(rt, image_id=image, read=lambda files: files.resolve(path)) == resolved
 
 
 def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
@@ -108,13 +108,13 @@ def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: Fa
 
 
 def test_the_view_never_hears_of_a_look(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
-    def look(files: RootFs) -> str:
+    def look(files: ImageFiles) -> str:
         [made] = engine.containers.values()
         rt.view.refresh_container(made.id)
         return made.name
 
     with rt.view.subscribe() as changes:
-        name = look_into(rt, image_id=image, look=look)
+        name = inspect_rootfs(rt, image_id=image, read=look)
         with deadline.bound(0), pytest.raises(DeadlineExceeded):
             changes.wait_next()
 
@@ -164,13 +164,13 @@ def test_a_client_that_is_gone_already_makes_nothing(rt: Runtime, engine: FakeEn
 def test_a_look_whose_container_is_pruned_is_repeated(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     pruned = threading.Event()
 
-    def look(files: RootFs) -> bytes | None:
+    def look(files: ImageFiles) -> bytes | None:
         if not pruned.is_set():
             pruned.set()
             engine.containers.clear()
         return files.read_file("/etc/passwd", limit=1000)
 
-    assert look_into(rt, image_id=image, look=look) == b"root:x:0:0\n"
+    assert inspect_rootfs(rt, image_id=image, read=look) == b"root:x:0:0\n"
     assert engine.containers == {}
 
 
@@ -357,7 +357,7 @@ def test_an_archive_that_holds_anything_else_is_refused(damaged: Callable[[], by
 def test_an_archive_that_does_not_end_is_left() -> None:
     pieces = itertools.repeat(bytes(1 << 16), 100)
 
-    with pytest.raises(ShimError, match="docker sends more than the 4 bytes it told"):
+    with pytest.raises(ShimError, match="docker sends more than the 4 bytes it announced"):
         file_from_tar(pieces, size=4, what="/etc/passwd")
     assert len(list(pieces)) > 90
 

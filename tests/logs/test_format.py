@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from shim.config.model import DockerLogDriver
 from shim.logs import lines as blocks
 from shim.logs.crilog import read_head
-from shim.logs.drivers import docker_log_path
+from shim.logs.drivers import FORMATS, docker_log_path, driver_of, log_path
 from shim.logs.format import Lines
 from tests.logs.docker import DockerLog, Output, at, cri
 
@@ -39,6 +40,31 @@ outputs = st.lists(
 )
 def test_where_docker_writes(named: DockerLogDriver, path: str) -> None:
     assert docker_log_path(named, root="/var/lib/docker", container_id="c1") == path
+
+
+def test_every_driver_that_can_be_configured_has_a_row() -> None:
+    assert set(FORMATS) == set(get_args(DockerLogDriver))
+
+
+@pytest.mark.parametrize(
+    ("docker_type", "named"),
+    [*((named, named) for named in get_args(DockerLogDriver)), ("", "json-file"), ("journald", "json-file")],
+)
+def test_the_driver_of_a_container(docker_type: str, named: DockerLogDriver) -> None:
+    assert driver_of(docker_type) == named
+
+
+@pytest.mark.parametrize(
+    ("docker_type", "reported", "path"),
+    [
+        ("json-file", "/d/c1-json.log", "/d/c1-json.log"),
+        ("json-file", "", ""),
+        ("local", "", "/root/containers/c1/local-logs/container.log"),
+        ("local", "/d/container.log", "/d/container.log"),
+    ],
+)
+def test_a_path_that_docker_does_not_report_is_computed(docker_type: str, reported: str, path: str) -> None:
+    assert log_path(docker_type, reported=reported, root=lambda: "/root", container_id="c1") == path
 
 
 @SETTINGS

@@ -12,7 +12,7 @@ def unsent(mailbox: Mailbox) -> list[Order]:
     found = []
     while (first := mailbox.first_unsent()) is not None:
         found.append(first.order)
-        mailbox.sent()
+        mailbox.mark_sent()
     return found
 
 
@@ -60,8 +60,8 @@ def test_another_process_is_told_what_had_no_answer_in_order() -> None:
     mailbox = Mailbox()
     orders: list[Order] = [Drain(id="a"), Reopen(id="b"), Drain(id="c"), Reopen(id="d")]
     pending = [mailbox.put(order) for order in orders]
-    mailbox.sent()
-    mailbox.sent()
+    mailbox.mark_sent()
+    mailbox.mark_sent()
     mailbox.take_answer(Answer(ticket=pending[0].ticket))
     mailbox.repeat([Report()])
     assert unsent(mailbox) == [Report(), *orders[1:]]

@@ -47,7 +47,7 @@ def closing(fds: list[int]) -> Iterator[list[int]]:
 
 def position(docker: DockerLog, path: Path, *, since: int = 0) -> Position:
     with closing([open_log(path)]) as (log,), closing(generations(docker.path)) as files:
-        return find_position(files, written_tail(log, path), of=docker.format, since=since)
+        return find_position(files, written_tail(log, path), file_format=docker.format, since=since)
 
 
 def rest(docker: DockerLog, path: Path) -> bytes:

@@ -57,8 +57,8 @@ def supervised(ends: Ends, *, drain_seconds: float = 60.0) -> Iterator[LogSuperv
 
 @pytest.fixture
 def logs(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogSupervisor]:
-    monkeypatch.setattr(module, "RESTART_LEAST", 0.001)
-    monkeypatch.setattr(module, "RESTART_MOST", 0.001)
+    monkeypatch.setattr(module, "MIN_RESTART_SECONDS", 0.001)
+    monkeypatch.setattr(module, "RESTART_CAP_SECONDS", 0.001)
     with supervised(ends) as made:
         yield made
 
@@ -71,7 +71,7 @@ def docker(tmp_path: Path) -> DockerLog:
 
 
 @pytest.fixture
-def of(docker: DockerLog, path: Path) -> ContainerLog:
+def container(docker: DockerLog, path: Path) -> ContainerLog:
     return ContainerLog(id="c", docker=str(docker.path), cri=str(path), created_at=1)
 
 
@@ -88,21 +88,21 @@ def figures(logs: LogSupervisor) -> Figures:
     return told[0]
 
 
-def test_the_log_is_there_when_it_is_followed(logs: LogSupervisor, of: ContainerLog, path: Path) -> None:
-    assert logs.follow_now(of) == ""
+def test_the_log_is_there_when_it_is_followed(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
+    assert logs.follow_now(container) == ""
     assert path.read_bytes() == b""
-    assert logs.follow_now(of) == ""
+    assert logs.follow_now(container) == ""
 
 
 def test_an_end_is_shown_when_everything_is_written(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
-    logs.follow(of)
+    logs.follow(container)
     docker.lines(0, 100)
-    assert not logs.drained(of, run=RUN)
+    assert not logs.drained(container, run=RUN)
     wait_until(lambda: ends.shown)
     assert path.read_bytes() == docker.as_cri()
-    assert logs.drained(of, run=RUN)
+    assert logs.drained(container, run=RUN)
     assert ends.shown == ["c"]
 
 
@@ -119,30 +119,30 @@ def test_what_is_no_text_is_kept_where_docker_keeps_it(logs: LogSupervisor, tmp_
 
 
 def test_a_second_run_has_an_end_of_its_own(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     for run in (1, 2, 3):
         docker.lines(run * 10, run * 10 + 10)
         if run == 2:
-            logs.follow(of)  # seen running, unlike the others
-        assert not logs.drained(of, run=run)
+            logs.follow(container)  # seen running, unlike the others
+        assert not logs.drained(container, run=run)
         wait_until(lambda run=run: len(ends.shown) == run)  # type: ignore[misc]
         assert path.exists() == (run > 1)
     assert path.read_bytes() == docker.as_cri()
 
 
 def test_an_end_is_held_back_also_when_it_is_seen_running_once_more(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     path.parent.write_text("in the way")
     docker.lines(0, 10)
-    logs.follow(of)
+    logs.follow(container)
     for _ in range(2):
-        assert not logs.drained(of, run=RUN)
-        logs.follow(of)
-    assert not logs.drained(of, run=RUN)
+        assert not logs.drained(container, run=RUN)
+        logs.follow(container)
+    assert not logs.drained(container, run=RUN)
     figures(logs)  # asked last, and answered last
-    assert not logs.drained(of, run=RUN)
+    assert not logs.drained(container, run=RUN)
     assert logs.stats().held_back == 1
     assert ends.shown == []
     path.parent.unlink()
@@ -156,14 +156,14 @@ def test_a_container_without_a_log_of_docker_is_not_waited_for(logs: LogSupervis
     assert logs.drained(nothing, run=RUN)
 
 
-def test_an_end_is_held_back_only_so_long(of: ContainerLog, docker: DockerLog, path: Path, ends: Ends) -> None:
+def test_an_end_is_held_back_only_so_long(container: ContainerLog, docker: DockerLog, path: Path, ends: Ends) -> None:
     path.parent.write_text("in the way")
     docker.lines(0, 10)
     with supervised(ends, drain_seconds=0.3) as logs:
-        assert "exists" in logs.follow_now(of)
-        assert not logs.drained(of, run=RUN)
+        assert "exists" in logs.follow_now(container)
+        assert not logs.drained(container, run=RUN)
         wait_until(lambda: ends.shown)
-        assert logs.drained(of, run=RUN)
+        assert logs.drained(container, run=RUN)
         assert logs.stats().held_back == 0
         path.parent.unlink()  # the rest is written all the same
         wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
@@ -175,19 +175,19 @@ def none_left(*_args: object, **_named: object) -> NoReturn:
 
 
 def test_an_end_is_shown_while_no_log_process_can_be_started(
-    of: ContainerLog, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    container: ContainerLog, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subprocess.Popen", none_left)
     with supervised(ends, drain_seconds=0.3) as logs:
-        assert not logs.drained(of, run=RUN)
+        assert not logs.drained(container, run=RUN)
         wait_until(lambda: ends.shown)
-        assert logs.drained(of, run=RUN)
+        assert logs.drained(container, run=RUN)
     assert ends.shown == ["c"]
 
 
 @pytest.mark.parametrize("what", ["socket.socketpair", "subprocess.Popen"])
 def test_what_the_node_had_no_more_of_is_tried_again(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, what: str
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends, what: str
 ) -> None:
     pid = worker(logs)
     with pytest.MonkeyPatch.context() as patched:
@@ -196,27 +196,27 @@ def test_what_the_node_had_no_more_of_is_tried_again(
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: logs.stats().restarts > before + 2)
     docker.lines(0, 10)
-    logs.drained(of, run=RUN)
+    logs.drained(container, run=RUN)
     wait_until(lambda: ends.shown)
 
 
 def test_paths_that_cannot_be_told_to_the_process_stop_no_other_log(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     for size in (150_000, 400_000):
         long = ContainerLog(id=f"long-{size}", docker=str(docker.path), cri="/" + "a" * size, created_at=1)
         assert "too long" in logs.follow_now(long)
         assert not logs.drained(long, run=RUN)
-    assert logs.follow_now(of) == ""
+    assert logs.follow_now(container) == ""
     docker.lines(0, 10)
-    assert not logs.drained(of, run=RUN)
+    assert not logs.drained(container, run=RUN)
     wait_until(lambda: len(ends.shown) == 3)
     assert path.read_bytes() == docker.as_cri()
     assert logs.stats().restarts == 0
 
 
-def test_reopen(logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path) -> None:
-    logs.follow(of)
+def test_reopen(logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path) -> None:
+    logs.follow(container)
     docker.lines(0, 10)
     wait_until(lambda: path.exists() and path.read_bytes() == docker.as_cri())
     old = path.with_name("0.log.1")
@@ -227,47 +227,47 @@ def test_reopen(logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: 
     wait_until(lambda: old.read_bytes() + path.read_bytes() == docker.as_cri())
 
 
-def test_reopen_of_what_is_not_followed(logs: LogSupervisor, of: ContainerLog, ends: Ends) -> None:
+def test_reopen_of_what_is_not_followed(logs: LogSupervisor, container: ContainerLog, ends: Ends) -> None:
     with pytest.raises(FailedPrecondition, match="not followed"):
         logs.reopen("c")
-    logs.drained(of, run=RUN)
+    logs.drained(container, run=RUN)
     wait_until(lambda: ends.shown)
     with pytest.raises(FailedPrecondition, match="not followed"):
         logs.reopen("c")
 
 
-def test_reopen_that_fails_says_why(logs: LogSupervisor, of: ContainerLog, path: Path) -> None:
-    logs.follow_now(of)
+def test_reopen_that_fails_says_why(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
+    logs.follow_now(container)
     path.rename(path.with_name("0.log.1"))
     path.mkdir()
     with pytest.raises(ShimError, match=r"reopen the log of container c: .*0\.log: is a directory"):
         logs.reopen("c")
 
 
-def test_what_is_forgotten_is_not_followed(logs: LogSupervisor, of: ContainerLog) -> None:
-    logs.follow_now(of)
+def test_what_is_forgotten_is_not_followed(logs: LogSupervisor, container: ContainerLog) -> None:
+    logs.follow_now(container)
     logs.forget("c")
     logs.forget("c")
     assert figures(logs).followed == 0
 
 
 def test_a_process_that_is_killed_is_replaced_and_loses_nothing(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
-    logs.follow_now(of)
+    logs.follow_now(container)
     for first in range(0, 500, 100):
         docker.lines(first, first + 100)
         os.kill(worker(logs), signal.SIGKILL)
-    assert not logs.drained(of, run=RUN)
+    assert not logs.drained(container, run=RUN)
     wait_until(lambda: ends.shown)
     assert path.read_bytes() == docker.as_cri()
     assert logs.stats().restarts >= 1
 
 
 def test_what_nobody_answered_is_asked_of_the_next_process(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path
 ) -> None:
-    logs.follow_now(of)
+    logs.follow_now(container)
     docker.lines(0, 10)
     pid = worker(logs)
     os.kill(pid, signal.SIGSTOP)
@@ -281,27 +281,32 @@ def test_what_nobody_answered_is_asked_of_the_next_process(
 
 
 def test_a_process_that_hangs_is_replaced_and_no_end_is_shown_without_its_output(
-    logs: LogSupervisor, of: ContainerLog, docker: DockerLog, path: Path, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    logs: LogSupervisor,
+    container: ContainerLog,
+    docker: DockerLog,
+    path: Path,
+    ends: Ends,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.05)
-    logs.follow_now(of)
+    logs.follow_now(container)
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 0.3)
     os.kill(worker(logs), signal.SIGKILL)  # the next one is held to these times
     wait_until(lambda: logs.stats().restarts)
     os.kill(worker(logs), signal.SIGSTOP)
     docker.lines(0, 100)
-    assert not logs.drained(of, run=RUN)
+    assert not logs.drained(container, run=RUN)
     monkeypatch.setattr(heartbeat, "ANSWER_SECONDS", 60.0)  # the one after it may be slow to start
     wait_until(lambda: ends.shown)
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_nobody_waits_for_a_process_that_hangs(logs: LogSupervisor, of: ContainerLog) -> None:
+def test_nobody_waits_for_a_process_that_hangs(logs: LogSupervisor, container: ContainerLog) -> None:
     pid = worker(logs)
     os.kill(pid, signal.SIGSTOP)
     try:
-        logs.follow(of)
-        assert not logs.drained(of, run=RUN)
+        logs.follow(container)
+        assert not logs.drained(container, run=RUN)
         scope = deadline.Scope()
         scope.cancel()
         with deadline.entered(scope), pytest.raises(Cancelled):

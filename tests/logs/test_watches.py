@@ -125,7 +125,7 @@ def test_what_gets_no_watch_is_to_be_looked_at_until_there_is_one(watches: Watch
         for _ in range(3):
             watches.ensure(order(docker))
             assert list(watches.unwatched) == ["c"]
-    assert [line["event"] for line in said] == ["output cannot be watched and is looked at every second"]
+    assert [line["event"] for line in said] == ["no inotify watch available, polling container output"]
     watches.ensure(order(docker))
     assert not watches.unwatched
     docker.lines(0, 1)

@@ -53,7 +53,7 @@ class Boss:
 
 @pytest.fixture
 def boss(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boss]:
-    monkeypatch.setattr(worker, "RETRY_LEAST", 0.01)
+    monkeypatch.setattr(worker, "MIN_RETRY_SECONDS", 0.01)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(20)
     thread = threading.Thread(target=Worker(theirs).run)
@@ -171,8 +171,8 @@ def test_a_full_disk_is_told_once_however_often_it_is_tried(
         assert boss.ask(Drain(id="c")) == ""
     assert path.read_bytes() == docker.as_cri()
     assert [line["event"] for line in told] == [
-        "the log of a container cannot be written, will be tried again",
-        "the log of a container can be written again",
+        "cannot write container log, retrying",
+        "container log is writable again",
     ]
 
 
@@ -207,13 +207,13 @@ def test_what_gets_no_watch_is_copied_all_the_same(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify.add_watch", used_up)
-    monkeypatch.setattr(worker, "GLANCE", 0.01)
+    monkeypatch.setattr(worker, "FALLBACK_POLL_SECONDS", 0.01)
     assert boss.ask(order) == ""
     docker.start()
     for first in range(0, 30, 10):
         docker.lines(first, first + 10)
         wait_until(lambda: path.read_bytes() == docker.as_cri())
-    monkeypatch.setattr(worker, "GLANCE", 60)
+    monkeypatch.setattr(worker, "FALLBACK_POLL_SECONDS", 60)
     assert boss.blocked() == []
     docker.lines(30, 40)
     assert boss.ask(Drain(id="c")) == ""
@@ -224,7 +224,7 @@ def test_the_log_process_lives_without_inotify(
     request: pytest.FixtureRequest, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify", used_up)
-    monkeypatch.setattr(worker, "GLANCE", 0.01)
+    monkeypatch.setattr(worker, "FALLBACK_POLL_SECONDS", 0.01)
     boss: Boss = request.getfixturevalue("boss")
     docker.start()
     assert boss.ask(order) == ""

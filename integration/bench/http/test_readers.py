@@ -1,0 +1,18 @@
+"""Both readers of the benchmark read the same."""
+
+import pytest
+
+from integration.bench.http import wire
+from integration.bench.http.readers import H11Reader, OwnReader
+from integration.bench.http.wire import Exchange
+
+EXCHANGES = [wire.version(), wire.inspect(), wire.containers(), wire.start(), *wire.exec_calls(), wire.events()]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: f"{exchange.method} {exchange.target[:60]}")
+def test_both_readers_read_the_same_twice(exchange: Exchange) -> None:
+    own, h11 = OwnReader(), H11Reader()
+    for _ in range(2):
+        content = b"".join(own.pieces(exchange))
+        assert content == b"".join(h11.pieces(exchange))
+        assert (len(content) > 0) == (b"204" not in exchange.arriving[0][:16])

@@ -24,16 +24,16 @@ def is_ready(rt: Runtime, record: SandboxRecord) -> bool:
 
     The checkpoint records the latter. A legacy (cri-dockerd) pod has none: its pause container alone decides.
     """
-    if not record.life.running or record.legacy:
-        return record.life.running
+    if not record.state.running or record.legacy:
+        return record.state.running
     checkpoint = rt.checkpoints.get(record.id)
     return checkpoint is not None and checkpoint.ready and not _is_restarted(record, checkpoint)
 
 
 def _is_restarted(record: SandboxRecord, checkpoint: SandboxCheckpoint) -> bool:
     """Return whether pause was restarted externally: its new network namespace has no interface but `lo`."""
-    known = checkpoint.pause_started_at and not record.life.guessed
-    return bool(known) and record.life.started_at != checkpoint.pause_started_at
+    known = checkpoint.pause_started_at and not record.state.from_list_only
+    return bool(known) and record.state.started_at != checkpoint.pause_started_at
 
 
 def ready_sandbox(rt: Runtime, *, sandbox_id: str) -> SandboxRecord:

@@ -59,9 +59,9 @@ def restore_limits(rt: Runtime) -> None:
     that crashed.
     """
     for record in rt.view.containers():
-        if record.legacy or record.life.state == pb.CONTAINER_EXITED:
+        if record.legacy or record.state.phase == pb.CONTAINER_EXITED:
             continue
-        if record.life.pid:
+        if record.state.pid:
             with suppress(NotFound), changing(rt, record.id) as current:
                 _restore_limits(rt, current)
         elif needs_writing(wanted_resources(rt, record)):

@@ -11,7 +11,7 @@ from shim.domain.errors import DeadlineExceeded
 from shim.domain.ids import ContainerId, SandboxId
 from shim.runtime import Runtime
 from shim.sandbox.run import run_pod_sandbox
-from shim.view.translate import doubted
+from shim.view.translate import mark_unknown
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 
@@ -63,5 +63,5 @@ def make_unknown(rt: Runtime, engine: FakeEngine, container: ContainerId) -> Non
     """Let the view call a container CONTAINER_UNKNOWN from now on: no container is inspected any more."""
     engine.fail_next("inspect_container", *[DeadlineExceeded("inspect container: not within 5 s")] * 1000)
     with suppress(DeadlineExceeded):
-        rt.view.refresh_container(container, fallback=partial(doubted, message="docker does not answer"))
-    assert rt.view.container(container).life.state == pb.CONTAINER_UNKNOWN
+        rt.view.refresh_container(container, fallback=partial(mark_unknown, message="docker does not answer"))
+    assert rt.view.container(container).state.phase == pb.CONTAINER_UNKNOWN

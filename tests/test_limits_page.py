@@ -46,7 +46,7 @@ LEFT_OUT = {
     "shim/stats/readings.py _MAX_READS": "how often the server reads again",
     "shim/stats_cache.py _MAX_POINTS": "what the server keeps of its own measurements",
     "shim/stats_cache.py _MAX_WINDOW": "a time of the server's own",
-    "shim/view/foreign.py _MAX_ATTEMPT": "a number that the CRI has",
+    "shim/view/legacy.py _MAX_ATTEMPT": "a number that the CRI has",
 }
 """Constants of such a name that need no row, and why."""
 

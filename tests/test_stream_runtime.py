@@ -229,7 +229,7 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
         while opened["stdout"] not in client.received:
             client.read_some()
         engine.exit_container(container)
-        wait_until(lambda: not rt.view.container(container).life.running)
+        wait_until(lambda: not rt.view.container(container).state.running)
         threading.Event().wait(0.5)  # many looks at it
         client.read_to_end()
 

@@ -31,9 +31,9 @@ def actual_resources(rt: Runtime, record: ContainerRecord) -> pb.LinuxContainerR
     requested = wanted_resources(rt, record)
     if requested.memory_limit_in_bytes <= 0:
         requested.memory_limit_in_bytes = requested.memory_swap_limit_in_bytes = 0
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     # A sandboxed runtime makes no group for the container.
-    return requested if place is None else _reported(requested, place.group, pid=record.life.pid)
+    return requested if place is None else _reported(requested, place.group, pid=record.state.pid)
 
 
 def _reported(requested: pb.LinuxContainerResources, group: Group, *, pid: int) -> pb.LinuxContainerResources:

@@ -37,10 +37,10 @@ def check_on_node(rt: Runtime, resources: pb.LinuxContainerResources, *, field: 
     """
     check_unified_possible(resources, field=field, version=rt.facts.info().cgroup_version)
     check_memory(resources, field=field)
-    if not needs_writing(resources) or not sandbox.life.pid:
+    if not needs_writing(resources) or not sandbox.state.pid:
         return
     try:
-        group = rt.cgroups.find(sandbox.id, pid=sandbox.life.pid)
+        group = rt.cgroups.find(sandbox.id, pid=sandbox.state.pid)
     except NotFound:
         return
     check_there(writes_beyond_docker(resources, group, field=field))
@@ -91,7 +91,7 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
 
     Raise FailedPrecondition where that keeps `resources` from being written, as below a sandbox of the runtime's.
     """
-    pid = record.life.pid
+    pid = record.state.pid
     try:
         return rt.cgroups.find(record.id, pid=pid) if pid else None
     except NotFound as error:

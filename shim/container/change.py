@@ -39,10 +39,10 @@ def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[Conta
     """
     try:
         with deadline.bound(0):
-            life = rt.view.container(container_id).life
-        if life.state == pb.CONTAINER_EXITED:
+            state = rt.view.container(container_id).state
+        if state.phase == pb.CONTAINER_EXITED:
             return True
-        if not life.pid:
+        if not state.pid:
             return False
         with deadline.bound(LOOK_SECONDS), changing(rt, container_id) as record:
             apply(record)

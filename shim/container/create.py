@@ -164,7 +164,7 @@ def _target_id(rt: Runtime, *, config: pb.ContainerConfig, sandbox: SandboxRecor
     if options.pid != pb.TARGET:
         return ""
     target = rt.view.container(options.target_id)
-    if target.sandbox_id != sandbox.id or not target.life.running:
+    if target.sandbox_id != sandbox.id or not target.state.running:
         field = "config.linux.security_context.namespace_options.target_id"
         raise FailedPrecondition(f"{field}: container {target.id} is not running in this pod")
     return target.id

@@ -57,7 +57,7 @@ process goes on for long before it ends."""
 def _is_running(rt: Runtime, container_id: str) -> bool:
     """Return whether the container may run: so may one that Docker does not inspect (CONTAINER_UNKNOWN)."""
     try:
-        return rt.view.container(container_id).life.may_run
+        return rt.view.container(container_id).state.may_run
     except NotFound:
         return False
 
@@ -65,7 +65,7 @@ def _is_running(rt: Runtime, container_id: str) -> bool:
 def last_known_running(rt: Runtime, container_id: str) -> bool:
     """Return the same by the last known state. Never waits, and is known while Docker is away."""
     known = rt.view.last_known(container_id)
-    return known is not None and known.life.may_run
+    return known is not None and known.state.may_run
 
 
 def _inspect(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
@@ -91,7 +91,7 @@ def first_process(rt: Runtime, container_id: str) -> Iterator[int | None]:
     record = rt.view.last_known(container_id)
     handle = None
     with suppress(OSError):
-        handle = os.pidfd_open(record.life.pid) if record is not None and record.life.pid else None
+        handle = os.pidfd_open(record.state.pid) if record is not None and record.state.pid else None
     try:
         yield handle
     finally:

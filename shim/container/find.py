@@ -16,6 +16,6 @@ def find_container(rt: Runtime, container_id: str) -> ContainerRecord | None:
 def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
     """Return the container of an id or unique prefix. Raise NotFound, or FailedPrecondition if it does not run."""
     record = rt.view.container(container_id)
-    if not record.life.running:
+    if not record.state.running:
         raise FailedPrecondition(f"container {record.id} is not running")
     return record

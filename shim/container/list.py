@@ -18,5 +18,5 @@ def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Conta
         selector=filter.label_selector,
     )
     if filter.HasField("state"):
-        records = [record for record in records if record.life.state == filter.state.state]
+        records = [record for record in records if record.state.phase == filter.state.state]
     return [record.listed for record in records]

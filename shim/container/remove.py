@@ -13,6 +13,6 @@ def remove_container(rt: Runtime, *, container_id: str) -> None:
     record = find_container(rt, container_id)
     if record is None:
         return
-    if record.life.may_run:
+    if record.state.may_run:
         ensure_killed(rt, record.id)  # so that its last output is copied before Docker removes it
     ensure_removed(rt, record.id)

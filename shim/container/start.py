@@ -50,8 +50,8 @@ def _hold_twin_locks(rt: Runtime, record: ContainerRecord) -> Iterator[None]:
 
 
 def _start(rt: Runtime, record: ContainerRecord) -> None:
-    if record.life.state != pb.CONTAINER_CREATED:
-        state = pb.ContainerState.Name(record.life.state)
+    if record.state.phase != pb.CONTAINER_CREATED:
+        state = pb.ContainerState.Name(record.state.phase)
         raise FailedPrecondition(f"container {record.id} is {state}, only a created one can be started")
     pod.ready_sandbox(rt, sandbox_id=record.sandbox_id)
     check_no_twin_runs(rt, record)

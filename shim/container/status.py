@@ -24,17 +24,17 @@ def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.Con
 
 def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
     """Build the status of one container, also for PodSandboxStatus and events."""
-    life = record.life
+    state = record.state
     return pb.ContainerStatus(
         id=record.id,
         metadata=record.config.metadata,
-        state=life.state,
-        created_at=life.created_at,
-        started_at=life.started_at,
-        finished_at=life.finished_at,
-        exit_code=life.exit_code,
-        reason=life.reason,
-        message=life.message,
+        state=state.phase,
+        created_at=state.created_at,
+        started_at=state.started_at,
+        finished_at=state.finished_at,
+        exit_code=state.exit_code,
+        reason=state.reason,
+        message=state.message,
         image=_image_spec(rt, record),
         image_ref=_image_ref(rt, record),
         image_id=record.image_id,
@@ -65,4 +65,4 @@ def _image_ref(rt: Runtime, record: ContainerRecord) -> str:
 
 
 def _verbose(record: ContainerRecord) -> dict[str, Any]:
-    return {"sandboxID": record.sandbox_id, "pid": record.life.pid, "dockerName": record.name}
+    return {"sandboxID": record.sandbox_id, "pid": record.state.pid, "dockerName": record.name}

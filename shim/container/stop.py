@@ -18,7 +18,7 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
     a second call with a shorter one takes effect.
     """
     record = find_container(rt, container_id)
-    if record is None or not record.life.may_run:
+    if record is None or not record.state.may_run:
         return
     if timeout == 0:
         ensure_killed(rt, record.id)

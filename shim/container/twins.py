@@ -26,7 +26,7 @@ def check_no_twin_runs(rt: Runtime, record: ContainerRecord) -> None:
     if not record.log_path or record.legacy:
         return
     for other in rt.view.containers():
-        if other.log_path == record.log_path and other.life.may_run and not other.legacy:
+        if other.log_path == record.log_path and other.state.may_run and not other.legacy:
             raise FailedPrecondition(f"start container {record.id}: container {other.id} writes to {record.log_path}")
 
 
@@ -35,7 +35,7 @@ def _running_twin(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: Sa
         (
             record
             for record in rt.view.containers_of(sandbox_id)
-            if record.life.may_run
+            if record.state.may_run
             and (record.config.metadata.name, record.config.metadata.attempt) == (metadata.name, metadata.attempt)
         ),
         None,

@@ -67,7 +67,7 @@ def update_container_resources(rt: Runtime, *, container_id: str, linux: pb.Linu
 def _refresh_alive(rt: Runtime, container_id: str) -> ContainerRecord:
     """Return the container as Docker has it. Raise FailedPrecondition when it has ended, or its exit is pending."""
     record = _refresh(rt, container_id)
-    if record.life.state not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
+    if record.state.phase not in {pb.CONTAINER_CREATED, pb.CONTAINER_RUNNING}:
         raise FailedPrecondition(f"container {record.id} has ended; its resources cannot be changed")
     return record
 

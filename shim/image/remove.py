@@ -88,7 +88,7 @@ def _check_unused(rt: Runtime, record: ImageRecord) -> None:
     users = [
         container
         for container in rt.view.containers()
-        if record.id in _images_of(container) and container.life.state != pb.CONTAINER_EXITED
+        if record.id in _images_of(container) and container.state.phase != pb.CONTAINER_EXITED
     ]
     if users:
         names = ", ".join(_described(container.config.metadata.name, container.id) for container in users)

@@ -14,7 +14,7 @@ from shim.domain.ids import SandboxId, only_id
 from shim.domain.labels import sandbox_config_from_dict
 from shim.domain.names import sandbox_name
 from shim.runtime import Runtime
-from shim.view.records import Life, SandboxRecord
+from shim.view.records import ContainerState, SandboxRecord
 
 
 def sandboxes(rt: Runtime) -> list[SandboxRecord]:
@@ -59,8 +59,8 @@ def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]
 
 def _record_from_checkpoint(checkpoint: SandboxCheckpoint) -> SandboxRecord:
     config = sandbox_config_from_dict(checkpoint.config)
-    life = Life(
-        state=pb.CONTAINER_EXITED,
+    state = ContainerState(
+        phase=pb.CONTAINER_EXITED,
         pid=0,
         exit_code=0,
         reason="",
@@ -74,5 +74,5 @@ def _record_from_checkpoint(checkpoint: SandboxCheckpoint) -> SandboxRecord:
         name=sandbox_name(config.metadata),
         config=config,
         runtime_handler=checkpoint.runtime_handler,
-        life=life,
+        state=state,
     )

@@ -78,7 +78,7 @@ def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[]
 def bring_loopback_up(record: SandboxRecord) -> None:
     """Bring the loopback interface of a pod up that has no other. ShimError when pause has ended."""
     with_ipv6 = not forbids_loopback_ipv6(record.config.linux.sysctls)
-    ensure_loopback_up_of(record.life.pid, confirmed=partial(is_process_of, record), with_ipv6=with_ipv6)
+    ensure_loopback_up_of(record.state.pid, confirmed=partial(is_process_of, record), with_ipv6=with_ipv6)
 
 
 def forbids_loopback_ipv6(sysctls: Mapping[str, str]) -> bool:

@@ -42,7 +42,7 @@ def dial(rt: Runtime, *, sandbox_id: str, port: int) -> socket.socket:
         checkpoint = rt.checkpoints.get(record.id)
         if record.legacy or checkpoint is None or checkpoint.network is None:
             # Its namespace is not pinned: it lives and ends with pause.
-            return in_netns_of(record.life.pid, connect, confirmed=partial(is_process_of, record))
+            return in_netns_of(record.state.pid, connect, confirmed=partial(is_process_of, record))
         return in_netns(Path(checkpoint.network.netns), connect)
 
 

@@ -58,15 +58,15 @@ def recover_checkpoint(rt: Runtime, record: SandboxRecord) -> SandboxCheckpoint 
         checkpoint = checkpoint_of(rt, record)
         if checkpoint is not None or rt.config.network_plugin != "none":
             return checkpoint
-    if record.legacy or not record.life.running:
+    if record.legacy or not record.state.running:
         return None  # of a legacy pod, pause alone decides
     return SandboxCheckpoint(
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
-        created_at=record.life.created_at,
+        created_at=record.state.created_at,
         ready=True,
-        pause_started_at=record.life.started_at,
+        pause_started_at=record.state.started_at,
     )
 
 
@@ -77,7 +77,7 @@ def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         sandbox_id=record.id,
         config=labels.config_as_dict(record.config),
         runtime_handler=record.runtime_handler,
-        created_at=record.life.created_at,
+        created_at=record.state.created_at,
         # Without a result the server ended in the middle of the ADD, and no client got the id of the sandbox.
         ready=attachment.owner is None or attachment.result is not None,
         network=msgspec.convert(known, NetworkIntent),

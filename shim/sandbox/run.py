@@ -77,7 +77,7 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
         checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
     elif not pod.host_network(config):
         network.bring_loopback_up(rt.view.sandbox(sandbox_id))
-    started_at = rt.view.sandbox(sandbox_id).life.started_at
+    started_at = rt.view.sandbox(sandbox_id).state.started_at
     rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=started_at))
     return sandbox_id
 
@@ -150,6 +150,6 @@ def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> Doc
 def _connect(rt: Runtime, *, checkpoint: SandboxCheckpoint, rollback: Rollback) -> SandboxCheckpoint:
     """Pin the network namespace and run ADD in it. An ADD that failed half-way is undone by DEL."""
     rollback.undo("the pin of its network namespace", lambda: network.unpin_netns(checkpoint))
-    network.pin_netns(checkpoint, pid=rt.view.sandbox(checkpoint.sandbox_id).life.pid)
+    network.pin_netns(checkpoint, pid=rt.view.sandbox(checkpoint.sandbox_id).state.pid)
     rollback.undo("its network", lambda: network.release(rt, checkpoint))
     return network.attach(rt, checkpoint)

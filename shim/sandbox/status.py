@@ -37,7 +37,7 @@ def sandbox_status_message(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxS
         id=record.id,
         metadata=record.config.metadata,
         state=sandbox_state(rt, record),
-        created_at=record.life.created_at,
+        created_at=record.state.created_at,
         network=_network(rt, record),
         linux=pb.LinuxPodSandboxStatus(namespaces=pb.Namespace(options=options)),
         labels=record.config.labels,
@@ -53,7 +53,7 @@ def _network(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxNetworkStatus |
     as of a legacy pod without a result in the CNI cache, or with one that cannot be read.
     """
     ips = network.addresses(rt.checkpoints.get(record.id))
-    if not ips and record.life.running and not pod.host_network(record.config):
+    if not ips and record.state.running and not pod.host_network(record.config):
         return None
     return pb.PodSandboxNetworkStatus(ip=ips[0] if ips else "", additional_ips=[pb.PodIP(ip=ip) for ip in ips[1:]])
 
@@ -62,7 +62,7 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
     checkpoint = rt.checkpoints.get(record.id)
     intent = checkpoint.network if checkpoint else None
     return {
-        "pid": record.life.pid,
+        "pid": record.state.pid,
         "dockerName": record.name,
         "netns": intent.netns if intent else "",
         "cniNetwork": intent.conflist.get("name", "") if intent else "",

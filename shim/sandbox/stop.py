@@ -39,20 +39,20 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
         checkpoint = replace(checkpoint, ready=False)
         rt.checkpoints.note(checkpoint)
     # Created ones too: Docker may be starting one, for a client that has given up waiting.
-    alive = [c for c in rt.view.containers_of(record.id) if c.life.state != pb.CONTAINER_EXITED]
+    alive = [c for c in rt.view.containers_of(record.id) if c.state.phase != pb.CONTAINER_EXITED]
     # Their network goes only when they have ended: an address must not be given away while it is in use.
     ensure_all_killed(rt, [c.id for c in alive])
-    unstarted = [c.id for c in alive if c.life.state == pb.CONTAINER_CREATED]
+    unstarted = [c.id for c in alive if c.state.phase == pb.CONTAINER_CREATED]
     if checkpoint is None:
         _stop_pause(rt, record, unstarted=unstarted)
         if not record.legacy:
             unpin(network.netns_path(rt, record.id))  # all that can be left of an unknown network
         return
-    if record.legacy and record.life.running:
+    if record.legacy and record.state.running:
         # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the
         # namespace of another process.
         with suppress(ProcessEnded):
-            network.pin_netns(checkpoint, pid=record.life.pid, confirmed=partial(is_process_of, record))
+            network.pin_netns(checkpoint, pid=record.state.pid, confirmed=partial(is_process_of, record))
     if unstarted:
         _stop_pause(rt, record, unstarted=unstarted)
         network.release(rt, checkpoint)
@@ -64,7 +64,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
-    if record.life.may_run:
+    if record.state.may_run:
         ensure_killed(rt, record.id)
     # Docker may have done a delayed start in the meantime that an earlier server has asked for. Without pause it does
     # none.

@@ -18,7 +18,7 @@ def container_stats(rt: Runtime, *, container_id: str) -> pb.ContainerStats:
     read is not set.
     """
     record = rt.view.container(container_id)
-    if not record.life.may_run:
+    if not record.state.may_run:
         return _stopped_stats(rt, record)
     return running_stats(rt, record) or _partial_stats(rt, record)
 
@@ -39,7 +39,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
         sandbox_id=filter.pod_sandbox_id,
         selector=filter.label_selector,
     )
-    run = (record for record in fitting if record.life.running)
+    run = (record for record in fitting if record.state.running)
     return [stats for record in run if (stats := _stats_for_list(rt, record)) is not None]
 
 

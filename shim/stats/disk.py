@@ -66,8 +66,8 @@ def upper_of(rt: Runtime, record: ContainerRecord) -> Path | None:
     Found once: what a process of the container makes of its own root later is not followed.
     """
     known = rt.stats_cache.uppers.get(record.id)
-    if known is None and record.life.pid:
-        known = _whole(rt, upper_directory(_PROC / str(record.life.pid)))
+    if known is None and record.state.pid:
+        known = _whole(rt, upper_directory(_PROC / str(record.state.pid)))
         if known is not None:
             rt.stats_cache.uppers[record.id] = known
     return known

@@ -60,7 +60,7 @@ class StoreMeter:
     def _look(self) -> None:
         """Find out what there is to measure; what there is no more is forgotten."""
         rt, info = self._rt, self._rt.facts.info()
-        root = store_root(info, pids=(each.life.pid for each in rt.view.sandboxes() if each.life.running))
+        root = store_root(info, pids=(each.state.pid for each in rt.view.sandboxes() if each.state.running))
         if root != self._root:
             self._root, self._measured, rt.stats_cache.images = root, {}, None
         if rt.stats_cache.images is None or not rt.stats_cache.images.is_measured:

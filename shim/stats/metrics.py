@@ -76,7 +76,7 @@ def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | No
 
 
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:
-    interfaces = None if pod.host_network(record.config) else interfaces_of(record.life.pid)
+    interfaces = None if pod.host_network(record.config) else interfaces_of(record.state.pid)
     metadata, at = record.config.metadata, time.time_ns()
     pause = _image_name(rt, record.image_id, wanted=rt.config.pod_infra_container_image)
     base = (metadata.name, metadata.namespace, POD, cadvisor_id(rt, record), pause, record.name)
@@ -142,7 +142,7 @@ def _figures(
         soft_limits=soft_limits(reading.place.pid),
         layer=rt.stats_cache.layers.get(record.id),
         host=record.host,
-        started_at=record.life.started_at,
+        started_at=record.state.started_at,
         at=reading.at,
         device_name=device_name,
     )

@@ -40,19 +40,19 @@ class Reading:
 
 def cadvisor_id(rt: Runtime, record: Record) -> str:
     """Return what cAdvisor calls a container or pause container: the path of its control group; its id without one."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     return place.path if place is not None and place.path else record.id
 
 
 def container_processor(rt: Runtime, record: ContainerRecord) -> Processor | None:
     """Read the CPU time of a container."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     return None if place is None else _processor(rt, record, _read_with_time(place.group.cpu))
 
 
 def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
     """Read a running container; None when it has ended."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
     processor, memory = _processor(rt, record, _read_with_time(place.group.cpu)), place.group.memory()
@@ -63,7 +63,7 @@ def container_reading(rt: Runtime, record: ContainerRecord) -> Reading | None:
 
 def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
     """Read the CPU time of all containers of a pod, pause included."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
     if has_group(record):
@@ -74,7 +74,7 @@ def pod_processor(rt: Runtime, record: SandboxRecord) -> Processor | None:
 
 def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
     """Read the memory of a pod."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
     if has_group(record):
@@ -85,7 +85,7 @@ def pod_memory(rt: Runtime, record: SandboxRecord) -> Memory | None:
 
 def pod_tasks(rt: Runtime, record: SandboxRecord) -> int | None:
     """Count the tasks of a pod."""
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     if place is None:
         return None
     groups = [place.pod] if has_group(record) else [member.group for member in _members(rt, record, place)]
@@ -109,7 +109,7 @@ def running_sandboxes(rt: Runtime) -> list[SandboxRecord]:
 def running_containers(rt: Runtime, *, sandbox_id: SandboxId | None = None) -> list[ContainerRecord]:
     """Return the containers that have figures, of one sandbox or of all."""
     records = rt.view.containers() if sandbox_id is None else rt.view.containers_of(sandbox_id)
-    return [record for record in records if record.life.running]
+    return [record for record in records if record.state.running]
 
 
 def runs_exactly(rt: Runtime, sandbox_id: SandboxId, *, containers: Iterable[str]) -> bool:
@@ -141,7 +141,7 @@ def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Pro
     if seen is None:
         return None
     at, cpu = seen
-    return Processor(at, cpu, rt.stats_cache.cpu.rate(record.id, Point(at, cpu.usage), born_at=record.life.started_at))
+    return Processor(at, cpu, rt.stats_cache.cpu.rate(record.id, Point(at, cpu.usage), born_at=record.state.started_at))
 
 
 def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | None) -> Processor | None:
@@ -159,7 +159,7 @@ def _pod_processor(rt: Runtime, record: SandboxRecord, seen: tuple[int, Cpu] | N
 
 def _members(rt: Runtime, record: SandboxRecord, pause: Place) -> list[Place]:
     containers = (
-        rt.cgroups.place(container.id, pid=container.life.pid)
+        rt.cgroups.place(container.id, pid=container.state.pid)
         for container in running_containers(rt, sandbox_id=record.id)
     )
     return [pause, *(place for place in containers if place is not None)]

@@ -28,7 +28,7 @@ def pod_sandbox_stats(rt: Runtime, *, sandbox_id: str) -> pb.PodSandboxStats:
     Of one that may run, what cannot be read is not set.
     """
     record = rt.view.sandbox(sandbox_id)
-    if not record.life.may_run:
+    if not record.state.may_run:
         return _stopped_stats(rt, record)
     return _known_stats(rt, record, pod_processor(rt, record), pod_memory(rt, record), ahead=False)
 
@@ -117,12 +117,12 @@ def _network(record: SandboxRecord) -> pb.NetworkUsage | None:
     # With the host's network there is none of the pod: its figures would be those of the node.
     if pod.host_network(record.config):
         return None
-    interfaces = interfaces_of(record.life.pid)
+    interfaces = interfaces_of(record.state.pid)
     return None if interfaces is None else messages.network_usage(interfaces, at=time.time_ns())
 
 
 def _io(rt: Runtime, record: SandboxRecord, *, at: int) -> pb.IoUsage | None:
-    place = rt.cgroups.place(record.id, pid=record.life.pid)
+    place = rt.cgroups.place(record.id, pid=record.state.pid)
     return messages.io_usage(place.pod.io_psi(), at=at) if place is not None and has_group(record) else None
 
 

@@ -48,7 +48,7 @@ class EventPublisher:
     def tell(self, old: Record | None, new: Record | None) -> None:
         """Tell the steps from one record of a container to the next; None stands for one that is not there."""
         now = time.time_ns()
-        shown = new or (old and changes.vanished(old, at=now))
+        shown = new or (old and changes.removed(old, at=now))
         if shown is None:
             return
         held = self._held.get(sandbox_name(shown.config.metadata)) if isinstance(shown, SandboxRecord) else None

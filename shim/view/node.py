@@ -273,7 +273,7 @@ class NodeView:
         """Say that the process of this container is gone although Docker calls it running; a newer record stays."""
         with self._changed:
             if self._records.get(record.id) == record:
-                self._put(record.id, changes.unnoticed(record, at=time.time_ns()))
+                self._put(record.id, changes.missed_exit(record, at=time.time_ns()))
 
     def seen_since(self, container_id: str, stamp: int) -> bool:
         """Whether a container is known from an inspect that began after what an event of Docker's, of that time, tells.

@@ -13,7 +13,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerInspect
 from shim.logs.drivers import driver_of, log_path
 from shim.logs.interface import ContainerLog, Drains
-from shim.view.records import ContainerRecord, Life, Record
+from shim.view.records import ContainerRecord, ContainerState, Record
 from shim.view.translate import START_ERROR
 
 
@@ -46,7 +46,7 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
         id=record.id,
         docker=docker or record.docker_log_path,
         cri=record.log_path,
-        created_at=record.life.created_at,
+        created_at=record.state.created_at,
         driver=driver_of(record.host.log_config.type),
     )
 
@@ -60,24 +60,24 @@ def as_shown(record: Record | None, logs: Drains, *, before: Record | None = Non
     """
     if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
         return record
-    if record.life.running:
+    if record.state.running:
         logs.follow(log_of(record))
-    elif record.life.state == pb.CONTAINER_EXITED:
-        drained = logs.drained(log_of(record), run=record.life.started_at)
-        if not drained and record.life.reason != START_ERROR and not _is_same_end(before, record):
-            return before if _is_doubt(before) else replace(record, life=_still_running(record.life))
+    elif record.state.phase == pb.CONTAINER_EXITED:
+        drained = logs.drained(log_of(record), run=record.state.started_at)
+        if not drained and record.state.reason != START_ERROR and not _is_same_end(before, record):
+            return before if _is_doubt(before) else replace(record, state=_still_running(record.state))
     return record
 
 
 def _is_same_end(before: Record | None, record: ContainerRecord) -> bool:
-    if not isinstance(before, ContainerRecord) or before.life.state != pb.CONTAINER_EXITED:
+    if not isinstance(before, ContainerRecord) or before.state.phase != pb.CONTAINER_EXITED:
         return False
-    return before.life.started_at == record.life.started_at
+    return before.state.started_at == record.state.started_at
 
 
 def _is_doubt(before: Record | None) -> bool:
-    return isinstance(before, ContainerRecord) and before.life.state == pb.CONTAINER_UNKNOWN
+    return isinstance(before, ContainerRecord) and before.state.phase == pb.CONTAINER_UNKNOWN
 
 
-def _still_running(life: Life) -> Life:
-    return replace(life, state=pb.CONTAINER_RUNNING, exit_code=0, reason="", message="", finished_at=0)
+def _still_running(state: ContainerState) -> ContainerState:
+    return replace(state, phase=pb.CONTAINER_RUNNING, exit_code=0, reason="", message="", finished_at=0)

@@ -25,16 +25,16 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
     somebody else's only if both the time it began and its cgroup say so: a runtime with a sandbox of its own may put
     its process into another cgroup, and clocks are set. False wherever it cannot be told.
     """
-    life = record.life
-    if not life.running or not life.pid:
+    state = record.state
+    if not state.running or not state.pid:
         return False
     try:
         # proc(5): fields count from behind the name, which may hold blanks and parentheses.
-        fields = (proc / str(life.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = (proc / str(state.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         if fields[0] in {"Z", "X"}:
             return _has_no_other_thread(fields)
         began_at = boot_time() + int(fields[19]) * _NS_PER_TICK
-        return began_at > life.started_at + SLACK_NS and not _in_cgroup_of(record.id, proc / str(life.pid))
+        return began_at > state.started_at + SLACK_NS and not _in_cgroup_of(record.id, proc / str(state.pid))
     except (FileNotFoundError, ProcessLookupError):
         return True
     except (OSError, IndexError, ValueError):
@@ -53,7 +53,7 @@ def _has_no_other_thread(fields: list[str]) -> bool:
 
 def is_process_of(record: Record, *, proc: Path = Path("/proc")) -> bool:
     """Whether the pid that is known of a container certainly is of this container now: by its cgroup."""
-    return record.life.pid > 0 and is_in_container(record.life.pid, record.id, proc=proc)
+    return record.state.pid > 0 and is_in_container(record.state.pid, record.id, proc=proc)
 
 
 def is_in_container(pid: int, container_id: str, *, proc: Path = Path("/proc")) -> bool:

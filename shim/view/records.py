@@ -15,10 +15,10 @@ _NO_IMAGE = ImageId("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class ContainerState:
     """Where a container is between its creation and its end. Times are ns since the epoch, 0 for never."""
 
-    state: pb.ContainerState
+    phase: pb.ContainerState
     pid: int
     """Of the first process, 0 unless running, and while the end of a container is held back for its output."""
     exit_code: int
@@ -28,20 +28,20 @@ class Life:
     created_at: int
     started_at: int
     finished_at: int
-    guessed: bool = False
+    from_list_only: bool = False
     """Told by a list alone, since Docker has not answered an inspect yet: pid and `started_at` are not known."""
-    unnoticed: bool = False
+    missed_exit: bool = False
     """EXITED although Docker says that it runs: its process is gone, and Docker has missed that."""
 
     @property
     def running(self) -> bool:
         """Whether it runs, paused or not."""
-        return self.state == pb.CONTAINER_RUNNING
+        return self.phase == pb.CONTAINER_RUNNING
 
     @property
     def may_run(self) -> bool:
         """Whether it runs for all that is known: what Docker tells nothing of has to be stopped too."""
-        return self.state in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
+        return self.phase in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class SandboxRecord:
     """Docker name, without the slash."""
     config: pb.PodSandboxConfig
     runtime_handler: str
-    life: Life
+    state: ContainerState
     legacy: bool = False
     """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
     image_id: ImageId = _NO_IMAGE
@@ -67,7 +67,7 @@ class SandboxRecord:
         message = pb.PodSandbox(
             id=self.id,
             metadata=self.config.metadata,
-            created_at=self.life.created_at,
+            created_at=self.state.created_at,
             labels=self.config.labels,
             annotations=self.config.annotations,
             runtime_handler=self.runtime_handler,
@@ -92,7 +92,7 @@ class ContainerRecord:
     """What Docker will send on stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
     host: HostSettings
     """The resources as Docker applies them now, and the groups it adds."""
-    life: Life
+    state: ContainerState
     legacy: bool = False
     user: str = ""
     """As Docker knows it: `uid:gid` for one of ours."""
@@ -109,8 +109,8 @@ class ContainerRecord:
             image=self.image_spec,
             image_ref=self.image_id,
             image_id=self.image_id,
-            state=self.life.state,
-            created_at=self.life.created_at,
+            state=self.state.phase,
+            created_at=self.state.created_at,
             labels=self.config.labels,
             annotations=self.config.annotations,
         )

@@ -11,7 +11,7 @@ from shim.domain.errors import Cancelled, ShimError, Unavailable
 from shim.engine.hanging import answered_within
 from shim.view.image_view import IMAGES
 from shim.view.node import Fallback, NodeView
-from shim.view.translate import unanswered
+from shim.view.translate import inspect_failed
 from shim.view.work_queue import WorkQueue
 
 WORKERS = 6
@@ -119,7 +119,7 @@ class Refresher:
 
     def _tried(self, key: str) -> bool:
         in_doubt = self._dirty.failures(key) >= DOUBT_AFTER
-        fallback = partial(unanswered, message="docker does not answer an inspect of it") if in_doubt else None
+        fallback = partial(inspect_failed, message="docker does not answer an inspect of it") if in_doubt else None
         return self._refreshed(key, seconds=self._inspect_seconds, fallback=fallback)
 
     def _refreshed(self, key: str, *, seconds: float, fallback: Fallback | None) -> bool:

@@ -24,8 +24,8 @@ from shim.engine.answers import (
     MountPoint,
 )
 from shim.engine.runc import plain_start_error
-from shim.view.foreign import container_config, foreign_name, sandbox_config
-from shim.view.records import ContainerRecord, ImageRecord, Life, Record, SandboxRecord
+from shim.view.legacy import container_config, legacy_name, sandbox_config
+from shim.view.records import ContainerRecord, ContainerState, ImageRecord, Record, SandboxRecord
 
 COMPLETED, ERROR, OOM_KILLED, START_ERROR = "Completed", "Error", "OOMKilled", "StartError"
 EXIT_START_ERROR = 128
@@ -36,7 +36,7 @@ EXIT_UNSEEN = 255
 UNSEEN = "Unknown"
 """Reason of an exit that nobody has seen, as in containerd."""
 
-_STATES = {
+_PHASES = {
     "created": pb.CONTAINER_CREATED,
     "running": pb.CONTAINER_RUNNING,
     # A paused container holds its resources and one that Docker restarts is about to run; the CRI knows neither.
@@ -46,8 +46,8 @@ _STATES = {
     "exited": pb.CONTAINER_EXITED,
     "dead": pb.CONTAINER_EXITED,
 }
-_UNBORN = Life(
-    state=pb.CONTAINER_UNKNOWN,
+EMPTY_STATE = ContainerState(
+    phase=pb.CONTAINER_UNKNOWN,
     pid=0,
     exit_code=0,
     reason="",
@@ -59,7 +59,7 @@ _UNBORN = Life(
 
 
 def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> Record | None:
-    """Give the record of a container that belongs to a pod, ours or a foreign one; None for any other.
+    """Give the record of a container that belongs to a pod, ours or a legacy one; None for any other.
 
     `previous` is the record this container had before.
     """
@@ -67,17 +67,17 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
     host = seen.host_config
     ours = labels.is_ours(name, seen.config.labels or {}, init=host.init)
     # A guess is from a list, which takes some of others for ours.
-    certain = None if previous is None or previous.life.guessed else previous
+    certain = None if previous is None or previous.state.from_list_only else previous
     known = _identified(
         seen.id, name=name, settings=seen.config, host=host, ours=ours, previous=certain, mounts=seen.mounts or ()
     )
     if known is None:
         return None
-    life = life_from_inspect(seen)
-    if previous is not None and previous.life.unnoticed and _same_run(previous.life, life):
-        life = previous.life
+    state = state_from_inspect(seen)
+    if previous is not None and previous.state.missed_exit and _same_run(previous.state, state):
+        state = previous.state
     if isinstance(known, SandboxRecord):
-        return replace(known, name=name, image_id=ImageId(seen.image), mount_label=seen.mount_label, life=life)
+        return replace(known, name=name, image_id=ImageId(seen.image), mount_label=seen.mount_label, state=state)
     return replace(
         known,
         name=name,
@@ -85,12 +85,12 @@ def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> R
         stop_signal=seen.config.stop_signal,
         host=host,
         user=seen.config.user,
-        life=life,
+        state=state,
         docker_log_path=seen.log_path,
     )
 
 
-def _same_run(ended: Life, seen: Life) -> bool:
+def _same_run(ended: ContainerState, seen: ContainerState) -> bool:
     """Whether Docker goes on calling running what is known to have ended."""
     return seen.running and seen.started_at == ended.started_at
 
@@ -103,10 +103,10 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
     known = _identified(listed.id, name=name, settings=settings, host=HostSettings(), ours=ours, previous=None)
     if known is None:
         return None
-    life = _life_from_summary(listed)
+    state = _state_from_summary(listed)
     if isinstance(known, SandboxRecord):
-        return replace(known, image_id=ImageId(listed.image_id), life=life)
-    return replace(known, image_id=ImageId(listed.image_id), life=life)
+        return replace(known, image_id=ImageId(listed.image_id), state=state)
+    return replace(known, image_id=ImageId(listed.image_id), state=state)
 
 
 def name_from_summary(listed: ContainerSummary) -> str:
@@ -124,55 +124,55 @@ def agrees(listed: ContainerSummary, record: Record | None) -> bool:
     """Whether a list tells of a container what its record, or the lack of one, does."""
     if record is None:
         return not may_be_of_a_pod(listed)
-    state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
-    failed_to_start = listed.state == "created" and record.life.reason == START_ERROR
-    missed = state == pb.CONTAINER_RUNNING and record.life.unnoticed
-    same_state = state == record.life.state or failed_to_start or missed
-    return same_state and not record.life.guessed and name_from_summary(listed) == record.name
+    phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
+    failed_to_start = listed.state == "created" and record.state.reason == START_ERROR
+    missed = phase == pb.CONTAINER_RUNNING and record.state.missed_exit
+    same_phase = phase == record.state.phase or failed_to_start or missed
+    return same_phase and not record.state.from_list_only and name_from_summary(listed) == record.name
 
 
-def doubted(record: Record | None, *, message: str) -> Record | None:
+def mark_unknown(record: Record | None, *, message: str) -> Record | None:
     """Call the state of a container unknown, since Docker does not tell. What has ended has ended."""
-    if record is None or record.life.state == pb.CONTAINER_EXITED:
+    if record is None or record.state.phase == pb.CONTAINER_EXITED:
         return record
-    return replace(record, life=replace(record.life, state=pb.CONTAINER_UNKNOWN, pid=0, message=message))
+    return replace(record, state=replace(record.state, phase=pb.CONTAINER_UNKNOWN, pid=0, message=message))
 
 
-def unanswered(record: Record | None, *, message: str) -> Record | None:
+def inspect_failed(record: Record | None, *, message: str) -> Record | None:
     """Give the state of a container that Docker does not inspect, though it tells nothing else of it either.
 
     A sandbox stays as it is: the CRI has no UNKNOWN for it, and not being ready is the end of its pod. The end of its
     process is found by the compare.
     """
-    return record if isinstance(record, SandboxRecord) else doubted(record, message=message)
+    return record if isinstance(record, SandboxRecord) else mark_unknown(record, message=message)
 
 
-def guessed(record: Record | None, *, listed: ContainerSummary) -> Record | None:
+def from_list_only(record: Record | None, *, listed: ContainerSummary) -> Record | None:
     """Give the last known state of a container as long as it is what Docker lists, else what the list tells."""
-    if record is None or record.life.guessed:
+    if record is None or record.state.from_list_only:
         return record_from_summary(listed)
     if agrees(listed, record):
         return record
-    return doubted(record, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+    return mark_unknown(record, message=f"docker lists it as {listed.state}, but does not answer an inspect")
 
 
-def life_from_inspect(seen: ContainerInspect) -> Life:
+def state_from_inspect(seen: ContainerInspect) -> ContainerState:
     """Give the CRI's view of a container's state."""
-    state = _STATES.get(seen.state.status, pb.CONTAINER_UNKNOWN)
+    phase = _PHASES.get(seen.state.status, pb.CONTAINER_UNKNOWN)
     created_at = ns_from_rfc3339(seen.created)
-    born = replace(_UNBORN, state=state, created_at=created_at)
-    if state == pb.CONTAINER_RUNNING:
+    born = replace(EMPTY_STATE, phase=phase, created_at=created_at)
+    if phase == pb.CONTAINER_RUNNING:
         return replace(born, pid=seen.state.pid, started_at=ns_from_rfc3339(seen.state.started_at))
-    if state == pb.CONTAINER_EXITED:
+    if phase == pb.CONTAINER_EXITED:
         return _exited(born, seen) if ns_from_rfc3339(seen.state.started_at) else _removed_unstarted(born, seen)
-    if state == pb.CONTAINER_CREATED and (seen.state.exit_code or seen.state.error):
+    if phase == pb.CONTAINER_CREATED and (seen.state.exit_code or seen.state.error):
         return _never_ran(born, seen)
-    if state == pb.CONTAINER_UNKNOWN:
+    if phase == pb.CONTAINER_UNKNOWN:
         return replace(born, message=f"docker calls its state {seen.state.status!r}")
     return born
 
 
-def _exited(born: Life, seen: ContainerInspect) -> Life:
+def _exited(born: ContainerState, seen: ContainerInspect) -> ContainerState:
     state = seen.state
     started_at = ns_from_rfc3339(state.started_at)
     reason = COMPLETED if state.exit_code == 0 else ERROR
@@ -190,11 +190,11 @@ def _exited(born: Life, seen: ContainerInspect) -> Life:
     )
 
 
-def _never_ran(born: Life, seen: ContainerInspect) -> Life:
+def _never_ran(born: ContainerState, seen: ContainerInspect) -> ContainerState:
     """Docker leaves a container whose start failed as created, with the error of the OCI runtime."""
     return replace(
         born,
-        state=pb.CONTAINER_EXITED,
+        phase=pb.CONTAINER_EXITED,
         exit_code=EXIT_START_ERROR,
         reason=START_ERROR,
         message=plain_start_error(seen.state.error),
@@ -203,7 +203,7 @@ def _never_ran(born: Life, seen: ContainerInspect) -> Life:
     )
 
 
-def _removed_unstarted(born: Life, seen: ContainerInspect) -> Life:
+def _removed_unstarted(born: ContainerState, seen: ContainerInspect) -> ContainerState:
     """One that is being removed, or could not be, and has never run.
 
     Docker's exit code is 0 unless a start has failed, which would end a Job as a success. It has no end either, yet the
@@ -220,13 +220,13 @@ def _removed_unstarted(born: Life, seen: ContainerInspect) -> Life:
     )
 
 
-def _life_from_summary(listed: ContainerSummary) -> Life:
-    state = _STATES.get(listed.state, pb.CONTAINER_UNKNOWN)
-    life = replace(_UNBORN, created_at=listed.created * SECOND, guessed=True)
-    if state == pb.CONTAINER_EXITED:
+def _state_from_summary(listed: ContainerSummary) -> ContainerState:
+    phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
+    state = replace(EMPTY_STATE, created_at=listed.created * SECOND, from_list_only=True)
+    if phase == pb.CONTAINER_EXITED:
         # Without an exit code it must not be called EXITED: 0 would end a Job as a success.
-        return replace(life, message=f"docker lists it as {listed.state}, but does not answer an inspect")
-    return replace(life, state=state, started_at=life.created_at if state == pb.CONTAINER_RUNNING else NEVER)
+        return replace(state, message=f"docker lists it as {listed.state}, but does not answer an inspect")
+    return replace(state, phase=phase, started_at=state.created_at if phase == pb.CONTAINER_RUNNING else NEVER)
 
 
 def _identified(
@@ -239,7 +239,7 @@ def _identified(
     previous: Record | None,
     mounts: Sequence[MountPoint] = (),
 ) -> Record | None:
-    """Say who a container is. What was known of one of ours is kept; of a foreign one, a list told only a part."""
+    """Say who a container is. What was known of one of ours is kept; of a legacy one, a list told only a part."""
     if not name.startswith(names.PREFIX):
         return None
     if previous is not None and not previous.legacy:
@@ -250,7 +250,7 @@ def _identified(
         except ParseError:
             # A label nobody can read must not hide a pod from Stop and Remove: its name still tells whose it is.
             pass
-    return _foreign(container_id, name=name, settings=settings, host=host, mounts=mounts)
+    return _legacy(container_id, name=name, settings=settings, host=host, mounts=mounts)
 
 
 def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
@@ -260,16 +260,16 @@ def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
             name=name,
             config=labels.sandbox_config(tags),
             runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
-            life=_UNBORN,
+            state=EMPTY_STATE,
         )
     return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), legacy=False)
 
 
-def _foreign(
+def _legacy(
     container_id: str, *, name: str, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
 ) -> Record | None:
     tags = settings.labels or {}
-    parsed = foreign_name(name)
+    parsed = legacy_name(name)
     kind = tags.get(labels.TYPE)
     if parsed is None or kind not in {labels.TYPE_SANDBOX, labels.TYPE_CONTAINER}:
         return None
@@ -279,7 +279,7 @@ def _foreign(
             name=name,
             config=sandbox_config(parsed, settings=settings, host=host),
             runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
-            life=_UNBORN,
+            state=EMPTY_STATE,
             legacy=True,
         )
     config = container_config(parsed, settings=settings, host=host, mounts=mounts)
@@ -298,7 +298,7 @@ def _container(
         log_path=tags.get(labels.LOG_PATH, ""),
         stop_signal="",
         host=HostSettings(),
-        life=_UNBORN,
+        state=EMPTY_STATE,
         legacy=legacy,
     )
 

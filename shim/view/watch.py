@@ -28,7 +28,7 @@ from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record
 from shim.view.refresh import Refresher
-from shim.view.translate import guessed, may_be_of_a_pod
+from shim.view.translate import from_list_only, may_be_of_a_pod
 
 CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
 """Container events after which a record may differ.
@@ -42,7 +42,7 @@ IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", 
 """Image events after which the list of images may differ."""
 
 UNANSWERED_SECONDS = 30.0
-"""How long Docker may leave the list of all containers unanswered, without any event, before it counts as hung.
+"""How long Docker may leave the list of all containers inspect_failed, without any event, before it counts as hung.
 
 The list is made from memory and takes milliseconds, a second with a thousand containers on a starved machine; half a
 minute without it, and without any event, is not load. With events coming it gets the same time once more, since Docker
@@ -233,7 +233,7 @@ class Watcher:
         return True
 
     def _look_first(self, container_id: str, listed: ContainerSummary | None) -> None:
-        fallback = None if listed is None else partial(guessed, listed=listed)
+        fallback = None if listed is None else partial(from_list_only, listed=listed)
         self._refresher.refresh_first(container_id, seconds=self._pace.first_inspect, fallback=fallback)
 
     def _compare(self, missing_before: dict[str, Record]) -> dict[str, Record]:

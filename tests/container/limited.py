@@ -83,7 +83,7 @@ class Groups:
         group: Group = compose(self.root, container_id, **changed)
         self.made[container_id] = self.engine.groups[container_id] = group
         record = self.rt.view.container(container_id)
-        self.rt.cgroups.remember(container_id, Place(record.life.pid, group, group))
+        self.rt.cgroups.remember(container_id, Place(record.state.pid, group, group))
         return group
 
     def find(self, container_id: str, *, pid: int) -> Group:

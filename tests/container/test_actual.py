@@ -25,7 +25,7 @@ LIMITED = HostSettings(
 def record_of(rt: Runtime, group: Group | None = None, *, host: HostSettings = LIMITED) -> ContainerRecord:
     """A running container with this process as its first."""
     record = replace(rt.view.container(running(rt, ready_pod(rt))), host=host)
-    record = replace(record, life=replace(record.life, pid=os.getpid()))
+    record = replace(record, state=replace(record.state, pid=os.getpid()))
     if group is not None:
         rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
     return record

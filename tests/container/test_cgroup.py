@@ -83,7 +83,7 @@ def test_a_process_that_is_in_no_group_of_its_container(rt: Runtime, monkeypatch
     small = Resources(memory_limit_in_bytes=1 << 20)
     assert group_to_write(rt, record, resources=small) is None  # it has ended
     monkeypatch.setattr("shim.container.cgroup.EXIT_SECONDS", 0.0)
-    record = replace(record, life=replace(record.life, pid=os.getpid()))
+    record = replace(record, state=replace(record.state, pid=os.getpid()))
     assert group_to_write(rt, record, resources=Resources(cpu_shares=5)) is None
     with pytest.raises(FailedPrecondition, match=rf"write limits of container {record.id}: process \d+ is in no"):
         group_to_write(rt, record, resources=small)
@@ -94,7 +94,7 @@ def test_a_process_that_is_a_zombie_has_ended(rt: Runtime) -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     try:
         record = rt.view.container(running(rt, ready_pod(rt)))
-        record = replace(record, life=replace(record.life, pid=child))
+        record = replace(record, state=replace(record.state, pid=child))
         assert group_to_write(rt, record, resources=Resources(memory_limit_in_bytes=1 << 20)) is None
     finally:
         os.waitpid(child, 0)

@@ -22,7 +22,7 @@ def test_it_is_done_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> 
     container, done = created(rt, ready_pod(rt)), []
     assert not apply_when_running(rt, container, apply=never)
     engine.start_container(container)
-    wait_until(lambda: rt.view.container(container).life.running)
+    wait_until(lambda: rt.view.container(container).state.running)
     assert apply_when_running(rt, container, apply=lambda record: done.append(record.id))
     assert done == [container]
 
@@ -30,7 +30,7 @@ def test_it_is_done_once_the_container_runs(rt: Runtime, engine: FakeEngine) -> 
 def test_it_is_over_with_the_container(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
-    wait_until(lambda: not rt.view.container(container).life.running)
+    wait_until(lambda: not rt.view.container(container).state.running)
     assert apply_when_running(rt, container, apply=never)
     assert apply_when_running(rt, "f" * 64, apply=never)
 
@@ -57,7 +57,7 @@ class Waiting:
         """Return whether the container runs when its turn has come."""
         self._asked.set()
         with changing(self._rt, self._container) as record:
-            return record.life.running
+            return record.state.running
 
     def wait_asked(self) -> None:
         assert self._asked.wait(SECONDS)

@@ -42,7 +42,7 @@ def test_a_container_is_known_when_create_returns(rt: Runtime) -> None:
     record = rt.view.container(created(rt, sandbox))
     assert record.name == "k8s_app_web_default_uid-web_0"
     assert record.sandbox_id == sandbox
-    assert record.life.state == pb.CONTAINER_CREATED
+    assert record.state.phase == pb.CONTAINER_CREATED
     assert record.log_path == "/var/log/pods/web/app.log"
 
 

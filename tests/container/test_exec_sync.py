@@ -233,7 +233,7 @@ def test_output_that_comes_late_is_not_lost_with_the_end_of_the_container(
     monkeypatch.setattr(exec_sync_module, "RUNNING_CHECK_SECONDS", 0.2)
     container = running(rt, ready_pod(rt))
     engine.exit_container(container)
-    wait_until(lambda: not rt.view.container(container).life.running)
+    wait_until(lambda: not rt.view.container(container).state.running)
     output = {1: bytearray(), 2: bytearray()}
     exec_sync_module._collect(rt, LateStream(20), output, container_id=container)
     assert output[1] == b"x" * 20
@@ -246,7 +246,7 @@ def first(rt: Runtime, engine: FakeEngine) -> Iterator["subprocess.Popen[bytes]"
     with subprocess.Popen(["sleep", "1000"]) as process:
         engine.containers[container].pid = process.pid
         rt.view.refresh_container(container)
-        assert rt.view.container(container).life.pid == process.pid
+        assert rt.view.container(container).state.pid == process.pid
         yield process
         process.kill()
 

@@ -30,8 +30,8 @@ SMALL = pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(memory_limi
 
 def test_a_started_container_runs(rt: Runtime) -> None:
     record = rt.view.container(running(rt, ready_pod(rt)))
-    assert record.life.state == pb.CONTAINER_RUNNING
-    assert record.life.started_at >= record.life.created_at > 0
+    assert record.state.phase == pb.CONTAINER_RUNNING
+    assert record.state.started_at >= record.state.created_at > 0
 
 
 def test_only_a_created_container_can_be_started(rt: Runtime, engine: FakeEngine) -> None:
@@ -101,7 +101,7 @@ def test_without_a_log_path_nothing_is_followed(rt: Runtime, logs: FakeLogs) -> 
 
 def test_a_log_that_cannot_be_written_keeps_no_container_from_starting(rt: Runtime, logs: FakeLogs) -> None:
     logs.problem = "no space left on device"
-    assert rt.view.container(running(rt, ready_pod(rt))).life.running
+    assert rt.view.container(running(rt, ready_pod(rt))).state.running
 
 
 # --- a client that leaves while Docker starts it ----------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_start_is_finished_for_a_client_that_has_left(rt: Runtime, engine: Fak
     with left_starting(rt, engine, container) as call:
         pass
     call.result()
-    assert rt.view.container(container).life.running
+    assert rt.view.container(container).state.running
 
 
 def test_what_starts_in_a_pod_that_stops_is_ended_for_a_client_that_has_left(rt: Runtime, engine: FakeEngine) -> None:
@@ -156,7 +156,7 @@ def test_a_container_that_cannot_have_its_limits_is_ended(rt: Runtime, monkeypat
     monkeypatch.setattr("shim.container.cgroup._ends", lambda _pid: False)  # the fake's processes never were
     with pytest.raises(FailedPrecondition, match=f"write limits of container {container}"):
         start_container(rt, container_id=container)
-    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
 def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monk
     gone = replace(new_group_v1(tmp_path, "other"), memory_directory=f"{tmp_path}/gone")
     monkeypatch.setattr(rt.cgroups, "find", lambda _id, **_: gone)
     start_container(rt, container_id=container)
-    assert rt.view.container(container).life.running
+    assert rt.view.container(container).state.running
 
 
 def test_one_that_cannot_be_looked_at_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
@@ -175,7 +175,7 @@ def test_one_that_cannot_be_looked_at_after_its_start_is_ended(rt: Runtime, engi
     with pytest.raises(DeadlineExceeded):
         start_container(rt, container_id=container)
     assert not engine.inspect_container(container).state.running
-    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
 def test_one_whose_start_docker_does_not_answer_is_ended(
@@ -192,7 +192,7 @@ def test_one_whose_start_docker_does_not_answer_is_ended(
     with pytest.raises(DeadlineExceeded):
         start_container(rt, container_id=container)
     assert not engine.inspect_container(container).state.running
-    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
 def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
@@ -201,7 +201,7 @@ def left_created(rt: Runtime, engine: FakeEngine) -> ContainerId:
     engine.fail_next("start_container", Unavailable("docker is restarted"))
     with pytest.raises(Unavailable):
         start_container(rt, container_id=container)
-    assert rt.view.container(container).life.state == pb.CONTAINER_CREATED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_CREATED
     return container
 
 
@@ -210,7 +210,7 @@ def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engi
     container = left_created(rt, engine)
     engine.start_container(container)
     wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
-    assert rt.view.container(container).life.state == pb.CONTAINER_EXITED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
 def test_one_that_cannot_be_ended_now_is_ended_later(
@@ -226,7 +226,7 @@ def test_one_that_cannot_be_ended_now_is_ended_later(
     engine.fail_next("kill_container", Unavailable("docker is restarted"))
     with pytest.raises(FailedPrecondition, match="no limits"):
         start_container(rt, container_id=container)
-    wait_until(lambda: rt.view.container(container).life.state == pb.CONTAINER_EXITED)
+    wait_until(lambda: rt.view.container(container).state.phase == pb.CONTAINER_EXITED)
     wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
 
 

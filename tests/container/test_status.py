@@ -57,7 +57,7 @@ def test_mounts_are_those_that_were_asked_for(rt: Runtime) -> None:
 def test_verbose_tells_the_pid(rt: Runtime) -> None:
     container = running(rt, ready_pod(rt))
     info = json.loads(container_status(rt, container_id=container, verbose=True).info["info"])
-    assert info["pid"] == rt.view.container(container).life.pid
+    assert info["pid"] == rt.view.container(container).state.pid
 
 
 def test_an_unknown_container(rt: Runtime) -> None:

@@ -20,21 +20,21 @@ def test_an_unknown_container_is_stopped_already(container_id: str, rt: Runtime)
 def test_it_is_seen_to_have_ended_when_stop_returns(rt: Runtime) -> None:
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=5)
-    life = rt.view.container(container).life
-    assert (life.state, life.exit_code, life.reason) == (pb.CONTAINER_EXITED, 143, "Error")
+    state = rt.view.container(container).state
+    assert (state.phase, state.exit_code, state.reason) == (pb.CONTAINER_EXITED, 143, "Error")
     stop_container(rt, container_id=container, timeout=5)
 
 
 def test_without_a_grace_period_it_is_killed(rt: Runtime) -> None:
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=0)
-    assert rt.view.container(container).life.exit_code == 137
+    assert rt.view.container(container).state.exit_code == 137
 
 
 def test_one_that_was_never_started_stays_created(rt: Runtime) -> None:
     container = created(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=0)
-    assert rt.view.container(container).life.state == pb.CONTAINER_CREATED
+    assert rt.view.container(container).state.phase == pb.CONTAINER_CREATED
 
 
 def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngine) -> None:
@@ -44,7 +44,7 @@ def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngi
         patient.start()
         gate.wait_entered()
         stop_container(rt, container_id=container, timeout=0)
-        assert not rt.view.container(container).life.running
+        assert not rt.view.container(container).state.running
     patient.join(10)
     assert not patient.is_alive()
 
@@ -66,7 +66,7 @@ def test_one_in_a_state_nobody_knows_is_stopped_too(rt: Runtime, engine: FakeEng
     container = running(rt, ready_pod(rt))
     engine.containers[container].status = "hibernating"
     rt.view.refresh_container(container)
-    assert rt.view.container(container).life.state == pb.CONTAINER_UNKNOWN
+    assert rt.view.container(container).state.phase == pb.CONTAINER_UNKNOWN
     stop_container(rt, container_id=container, timeout=5)
     assert ("stop_container", container) in engine.calls
 
@@ -74,7 +74,7 @@ def test_one_in_a_state_nobody_knows_is_stopped_too(rt: Runtime, engine: FakeEng
 def test_a_grace_period_of_centuries_does_not_overflow_to_none(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     stop_container(rt, container_id=container, timeout=2**62)
-    assert rt.view.container(container).life.exit_code == 143
+    assert rt.view.container(container).state.exit_code == 143
 
 
 @pytest.mark.parametrize("timeout", [0, 5])
@@ -86,8 +86,8 @@ def test_stop_returns_when_the_last_output_is_written(rt: Runtime, logs: FakeLog
     )
     stopping.start()
     wait_until(lambda: container in logs.held)
-    assert rt.view.container(container).life.running
+    assert rt.view.container(container).state.running
     assert stopping.is_alive()
     logs.release(container)
     stopping.join()
-    assert not rt.view.container(container).life.running
+    assert not rt.view.container(container).state.running

@@ -164,7 +164,7 @@ def test_an_entry_that_was_copied_to_another_name_stays(node: Runtime, fakes: Fa
     assert fakes.calls == []
 
 
-def test_one_with_a_foreign_namespace_is_not_touched(node: Runtime, fakes: FakePlugins) -> None:
+def test_one_with_a_legacy_namespace_is_not_touched(node: Runtime, fakes: FakePlugins) -> None:
     attached(node, netns="/run/netns/cni-1234")
 
     collect_networks(node)

@@ -47,7 +47,7 @@ def test_a_row_says_what_was_asked_for(rt: Runtime) -> None:
     assert row.metadata == pb.PodSandboxMetadata(name="web", uid="uid-web", namespace="default")
     assert dict(row.labels) == {"app": "web"}
     assert dict(row.annotations) == {"note": "about web"}
-    assert row.created_at == rt.view.sandbox(sandbox).life.created_at
+    assert row.created_at == rt.view.sandbox(sandbox).state.created_at
 
 
 def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: Runtime) -> None:

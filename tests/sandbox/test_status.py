@@ -36,7 +36,7 @@ def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime)
 def test_verbose_tells_the_pid(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])
-    assert info["pid"] == rt.view.sandbox(sandbox).life.pid
+    assert info["pid"] == rt.view.sandbox(sandbox).state.pid
 
 
 def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: Runtime) -> None:

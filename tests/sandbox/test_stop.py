@@ -67,9 +67,9 @@ def test_everything_in_the_pod_ends(rt: Runtime) -> None:
     other = running(rt, ready_pod(rt, "other"))
     stop_pod_sandbox(rt, sandbox_id=sandbox)
     assert sandbox_state(rt, rt.view.sandbox(sandbox)) == pb.SANDBOX_NOTREADY
-    assert rt.view.container(ended).life.state == pb.CONTAINER_EXITED
-    assert rt.view.container(never_started).life.state == pb.CONTAINER_CREATED
-    assert rt.view.container(other).life.running
+    assert rt.view.container(ended).state.phase == pb.CONTAINER_EXITED
+    assert rt.view.container(never_started).state.phase == pb.CONTAINER_CREATED
+    assert rt.view.container(other).state.running
     stop_pod_sandbox(rt, sandbox_id=sandbox)
 
 
@@ -79,11 +79,11 @@ def test_one_container_that_does_not_die_does_not_save_the_others(rt: Runtime, e
     engine.fail_next("kill_container", ShimError("it is in state D"))
     with pytest.raises(ShimError, match="state D"):
         stop_pod_sandbox(rt, sandbox_id=sandbox)
-    assert sum(rt.view.container(container).life.running for container in containers) == 1
+    assert sum(rt.view.container(container).state.running for container in containers) == 1
     # Its address may still be in use, so the pod keeps its network.
-    assert rt.view.sandbox(sandbox).life.running
+    assert rt.view.sandbox(sandbox).state.running
     stop_pod_sandbox(rt, sandbox_id=sandbox)
-    assert not rt.view.sandbox(sandbox).life.running
+    assert not rt.view.sandbox(sandbox).state.running
 
 
 def test_a_pause_container_removed_by_hand_stays_listed_until_it_is_removed(rt: Runtime, engine: FakeEngine) -> None:

@@ -26,8 +26,8 @@ class Pod:
 
 def place(rt: Runtime, key: str, group: Group, *, pod: Group | None = None) -> None:
     """Say that a container or pause container is in this group."""
-    pids = {str(record.id): record.life.pid for record in rt.view.containers()}
-    pids.update({str(record.id): record.life.pid for record in rt.view.sandboxes()})
+    pids = {str(record.id): record.state.pid for record in rt.view.containers()}
+    pids.update({str(record.id): record.state.pid for record in rt.view.sandboxes()})
     rt.cgroups.remember(key, Place(pids[key], group, pod or pod_group(group)))
 
 

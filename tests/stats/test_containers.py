@@ -68,7 +68,7 @@ def test_what_the_kernel_does_not_tell_is_not_set(rt: Runtime, tmp_path: Path) -
 
 def test_a_container_has_a_rate_at_its_first_sample(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
-    age = time.time_ns() - rt.view.container(pod.container).life.started_at
+    age = time.time_ns() - rt.view.container(pod.container).state.started_at
 
     rate = container_stats(rt, container_id=pod.container).cpu.usage_nano_cores.value
 

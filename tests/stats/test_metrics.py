@@ -238,7 +238,7 @@ def test_the_network_belongs_to_the_pod(rt: Runtime, upper: Path, monkeypatch: p
 
 def test_the_id_is_the_path_of_the_control_group_as_for_cadvisor(rt: Runtime, upper: Path) -> None:
     pod = pod_with_layer(rt, group_v1(), upper)
-    place = rt.cgroups.place(pod.container, pid=rt.view.container(pod.container).life.pid)
+    place = rt.cgroups.place(pod.container, pid=rt.view.container(pod.container).state.pid)
     assert place is not None
     rt.cgroups.remember(pod.container, replace(place, path=f"/kubepods/burstable/podu/{pod.container}"))
 

@@ -61,7 +61,7 @@ def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monk
     path = f"/{POD_V1}/{container.id}"
     in_proc(f"9:pids:/\n4:memory:{path}\n2:cpu,cpuacct:{path}\n0::/\n", monkeypatch)
 
-    place = rt.cgroups.place(container.id, pid=container.life.pid)
+    place = rt.cgroups.place(container.id, pid=container.state.pid)
 
     assert place is not None
     assert isinstance(place.group, GroupV1)
@@ -77,7 +77,7 @@ def test_a_container_that_is_ending_has_not_the_figures_of_the_machine(
 ) -> None:
     in_proc("9:pids:/\n4:memory:/\n2:cpu,cpuacct:/\n0::/\n", monkeypatch)
 
-    assert rt.cgroups.place(container.id, pid=container.life.pid) is None
+    assert rt.cgroups.place(container.id, pid=container.state.pid) is None
     assert container_reading(rt, container) is None
 
 

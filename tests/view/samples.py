@@ -14,7 +14,7 @@ from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.domain.names import container_name, sandbox_name
 from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageInspect, ImageSummary
 from shim.view.in_flight_reads import Moment
-from shim.view.records import ContainerRecord, Life, SandboxRecord
+from shim.view.records import ContainerRecord, ContainerState, SandboxRecord
 from tests.fakes.engine import FakeEngine
 
 ENGINES = ("20.10", "28")
@@ -54,23 +54,23 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def life(
-    state: pb.ContainerState, *, started: int = 0, finished: int = 0, reason: str = "", guessed: bool = False
-) -> Life:
-    return Life(
-        state=state,
-        pid=77 if state == pb.CONTAINER_RUNNING else 0,
+def container_state(
+    phase: pb.ContainerState, *, started: int = 0, finished: int = 0, reason: str = "", from_list_only: bool = False
+) -> ContainerState:
+    return ContainerState(
+        phase=phase,
+        pid=77 if phase == pb.CONTAINER_RUNNING else 0,
         exit_code=0,
         reason=reason,
         message="",
         created_at=1,
         started_at=started,
         finished_at=finished,
-        guessed=guessed,
+        from_list_only=from_list_only,
     )
 
 
-def container(container_id: str = "c1", *, sandbox: str = "s1", of: Life | None = None) -> ContainerRecord:
+def container(container_id: str = "c1", *, sandbox: str = "s1", state: ContainerState | None = None) -> ContainerRecord:
     return ContainerRecord(
         id=ContainerId(container_id),
         name=f"k8s_{container_id}",
@@ -80,7 +80,7 @@ def container(container_id: str = "c1", *, sandbox: str = "s1", of: Life | None 
         log_path="",
         stop_signal="",
         host=HostSettings(),
-        life=of or life(pb.CONTAINER_CREATED),
+        state=state or container_state(pb.CONTAINER_CREATED),
     )
 
 
@@ -90,12 +90,12 @@ def sandbox(sandbox_id: str = "s1") -> SandboxRecord:
         name=f"k8s_POD_{sandbox_id}",
         config=pb.PodSandboxConfig(metadata=POD),
         runtime_handler="",
-        life=life(pb.CONTAINER_RUNNING, started=2),
+        state=container_state(pb.CONTAINER_RUNNING, started=2),
     )
 
 
 def running(record: ContainerRecord, *, started: int = 2) -> ContainerRecord:
-    return replace(record, life=life(pb.CONTAINER_RUNNING, started=started))
+    return replace(record, state=container_state(pb.CONTAINER_RUNNING, started=started))
 
 
 def create_sandbox(engine: FakeEngine, *, attempt: int = 0, start: bool = True) -> SandboxId:

@@ -7,26 +7,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shim.api.v1 import api_pb2 as pb
-from shim.view.changes import CREATED, DELETED, STARTED, STOPPED, steps, vanished
-from shim.view.records import ContainerRecord, Life
-from tests.view.samples import container, life
+from shim.view.changes import CREATED, DELETED, STARTED, STOPPED, removed, steps
+from shim.view.records import ContainerRecord, ContainerState
+from tests.view.samples import container, container_state
 
 
-def at(life: Life) -> ContainerRecord:
-    return container(of=life)
+def at(state: ContainerState) -> ContainerRecord:
+    return container(state=state)
 
 
-NEW = at(life(pb.CONTAINER_CREATED))
-RUNS = at(life(pb.CONTAINER_RUNNING, started=2))
-RUNS_AGAIN = at(life(pb.CONTAINER_RUNNING, started=9))
-ENDED = at(life(pb.CONTAINER_EXITED, started=2, finished=5, reason="Completed"))
-ENDED_AGAIN = at(life(pb.CONTAINER_EXITED, started=9, finished=9, reason="Error"))
-FAILED = at(life(pb.CONTAINER_EXITED, started=1, finished=1, reason="StartError"))
-UNKNOWN = at(life(pb.CONTAINER_UNKNOWN, started=2))
-UNKNOWN_AGAIN = at(life(pb.CONTAINER_UNKNOWN, started=9))
-NEVER_RAN = at(life(pb.CONTAINER_EXITED, finished=1, reason="Completed"))
-GUESSED = at(life(pb.CONTAINER_RUNNING, started=1, guessed=True))
-GUESSED_END = at(life(pb.CONTAINER_UNKNOWN, guessed=True))
+NEW = at(container_state(pb.CONTAINER_CREATED))
+RUNS = at(container_state(pb.CONTAINER_RUNNING, started=2))
+RUNS_AGAIN = at(container_state(pb.CONTAINER_RUNNING, started=9))
+ENDED = at(container_state(pb.CONTAINER_EXITED, started=2, finished=5, reason="Completed"))
+ENDED_AGAIN = at(container_state(pb.CONTAINER_EXITED, started=9, finished=9, reason="Error"))
+FAILED = at(container_state(pb.CONTAINER_EXITED, started=1, finished=1, reason="StartError"))
+UNKNOWN = at(container_state(pb.CONTAINER_UNKNOWN, started=2))
+UNKNOWN_AGAIN = at(container_state(pb.CONTAINER_UNKNOWN, started=9))
+NEVER_RAN = at(container_state(pb.CONTAINER_EXITED, finished=1, reason="Completed"))
+GUESSED = at(container_state(pb.CONTAINER_RUNNING, started=1, from_list_only=True))
+GUESSED_END = at(container_state(pb.CONTAINER_UNKNOWN, from_list_only=True))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_any_history_reads_as_one(seen: list[bool]) -> None:
 
 
 def test_vanished_while_it_ran_has_ended() -> None:
-    last = vanished(RUNS, at=70)
-    assert (last.life.state, last.life.exit_code, last.life.reason) == (pb.CONTAINER_EXITED, 255, "Error")
-    assert (last.life.finished_at, last.life.pid) == (70, 0)
-    assert replace(last, life=RUNS.life) == RUNS
+    last = removed(RUNS, at=70)
+    assert (last.state.phase, last.state.exit_code, last.state.reason) == (pb.CONTAINER_EXITED, 255, "Error")
+    assert (last.state.finished_at, last.state.pid) == (70, 0)
+    assert replace(last, state=RUNS.state) == RUNS
 
 
 @pytest.mark.parametrize("record", [NEW, ENDED, FAILED])
 def test_vanished_after_its_end_is_as_it_was(record: ContainerRecord) -> None:
-    assert vanished(record, at=70) is record
+    assert removed(record, at=70) is record

@@ -12,7 +12,7 @@ from shim.domain.names import sandbox_name
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.event_publisher import EventPublisher
 from shim.view.records import Change, SandboxRecord
-from tests.view.samples import POD, container, life, sandbox
+from tests.view.samples import POD, container, container_state, sandbox
 
 NAME = sandbox_name(POD)
 
@@ -23,7 +23,7 @@ def announcer() -> EventPublisher:
 
 
 def born() -> SandboxRecord:
-    return replace(sandbox(), life=life(pb.CONTAINER_CREATED))
+    return replace(sandbox(), state=container_state(pb.CONTAINER_CREATED))
 
 
 def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventType]]:

@@ -47,7 +47,7 @@ def test_pod_with_its_containers(engine: LateEngine, view: NodeView) -> None:
     assert [record.id for record in view.containers()] == [app, other]
     assert [record.id for record in view.containers_of(sandbox_id)] == [app]
     assert view.containers_of(SandboxId("unknown")) == ()
-    assert view.container(app).life.running
+    assert view.container(app).state.running
 
 
 def test_lists_are_not_made_anew_while_nothing_changes(engine: LateEngine, view: NodeView) -> None:
@@ -59,7 +59,7 @@ def test_lists_are_not_made_anew_while_nothing_changes(engine: LateEngine, view:
     engine.start_container(container_id)
     view.refresh_container(container_id)
     assert view.containers() is not first
-    assert not first[0].life.running
+    assert not first[0].state.running
 
 
 def test_unique_beginning_of_an_id_is_enough(engine: LateEngine, view: NodeView) -> None:
@@ -130,7 +130,7 @@ def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: Node
     engine.meanwhile.append(ends_and_is_looked_at)
     record = view.refresh_container(container_id)
     assert record is not None
-    assert record.life.exit_code == view.container(container_id).life.exit_code == 3
+    assert record.state.exit_code == view.container(container_id).state.exit_code == 3
 
 
 def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engine: LateEngine, view: NodeView) -> None:
@@ -143,11 +143,11 @@ def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engi
         engine.old_answers.append(still_running)
         record = view.refresh_container(container_id)
         assert record is not None
-        assert record.life.running
+        assert record.state.running
 
     engine.meanwhile.append(published_as_running)
     view.refresh_container(container_id)
-    assert view.container(container_id).life.exit_code == 4
+    assert view.container(container_id).state.exit_code == 4
 
 
 def test_equal_answers_are_not_asked_for_again(engine: LateEngine, view: NodeView) -> None:
@@ -171,7 +171,7 @@ def test_late_answer_does_not_bring_back_what_was_removed(engine: LateEngine, vi
 
 
 def doubtful(record: Record | None) -> Record | None:
-    return translate.doubted(record, message="no answer")
+    return translate.mark_unknown(record, message="no answer")
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("slow"), ShimError("broken")], ids=["hangs", "fails"])
@@ -181,9 +181,9 @@ def test_fallback_of_a_container_that_cannot_be_inspected(engine: LateEngine, vi
     engine.fail_next("inspect_container", error)
     with pytest.raises(type(error)):
         view.refresh_container(container_id, fallback=doubtful)
-    assert view.container(container_id).life.state == pb.CONTAINER_UNKNOWN
+    assert view.container(container_id).state.phase == pb.CONTAINER_UNKNOWN
     view.refresh_container(container_id)
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), Cancelled("left")], ids=["docker gone", "caller gone"])
@@ -193,7 +193,7 @@ def test_no_fallback_when_it_is_not_the_container(engine: LateEngine, view: Node
     engine.fail_next("inspect_container", error)
     with pytest.raises(type(error)):
         view.refresh_container(container_id, fallback=doubtful)
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
 
 
 def test_no_fallback_when_another_look_was_answered(engine: LateEngine, view: NodeView) -> None:
@@ -206,7 +206,7 @@ def test_no_fallback_when_another_look_was_answered(engine: LateEngine, view: No
     engine.meanwhile.append(looked_at)
     with pytest.raises(DeadlineExceeded):
         view.refresh_container(container_id, fallback=doubtful)
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
 
 
 def test_failed_inspect_leaves_the_record(engine: LateEngine, view: NodeView) -> None:
@@ -259,8 +259,8 @@ def test_change_carries_the_state_after_it(engine: LateEngine, view: NodeView) -
     with view.subscribe() as changes:
         view.forget(container_id)
         stopped, deleted = changes.wait_next(), changes.wait_next()
-    assert stopped.record == deleted.record == replace(running, life=stopped.record.life)
-    assert (stopped.record.life.state, stopped.record.life.finished_at) == (pb.CONTAINER_EXITED, stopped.at)
+    assert stopped.record == deleted.record == replace(running, state=stopped.record.state)
+    assert (stopped.record.state.phase, stopped.record.state.finished_at) == (pb.CONTAINER_EXITED, stopped.at)
 
 
 def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:

@@ -16,13 +16,13 @@ from shim.view.changes import DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
 from shim.view.pending_exits import Unlogged, as_shown, log_of
 from shim.view.records import ContainerRecord
-from shim.view.translate import guessed
+from shim.view.translate import from_list_only
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
-from tests.view.samples import container, create_container, create_sandbox, life
+from tests.view.samples import container, container_state, create_container, create_sandbox
 from tests.waits import wait_change
 
-EXITED = replace(life(pb.CONTAINER_EXITED, started=5, finished=9, reason="Error"), exit_code=3, message="m")
+EXITED = replace(container_state(pb.CONTAINER_EXITED, started=5, finished=9, reason="Error"), exit_code=3, message="m")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> str:
 
 
 def logged(**changes: object) -> ContainerRecord:
-    made = replace(container(of=EXITED), log_path="/pod/0.log", docker_log_path="/docker/c-json.log")
+    made = replace(container(state=EXITED), log_path="/pod/0.log", docker_log_path="/docker/c-json.log")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -57,10 +57,10 @@ def logged(**changes: object) -> ContainerRecord:
 
 
 def test_a_running_container_is_followed(logs: FakeLogs) -> None:
-    record = logged(life=life(pb.CONTAINER_RUNNING, started=5))
+    record = logged(state=container_state(pb.CONTAINER_RUNNING, started=5))
     assert as_shown(record, logs) is record
     assert logs.followed == {
-        "c1": ContainerLog(id="c1", docker="/docker/c-json.log", cri="/pod/0.log", created_at=record.life.created_at)
+        "c1": ContainerLog(id="c1", docker="/docker/c-json.log", cri="/pod/0.log", created_at=record.state.created_at)
     }
 
 
@@ -68,8 +68,8 @@ def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
     logs.holding = True
     shown = as_shown(logged(), logs)
     assert isinstance(shown, ContainerRecord)
-    assert shown.life.running
-    now = shown.life
+    assert shown.state.running
+    now = shown.state
     assert (now.exit_code, now.reason, now.message, now.finished_at, now.started_at, now.pid) == (0, "", "", 0, 5, 0)
     logs.release("c1")
     assert as_shown(logged(), logs) == logged()
@@ -80,8 +80,8 @@ def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
     [
         {"log_path": ""},
         {"legacy": True},
-        {"life": life(pb.CONTAINER_CREATED)},
-        {"life": replace(EXITED, reason="StartError")},
+        {"state": container_state(pb.CONTAINER_CREATED)},
+        {"state": replace(EXITED, reason="StartError")},
     ],
     ids=["without-a-log", "of-another-shim", "created", "never-ran"],
 )
@@ -130,15 +130,15 @@ def test_lists_statuses_and_events_agree(engine: FakeEngine, view: NodeView, log
         engine.start_container(container_id)
         engine.exit_container(container_id, exit_code=3)
         view.refresh_container(container_id)
-        assert view.container(container_id).life.running
-        assert [record.life.running for record in view.containers()] == [True]
+        assert view.container(container_id).state.running
+        assert [record.state.running for record in view.containers()] == [True]
         assert wait_change(changes).kind == STARTED
         logs.release(container_id)
-        assert (view.container(container_id).life.state, view.container(container_id).life.exit_code) == (
+        assert (view.container(container_id).state.phase, view.container(container_id).state.exit_code) == (
             pb.CONTAINER_EXITED,
             3,
         )
-        assert [record.life.running for record in view.containers()] == [False]
+        assert [record.state.running for record in view.containers()] == [False]
         stopped = wait_change(changes)
         assert stopped.kind == STOPPED
         assert stopped.record == view.container(container_id)
@@ -148,10 +148,10 @@ def test_looking_again_shows_no_end_before_its_time(engine: FakeEngine, view: No
     container_id = ended(engine, view, logs)
     for _ in range(3):
         view.refresh_container(container_id)
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
     logs.release(container_id)
     view.refresh_container(container_id)
-    assert not view.container(container_id).life.running
+    assert not view.container(container_id).state.running
 
 
 def test_one_that_is_started_again_meanwhile_goes_on_running(
@@ -161,8 +161,8 @@ def test_one_that_is_started_again_meanwhile_goes_on_running(
     engine.start_container(container_id)
     view.refresh_container(container_id)
     logs.release(container_id)
-    assert view.container(container_id).life.running
-    assert view.container(container_id).life.pid
+    assert view.container(container_id).state.running
+    assert view.container(container_id).state.pid
 
 
 def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
@@ -170,8 +170,8 @@ def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeV
     with view.subscribe() as changes:
         view.forget(container_id)
         told = [wait_change(changes) for _ in range(2)]
-    assert [(change.kind, change.record.life.exit_code) for change in told] == [(STOPPED, 3), (DELETED, 3)]
-    assert told[0].record.life.message == ""
+    assert [(change.kind, change.record.state.exit_code) for change in told] == [(STOPPED, 3), (DELETED, 3)]
+    assert told[0].record.state.message == ""
     logs.release(container_id)
     assert view.containers() == ()
     assert container_id not in logs.followed
@@ -187,7 +187,7 @@ def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, l
     logs.release(container_id)
     waiting.join()
     view.refresh_ended(container_id)
-    assert not view.container(container_id).life.running
+    assert not view.container(container_id).state.running
 
 
 def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
@@ -205,7 +205,7 @@ def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
 def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs) -> None:
     """Clients may have seen them before; they must not see the container run again."""
     view, container_id = found_ended(engine, logs)
-    assert not view.container(container_id).life.running
+    assert not view.container(container_id).state.running
 
 
 def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine: FakeEngine, logs: FakeLogs) -> None:
@@ -218,14 +218,14 @@ def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine
     epoch = view.begin_rebuild()
     engine.fail_next("inspect_container", DeadlineExceeded("slow"))
     with pytest.raises(DeadlineExceeded):
-        view.refresh_container(container_id, fallback=partial(guessed, listed=listed))
+        view.refresh_container(container_id, fallback=partial(from_list_only, listed=listed))
     assert view.complete_rebuild(epoch, patience=0.01)
 
     with view.subscribe() as changes:
         view.refresh_container(container_id)
-        assert view.container(container_id).life.state == pb.CONTAINER_UNKNOWN
+        assert view.container(container_id).state.phase == pb.CONTAINER_UNKNOWN
         logs.release(container_id)
-        assert view.container(container_id).life.state == pb.CONTAINER_EXITED
+        assert view.container(container_id).state.phase == pb.CONTAINER_EXITED
         assert wait_change(changes).kind == STOPPED
 
 
@@ -234,20 +234,20 @@ def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -
     view, container_id = found_ended(engine, logs)
     with view.subscribe() as changes:
         view.refresh_container(container_id)
-        assert not view.container(container_id).life.running
+        assert not view.container(container_id).state.running
         engine.start_container(container_id)
         view.refresh_container(container_id)
         assert wait_change(changes).kind == STARTED
     engine.exit_container(container_id)
     view.refresh_container(container_id)
-    assert view.container(container_id).life.running  # the end of the second run, whose output is not written
+    assert view.container(container_id).state.running  # the end of the second run, whose output is not written
 
 
 def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     view.lose("docker is away")
     assert view.complete_rebuild(view.begin_rebuild(), patience=0.01)
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
 
 
 def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
@@ -256,10 +256,10 @@ def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: No
     logs.holding = True
     view.note_ended(view.container(container_id))
     view.refresh_container(container_id)  # Docker goes on calling it running
-    assert view.container(container_id).life.running
+    assert view.container(container_id).state.running
     logs.release(container_id)
     view.refresh_container(container_id)
-    assert (view.container(container_id).life.state, view.container(container_id).life.exit_code) == (
+    assert (view.container(container_id).state.phase, view.container(container_id).state.exit_code) == (
         pb.CONTAINER_EXITED,
         255,
     )

@@ -14,7 +14,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.view.processes import SLACK_NS, boot_time, is_process_of, process_ended
 from shim.view.records import ContainerRecord
-from tests.view.samples import container, life
+from tests.view.samples import container, container_state
 from tests.waits import wait_until
 
 HOUR_NS = 3600 * 10**9
@@ -24,7 +24,7 @@ def record(
     pid: int, *, started_at: int | None = None, state: pb.ContainerState = pb.CONTAINER_RUNNING
 ) -> ContainerRecord:
     started_at = time.time_ns() if started_at is None else started_at
-    return container("c" * 64, of=replace(life(state), pid=pid, started_at=started_at))
+    return container("c" * 64, state=replace(container_state(state), pid=pid, started_at=started_at))
 
 
 @pytest.fixture

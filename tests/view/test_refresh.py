@@ -45,7 +45,7 @@ def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refre
     with view.subscribe() as changes:
         refresher.mark(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
-    assert view.sandbox(sandbox_id).life.running
+    assert view.sandbox(sandbox_id).state.running
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_look_that_failed_is_repeated_whatever_was_seen_before(
     engine.exit_container(sandbox_id)
     engine.fail_next("inspect_container", ShimError("no luck"))
     refresher.mark_changed(sandbox_id, stamp=time.time_ns(), after=0)
-    wait_until(lambda: not view.sandbox(sandbox_id).life.running)
+    wait_until(lambda: not view.sandbox(sandbox_id).state.running)
 
 
 def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
@@ -106,10 +106,10 @@ def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engi
     tries_before = inspects(engine)
     with engine.held("inspect_container", container_id), refreshing(view, inspect_seconds=0.01) as refresher:
         refresher.mark(container_id)
-        wait_until(lambda: not view.container(container_id).life.running)
+        wait_until(lambda: not view.container(container_id).state.running)
         assert inspects(engine) - tries_before > DOUBT_AFTER
-        unknown = view.container(container_id).life
-    assert (unknown.state, unknown.pid) == (pb.CONTAINER_UNKNOWN, 0)
+        unknown = view.container(container_id).state
+    assert (unknown.phase, unknown.pid) == (pb.CONTAINER_UNKNOWN, 0)
     assert "does not answer" in unknown.message
 
 
@@ -129,7 +129,7 @@ class FailingEngine(FakeEngine):
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         if self.view.knows(container_id):
-            self.seen_running.append(self.view.container(container_id).life.running)
+            self.seen_running.append(self.view.container(container_id).state.running)
             if self.failures:
                 raise self.failures.pop(0)
             self.enough.set()
@@ -176,8 +176,8 @@ def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine
     with refreshing(view, inspect_seconds=0.01) as refresher:
         with engine.held("inspect_container", container_id):
             refresher.mark(container_id)
-            wait_until(lambda: not view.container(container_id).life.running)
-        wait_until(lambda: view.container(container_id).life.running)
+            wait_until(lambda: not view.container(container_id).state.running)
+        wait_until(lambda: view.container(container_id).state.running)
 
 
 @pytest.mark.parametrize("error", [ShimError("500"), Unavailable("refused"), ValueError("who would have thought")])

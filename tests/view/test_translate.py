@@ -11,7 +11,7 @@ from shim.domain import labels
 from shim.engine.answers import ContainerInspect, ContainerSummary, ImageSummary
 from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord
-from tests.view.samples import ENGINES, Recording, container, life
+from tests.view.samples import ENGINES, Recording, container, container_state
 
 RECORDINGS = {engine: Recording(engine) for engine in (*ENGINES, "28-containerd")}
 EVERYTHING = [
@@ -68,8 +68,8 @@ def with_labels(seen: ContainerInspect, **changes: str | None) -> ContainerInspe
     ],
 )
 def test_state(recording: Recording, what: str, state: pb.ContainerState, reason: str, exit_code: int) -> None:
-    found = container_of(recording.inspect(what)).life
-    assert (found.state, found.reason, found.exit_code) == (state, reason, exit_code)
+    found = container_of(recording.inspect(what)).state
+    assert (found.phase, found.reason, found.exit_code) == (state, reason, exit_code)
     assert bool(found.pid) == found.running == (state == pb.CONTAINER_RUNNING)
     assert found.created_at > 0
     assert (found.started_at > 0) == (state != pb.CONTAINER_CREATED)
@@ -78,12 +78,12 @@ def test_state(recording: Recording, what: str, state: pb.ContainerState, reason
 
 
 def test_times_are_dockers_to_the_nanosecond() -> None:
-    found = sandbox_of(RECORDINGS["20.10"].inspect("sandbox")).life
+    found = sandbox_of(RECORDINGS["20.10"].inspect("sandbox")).state
     assert (found.created_at, found.started_at) == (1795226702_897882479, 1795226703_070187916)
 
 
 def test_failed_start_tells_why(recording: Recording) -> None:
-    found = container_of(recording.inspect("start-error")).life
+    found = container_of(recording.inspect("start-error")).state
     assert 'exec: "/no/such/program"' in found.message
     assert found.started_at == found.finished_at == found.created_at
 
@@ -103,15 +103,15 @@ def test_failed_start_tells_why(recording: Recording) -> None:
     ids=["removing", "dead", "restarting", "oom of a child", "oom and done", "start failed", "new state", "no state"],
 )
 def test_rare_states(recording: Recording, changes: dict[str, Any], state: pb.ContainerState, reason: str) -> None:
-    found = container_of(altered(recording.inspect("failed"), **changes)).life
-    assert (found.state, found.reason) == (state, reason)
+    found = container_of(altered(recording.inspect("failed"), **changes)).state
+    assert (found.phase, found.reason) == (state, reason)
     assert state != pb.CONTAINER_UNKNOWN or repr(changes["status"]) in found.message
 
 
 @pytest.mark.parametrize("status", ["removing", "dead"])
 def test_removed_before_it_ran_has_an_end_and_no_success(recording: Recording, status: str) -> None:
-    found = container_of(altered(recording.inspect("created"), status=status)).life
-    assert (found.state, found.started_at, found.finished_at) == (pb.CONTAINER_EXITED, 0, found.created_at)
+    found = container_of(altered(recording.inspect("created"), status=status)).state
+    assert (found.phase, found.started_at, found.finished_at) == (pb.CONTAINER_EXITED, 0, found.created_at)
     assert (found.exit_code, found.reason) == (255, "Unknown")
     assert "never started" in found.message
 
@@ -119,12 +119,12 @@ def test_removed_before_it_ran_has_an_end_and_no_success(recording: Recording, s
 @pytest.mark.parametrize("status", ["removing", "dead"])
 def test_a_failed_start_stays_one_while_it_is_removed(recording: Recording, status: str) -> None:
     seen = recording.inspect("start-error")
-    assert container_of(altered(seen, status=status)).life == container_of(seen).life
+    assert container_of(altered(seen, status=status)).state == container_of(seen).state
 
 
 def test_start_and_end_of_an_earlier_run_do_not_show_while_it_runs(recording: Recording) -> None:
     ended = recording.inspect("failed").state.finished_at
-    found = container_of(altered(recording.inspect("running"), finished_at=ended, exit_code=3)).life
+    found = container_of(altered(recording.inspect("running"), finished_at=ended, exit_code=3)).state
     assert (found.finished_at, found.exit_code, found.reason) == (0, 0, "")
 
 
@@ -156,10 +156,10 @@ def test_configuration_is_read_once(recording: Recording, what: str) -> None:
     second = translate.record_from_inspect(again, previous=first)
     assert second is not None
     assert second.config is first.config
-    assert second.life.state == pb.CONTAINER_EXITED
+    assert second.state.phase == pb.CONTAINER_EXITED
 
 
-def test_foreign_sandbox(recording: Recording) -> None:
+def test_legacy_sandbox(recording: Recording) -> None:
     found = sandbox_of(recording.inspect("foreign-sandbox"))
     assert found.legacy
     assert found.config.metadata == pb.PodSandboxMetadata(name="old-0", namespace="shop", uid="aaaa-bbbb", attempt=3)
@@ -167,10 +167,10 @@ def test_foreign_sandbox(recording: Recording) -> None:
     assert dict(found.config.annotations) == {"note": "x"}
     options = found.config.linux.security_context.namespace_options
     assert (options.network, options.pid, options.ipc) == (pb.POD, pb.NODE, pb.POD)
-    assert found.life.running
+    assert found.state.running
 
 
-def test_foreign_container(recording: Recording) -> None:
+def test_legacy_container(recording: Recording) -> None:
     found = container_of(recording.inspect("foreign-container"))
     assert found.legacy
     assert found.config.metadata == pb.ContainerMetadata(name="app", attempt=4)
@@ -196,7 +196,7 @@ def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Record
 def test_what_a_list_took_for_ours_is_told_by_its_inspect(recording: Recording) -> None:
     listed = recording.listed("foreign-container")
     listed = msgspec.structs.replace(listed, labels={**(listed.labels or {}), **FORGED})
-    guess = translate.guessed(None, listed=listed)
+    guess = translate.from_list_only(None, listed=listed)
     assert guess is not None
     assert not guess.legacy
     seen = with_labels(recording.inspect("foreign-container"), **FORGED)
@@ -266,38 +266,38 @@ def test_list_that_tells_something_else(recording: Recording, change: dict[str, 
 )
 def test_guess_from_a_list(recording: Recording, what: str, state: pb.ContainerState) -> None:
     listed, known = recording.listed(what), record_of(recording.inspect(what))
-    guess = translate.guessed(None, listed=listed)
+    guess = translate.from_list_only(None, listed=listed)
     assert guess is not None
     assert (guess.id, guess.name, guess.config.metadata) == (known.id, known.name, known.config.metadata)
-    assert (guess.life.state, guess.life.guessed) == (state, True)
-    assert guess.life.created_at == known.life.created_at // 10**9 * 10**9
+    assert (guess.state.phase, guess.state.from_list_only) == (state, True)
+    assert guess.state.created_at == known.state.created_at // 10**9 * 10**9
     assert not translate.agrees(listed, guess)
     assert translate.record_from_inspect(recording.inspect(what), previous=guess) == known
 
 
 def test_guess_keeps_what_was_known_and_is_still_listed(recording: Recording) -> None:
     record, listed = record_of(recording.inspect("running")), recording.listed("running")
-    assert translate.guessed(record, listed=listed) is record
-    guess = translate.guessed(record, listed=msgspec.structs.replace(listed, state="exited"))
+    assert translate.from_list_only(record, listed=listed) is record
+    guess = translate.from_list_only(record, listed=msgspec.structs.replace(listed, state="exited"))
     assert guess is not None
-    assert (guess.life.state, guess.life.started_at) == (pb.CONTAINER_UNKNOWN, record.life.started_at)
-    assert "exited" in guess.life.message
+    assert (guess.state.phase, guess.state.started_at) == (pb.CONTAINER_UNKNOWN, record.state.started_at)
+    assert "exited" in guess.state.message
 
 
 def test_stranger_is_not_guessed(recording: Recording) -> None:
-    assert translate.guessed(None, listed=recording.listed("stranger")) is None
+    assert translate.from_list_only(None, listed=recording.listed("stranger")) is None
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("phase", "expected"),
     [(pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN), (pb.CONTAINER_EXITED, pb.CONTAINER_EXITED)],
 )
-def test_doubt_spares_what_has_ended(state: pb.ContainerState, expected: pb.ContainerState) -> None:
-    record = container(of=life(state, started=2))
-    doubted = translate.doubted(record, message="no answer")
-    assert doubted is not None
-    assert doubted.life.state == expected
-    assert doubted == record or doubted.life == replace(record.life, state=expected, pid=0, message="no answer")
+def test_an_exited_container_never_becomes_unknown(phase: pb.ContainerState, expected: pb.ContainerState) -> None:
+    record = container(state=container_state(phase, started=2))
+    marked = translate.mark_unknown(record, message="no answer")
+    assert marked is not None
+    assert marked.state.phase == expected
+    assert marked == record or marked.state == replace(record.state, phase=expected, pid=0, message="no answer")
 
 
 def test_image(recording: Recording) -> None:
@@ -342,16 +342,16 @@ def test_summary_without_names_may_be_anything() -> None:
 
 def test_missed_exit_stands_while_docker_calls_that_run_running(recording: Recording) -> None:
     seen = recording.inspect("running")
-    missed = changes.unnoticed(record_of(seen), at=9)
+    missed = changes.missed_exit(record_of(seen), at=9)
     assert translate.record_from_inspect(seen, previous=missed) == missed
     assert translate.agrees(recording.listed("running"), missed)
 
     later = altered(seen, started_at="2099-01-01T00:00:00Z")
     again = translate.record_from_inspect(later, previous=missed)
     assert again is not None
-    assert again.life.running
+    assert again.state.running
 
     exited = altered(seen, status="exited", running=False, exit_code=3)
     known = translate.record_from_inspect(exited, previous=missed)
     assert known is not None
-    assert (known.life.exit_code, known.life.reason, known.life.unnoticed) == (3, "Error", False)
+    assert (known.state.exit_code, known.state.reason, known.state.missed_exit) == (3, "Error", False)

@@ -141,11 +141,11 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     fine = create_container(engine, sandbox_id, name="fine", start=True)
     pace = Pace(compare=1000, first_inspect=0.05, retry=1)  # three failed looks would make it UNKNOWN
     with engine.held("inspect_container", hangs) as gate, watching(engine, pace=pace) as view:
-        wait_until(lambda: view.container(fine).life.pid)  # a busy machine may keep it waiting too
-        guess = view.container(hangs).life
-        assert (guess.state, guess.guessed, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
+        wait_until(lambda: view.container(fine).state.pid)  # a busy machine may keep it waiting too
+        guess = view.container(hangs).state
+        assert (guess.phase, guess.from_list_only, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
         engine.release(gate)
-        wait_until(lambda: view.container(hangs).life.pid)
+        wait_until(lambda: view.container(hangs).state.pid)
 
 
 # Events
@@ -160,7 +160,7 @@ def test_what_others_do_is_told_as_it_happens(engine: FakeEngine) -> None:
         engine.exit_container(sandbox_id, exit_code=3)
         stopped = wait_change(changes)
         assert told(stopped) == (STOPPED, sandbox_id)
-        assert (stopped.record.life.exit_code, stopped.record.life.reason) == (3, "Error")
+        assert (stopped.record.state.exit_code, stopped.record.state.reason) == (3, "Error")
         engine.remove_container(sandbox_id)
         assert told(wait_change(changes)) == (DELETED, sandbox_id)
         assert view.sandboxes() == ()
@@ -170,17 +170,17 @@ def test_out_of_memory(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with watching(engine) as view, view.subscribe() as changes:
         engine.exit_container(sandbox_id, exit_code=137, oom_killed=True)
-        assert wait_change(changes).record.life.reason == "OOMKilled"
+        assert wait_change(changes).record.state.reason == "OOMKilled"
 
 
 def test_out_of_memory_that_docker_notes_late(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     engine.exit_container(sandbox_id, exit_code=137)
     with watching(engine) as view:
-        assert view.sandbox(sandbox_id).life.reason == "Error"
+        assert view.sandbox(sandbox_id).state.reason == "Error"
         engine.containers[sandbox_id].oom_killed = True
         engine.emit("container", "oom", sandbox_id, {"name": "k8s_POD_web"})
-        wait_until(lambda: view.sandbox(sandbox_id).life.reason == "OOMKilled")
+        wait_until(lambda: view.sandbox(sandbox_id).state.reason == "OOMKilled")
 
 
 def test_new_resources_and_names(engine: FakeEngine) -> None:
@@ -234,9 +234,9 @@ def test_repeated_events_change_nothing(copies: list[int]) -> None:
     engine = BadLine(copies=copies)
     with watching(engine) as view, view.subscribe() as changes:
         sandbox_id = create_sandbox(engine)
-        wait_until(lambda: view.sandboxes() and view.sandboxes()[0].life.running)
+        wait_until(lambda: view.sandboxes() and view.sandboxes()[0].state.running)
         engine.exit_container(sandbox_id)
-        wait_until(lambda: not view.sandbox(sandbox_id).life.running)
+        wait_until(lambda: not view.sandbox(sandbox_id).state.running)
         engine.remove_container(sandbox_id)
         assert [told(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
 
@@ -251,7 +251,7 @@ def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> Non
         del engine.containers[gone]
         wait_until(lambda: view.images.find("registry.example/app"))
         wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
-        wait_until(lambda: not view.sandbox(ended).life.running)
+        wait_until(lambda: not view.sandbox(ended).state.running)
         assert view.stats().compared_seconds_ago is not None
 
 
@@ -264,17 +264,17 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
     container_id = create_container(engine, sandbox_id, start=True)
     gone = {container_id} if when == "at the start" else set()
     pace = Pace(compare=0.05, believe=0.01)
-    with watching(engine, pace=pace, ended=lambda record: record.life.running and record.id in gone) as view:
+    with watching(engine, pace=pace, ended=lambda record: record.state.running and record.id in gone) as view:
         with view.subscribe() as changes:
             gone.add(container_id)
             assert told(wait_change(changes)) == (STOPPED, container_id)
-        life = view.container(container_id).life
-        assert (life.state, life.exit_code, life.reason) == (pb.CONTAINER_EXITED, 255, "Unknown")
-        assert "docker has missed the exit" in life.message
-        assert life.finished_at >= life.started_at
-        assert view.sandbox(sandbox_id).life.running
+        state = view.container(container_id).state
+        assert (state.phase, state.exit_code, state.reason) == (pb.CONTAINER_EXITED, 255, "Unknown")
+        assert "docker has missed the exit" in state.message
+        assert state.finished_at >= state.started_at
+        assert view.sandbox(sandbox_id).state.running
         view.refresh_container(container_id)  # Docker goes on calling it running
-        assert view.container(container_id).life == life
+        assert view.container(container_id).state == state
 
 
 def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
@@ -283,7 +283,7 @@ def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
     looked = threading.Event()
 
     def ended(record: Record) -> bool:
-        if record.id not in gone or not record.life.running:
+        if record.id not in gone or not record.state.running:
             return False
         looked.set()
         return True
@@ -293,21 +293,21 @@ def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
         assert looked.wait(SECONDS)
         engine.exit_container(container_id, exit_code=3)
         stopped = wait_change(changes)
-    assert (stopped.kind, stopped.record.life.exit_code) == (STOPPED, 3)
+    assert (stopped.kind, stopped.record.state.exit_code) == (STOPPED, 3)
 
 
 def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone = {container_id}
     pace = Pace(compare=0.05, believe=0.01)
-    with watching(engine, pace=pace, ended=lambda record: record.life.running and record.id in gone) as view:
-        wait_until(lambda: not view.container(container_id).life.running)
+    with watching(engine, pace=pace, ended=lambda record: record.state.running and record.id in gone) as view:
+        wait_until(lambda: not view.container(container_id).state.running)
         gone.clear()
         engine.containers[container_id].status = "exited"
         with view.subscribe() as changes:
             engine.start_container(container_id)
             assert told(wait_change(changes)) == (STARTED, container_id)
-        assert view.container(container_id).life.running
+        assert view.container(container_id).state.running
 
 
 # Interruptions
@@ -330,7 +330,7 @@ def test_lost_stream_refuses_questions_until_all_is_looked_at_again(engine: Fake
             with pytest.raises(Unavailable):
                 view.sandbox(sandbox_id)
         wait_until(lambda: not is_out_of_reach(view))
-        assert not view.sandbox(sandbox_id).life.running
+        assert not view.sandbox(sandbox_id).state.running
         with pytest.raises(NotFound):
             view.container(container_id)
         assert view.stats().reconnects == 1
@@ -345,7 +345,7 @@ def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
         engine.release(gate)
         engine.reconnect()
         wait_until(lambda: not is_out_of_reach(view))
-        assert view.sandbox(sandbox_id).life.running
+        assert view.sandbox(sandbox_id).state.running
 
 
 def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_meanwhile(engine: FakeEngine) -> None:
@@ -527,12 +527,12 @@ def test_a_list_that_docker_leaves_unanswered_without_an_event_ends_the_trust_in
         wait_until(lambda: not is_out_of_reach(view))
         with engine.held("list_containers") as gate:
             gate.wait_entered()
-            assert view.sandbox(sandbox_id).life.running  # trusted until then
+            assert view.sandbox(sandbox_id).state.running  # trusted until then
             wait_until(lambda: "list containers: docker did not answer within 0.1 s" in refusal(view))
             with pytest.raises(Unavailable, match="docker hangs or is overloaded"):
                 view.sandboxes()
         wait_until(lambda: not is_out_of_reach(view))
-        assert view.sandbox(sandbox_id).life.running
+        assert view.sandbox(sandbox_id).state.running
 
 
 def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
@@ -698,7 +698,7 @@ def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
     with watching(engine, pace=Pace(settle=1000)) as view:
         view.sandboxes()
         engine.exit_container(sandbox_id)
-        wait_until(lambda: not view.sandbox(sandbox_id).life.running)
+        wait_until(lambda: not view.sandbox(sandbox_id).state.running)
 
 
 # Everything at once

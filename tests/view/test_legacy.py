@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.engine.answers import ContainerSettings, HostSettings, MountPoint
-from shim.view.foreign import ForeignName, container_config, foreign_name
+from shim.view.legacy import LegacyName, container_config, legacy_name
 
 
 @pytest.mark.parametrize(
@@ -12,21 +12,21 @@ from shim.view.foreign import ForeignName, container_config, foreign_name
     [
         (
             "/k8s_POD_web_shop_uid-1_0",
-            ForeignName(container="POD", pod="web", namespace="shop", uid="uid-1", attempt=0),
+            LegacyName(container="POD", pod="web", namespace="shop", uid="uid-1", attempt=0),
         ),
         (
             "k8s_app_web_shop_uid-1_12",
-            ForeignName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=12),
+            LegacyName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=12),
         ),
         (
             "k8s_app_web.x_shop_uid-1_4294967295_0badcafe",
-            ForeignName(container="app", pod="web.x", namespace="shop", uid="uid-1", attempt=4294967295),
+            LegacyName(container="app", pod="web.x", namespace="shop", uid="uid-1", attempt=4294967295),
         ),
     ],
     ids=["sandbox", "container", "random suffix"],
 )
-def test_theirs(name: str, expected: ForeignName) -> None:
-    assert foreign_name(name) == expected
+def test_theirs(name: str, expected: LegacyName) -> None:
+    assert legacy_name(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_theirs(name: str, expected: ForeignName) -> None:
     ],
 )
 def test_not_theirs(name: str) -> None:
-    assert foreign_name(name) is None
+    assert legacy_name(name) is None
 
 
 def test_mounts_are_dockers() -> None:
-    name = ForeignName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=0)
+    name = LegacyName(container="app", pod="web", namespace="shop", uid="uid-1", attempt=0)
     log = "/var/lib/kubelet/pods/uid-1/containers/app/0badcafe"
     mounts = [
         MountPoint(source=log, destination="/dev/termination-log", propagation="rprivate"),

@@ -24,7 +24,7 @@ _PROPAGATION = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignName:
+class LegacyName:
     """What a name of theirs tells."""
 
     container: str
@@ -35,7 +35,7 @@ class ForeignName:
     attempt: int
 
 
-def foreign_name(name: str) -> ForeignName | None:
+def legacy_name(name: str) -> LegacyName | None:
     """Read a Docker name (with or without its slash); None for one that is not theirs."""
     bare = name.lstrip("/")
     parts = bare.removeprefix(names.PREFIX).split("_")
@@ -46,10 +46,10 @@ def foreign_name(name: str) -> ForeignName | None:
     container, pod, namespace, uid, attempt = parts[:5]
     if not (attempt.isascii() and attempt.isdigit() and int(attempt) <= _MAX_ATTEMPT):
         return None
-    return ForeignName(container=container, pod=pod, namespace=namespace, uid=uid, attempt=int(attempt))
+    return LegacyName(container=container, pod=pod, namespace=namespace, uid=uid, attempt=int(attempt))
 
 
-def sandbox_config(name: ForeignName, *, settings: ContainerSettings, host: HostSettings) -> pb.PodSandboxConfig:
+def sandbox_config(name: LegacyName, *, settings: ContainerSettings, host: HostSettings) -> pb.PodSandboxConfig:
     """Give as much of a sandbox's configuration as can be read back; its log directory and DNS cannot."""
     config = pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name=name.pod, namespace=name.namespace, uid=name.uid, attempt=name.attempt),
@@ -62,7 +62,7 @@ def sandbox_config(name: ForeignName, *, settings: ContainerSettings, host: Host
 
 
 def container_config(
-    name: ForeignName, *, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
+    name: LegacyName, *, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
 ) -> pb.ContainerConfig:
     """Give as much of a container's configuration as can be read back; the user it was asked for cannot.
 

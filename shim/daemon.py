@@ -231,7 +231,7 @@ def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             kept=EngineStore(config.root_directory / state.ENGINE),
         )
         view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
-        logs.start(on_drained=view.show_end)
+        logs.start(on_drained=view.publish_exit)
         ending.callback(logs.stop)
         deferred_checks = DeferredChecks()
         ending.callback(deferred_checks.stop)

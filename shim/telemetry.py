@@ -85,11 +85,11 @@ class ViewCollector(Collector):
         if stats.last_event_at:
             age = max(0.0, time.time() - stats.last_event_at / 1e9)
             yield GaugeMetricFamily("pydockershim_view_last_event_seconds", "Age of Docker's last event.", value=age)
-        if stats.compared_seconds_ago is not None:
+        if stats.resync_seconds_ago is not None:
             yield GaugeMetricFamily(
                 "pydockershim_view_compared_seconds",
                 "Age of the last full compare with Docker.",
-                value=stats.compared_seconds_ago,
+                value=stats.resync_seconds_ago,
             )
 
 

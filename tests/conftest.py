@@ -95,7 +95,7 @@ def rt(engine: FakeEngine, logs: FakeLogs, config: Config, host_fs: HostFs) -> I
     """The collaborators, with a view that follows the engine."""
     config.root_directory.mkdir()
     view = NodeView(engine, logs=logs)
-    logs.on_drained = view.show_end
+    logs.on_drained = view.publish_exit
     watcher = Watcher(engine, view, ended=lambda _: False)  # the fake's containers have no processes
     networks = ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir)
     networks.start()

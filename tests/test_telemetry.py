@@ -76,9 +76,9 @@ def test_the_view_is_told(port: int, view: NodeView) -> None:
     assert found["pydockershim_view_records", "containers"] == 0
     assert ("pydockershim_view_last_event_seconds",) not in found
 
-    view.complete_rebuild(view.begin_rebuild())
+    view.complete_sync(view.begin_sync())
     view.note_event()
-    view.note_compare()
+    view.note_resync()
 
     found = samples(port)
     assert found[("pydockershim_view_up",)] == 1
@@ -91,10 +91,10 @@ def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:
     status, reason = get(port, "/healthz")
     assert (status, "not been built" in reason) == (503, True)
 
-    view.complete_rebuild(view.begin_rebuild())
+    view.complete_sync(view.begin_sync())
     assert get(port, "/healthz") == (200, "ok\n")
 
-    view.lose("docker is away")
+    view.disconnect("docker is away")
     assert get(port, "/healthz") == (503, "docker is away\n")
 
 
@@ -148,7 +148,7 @@ def test_an_answer_that_fails_is_logged_as_all_else_is(
 
 
 def test_silent_connections_shut_nobody_out(port: int, view: NodeView) -> None:
-    view.complete_rebuild(view.begin_rebuild())
+    view.complete_sync(view.begin_sync())
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(32)]
         for _ in range(3):

@@ -39,9 +39,9 @@ def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
     config = Config(docker_endpoint=engine.url, image_pull_progress_deadline=PROGRESS_DEADLINE)
     client = DockerEngine(engine.url, request_timeout=30)
     view = NodeView(client)
-    epoch = view.begin_rebuild()
+    epoch = view.begin_sync()
     view.images.refresh()
-    view.complete_rebuild(epoch)
+    view.complete_sync(epoch)
     yield Runtime(
         config=config,
         engine=client,

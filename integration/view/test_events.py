@@ -22,11 +22,11 @@ from shim.engine.client import DockerEngine
 from shim.view import translate
 from shim.view.node import NodeView
 from shim.view.records import Record
-from shim.view.watch import Pace, Watcher
+from shim.view.watch import Timings, Watcher
 
 FAULTS = ("pass", "drop", "twice", "late", "cut", "half")
 DEEDS = ("create", "create", "start", "start", "kill", "restart", "rename", "remove", "cut")
-PACE = Pace(compare=0.3, believe=0.2, retry=0.1, reconnect_least=0.02, reconnect_most=0.1)
+TIMINGS = Timings(resync=0.3, missed_exit=0.2, retry_delay=0.1, min_reconnect_delay=0.02, max_reconnect_delay=0.1)
 
 
 class Pods:
@@ -77,10 +77,10 @@ class Pods:
 
 
 @contextmanager
-def watched(url: str, *, pace: Pace = PACE) -> Iterator[NodeView]:
+def watched(url: str, *, timings: Timings = TIMINGS) -> Iterator[NodeView]:
     engine = DockerEngine(url, request_timeout=30)
     view = NodeView(engine)
-    watcher = Watcher(engine, view, pace=pace)
+    watcher = Watcher(engine, view, timings=timings)
     watcher.start()
     try:
         yield view
@@ -141,7 +141,7 @@ def test_damaged_event_stream(
         max_size=10,
     ),
     faults=st.lists(st.sampled_from(["pass", "twice", "late"]), max_size=30),
-    settle=st.sampled_from([0.0, PACE.settle]),
+    settle=st.sampled_from([0.0, TIMINGS.event_delay]),
 )
 @EXAMPLES
 def test_looks_of_rpcs_between_the_events(
@@ -157,7 +157,7 @@ def test_looks_of_rpcs_between_the_events(
     pods = Pods(engine.api, images.busybox)
     proxy.damage(iter(faults))
     try:
-        with watched(proxy.url, pace=replace(PACE, compare=1000, settle=settle)) as view:
+        with watched(proxy.url, timings=replace(TIMINGS, resync=1000, event_delay=settle)) as view:
             view.sandboxes()
             for what, choice, looks in deeds:
                 pods.do(what, choice)

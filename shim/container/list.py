@@ -2,7 +2,7 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.runtime import Runtime
-from shim.view.lists import fitting_containers
+from shim.view.queries import filter_containers
 
 
 def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Container]:  # noqa: A002 - the CRI's word
@@ -11,7 +11,7 @@ def list_containers(rt: Runtime, *, filter: pb.ContainerFilter) -> list[pb.Conta
     Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing. The messages are the
     view's own: copy before a change.
     """
-    records = fitting_containers(
+    records = filter_containers(
         rt.view.containers(),
         container_id=filter.id,
         sandbox_id=filter.pod_sandbox_id,

@@ -25,4 +25,4 @@ def stop_container(rt: Runtime, *, container_id: str, timeout: int) -> None:
         return
     with suppress(NotFound):  # removed during the grace period
         rt.engine.stop_container(record.id, grace=min(timeout, MAX_GRACE))
-    rt.view.refresh_ended(record.id)
+    rt.view.refresh_exited(record.id)

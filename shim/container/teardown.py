@@ -22,7 +22,7 @@ def ensure_killed(rt: Runtime, container_id: str) -> None:
     with suppress(NotFound, FailedPrecondition):
         # Docker answers to SIGKILL once the container has ended.
         rt.engine.kill_container(container_id, signal="SIGKILL")
-    rt.view.refresh_ended(container_id)
+    rt.view.refresh_exited(container_id)
 
 
 def ensure_all_killed(rt: Runtime, container_ids: Sequence[str]) -> None:

@@ -15,11 +15,11 @@ def find_image(rt: Runtime, name: str) -> ImageRecord | None:
     that are damaged.
     """
     if not rt.view.images.is_listed():
-        return rt.view.images.look_up(name)
+        return rt.view.images.lookup(name)
     record = rt.view.images.find(name)
     if record is None:
         if not refresh_list(rt):
-            return rt.view.images.look_up(name)
+            return rt.view.images.lookup(name)
         record = rt.view.images.find(name)
     return record
 
@@ -27,7 +27,7 @@ def find_image(rt: Runtime, name: str) -> ImageRecord | None:
 def refresh_list(rt: Runtime) -> bool:
     """Refresh the list of images. Return False if Docker answers, but cannot list them."""
     try:
-        rt.view.images.ensure_looked_at()
+        rt.view.images.ensure_fresh()
     except Unavailable:
         raise
     except ShimError:

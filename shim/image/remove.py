@@ -34,7 +34,7 @@ def remove_image(rt: Runtime, *, image: pb.ImageSpec) -> None:
 def _find_current(rt: Runtime, name: str) -> ImageRecord | None:
     """Return the image to remove. A name is looked up again: it may have moved to another image."""
     if references.image_id(name) is None and not refresh_list(rt):
-        return rt.view.images.look_up(name)
+        return rt.view.images.lookup(name)
     return find_image(rt, name)
 
 

@@ -4,7 +4,7 @@ from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.runtime import Runtime
 from shim.sandbox.find import sandboxes
-from shim.view.lists import fitting_sandboxes
+from shim.view.queries import filter_sandboxes
 from shim.view.records import SandboxRecord
 
 
@@ -13,7 +13,7 @@ def list_pod_sandbox(rt: Runtime, *, filter: pb.PodSandboxFilter) -> list[pb.Pod
 
     Raise InvalidArgument for an ambiguous one, as in every other RPC; an unknown one fits nothing.
     """
-    records = fitting_sandboxes(sandboxes(rt), sandbox_id=filter.id, selector=filter.label_selector)
+    records = filter_sandboxes(sandboxes(rt), sandbox_id=filter.id, selector=filter.label_selector)
     listed = [_message(rt, record) for record in records]
     if filter.HasField("state"):
         return [sandbox for sandbox in listed if sandbox.state == filter.state.state]

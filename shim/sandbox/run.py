@@ -46,7 +46,7 @@ def run_pod_sandbox(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler
                 log.info("pod sandbox already exists", sandbox=earlier.id)
                 return earlier.id
             remove_record(rt, earlier)
-        with rt.view.making(name), Rollback(f"run of pod sandbox {name}") as rollback:
+        with rt.view.defer_events(name), Rollback(f"run of pod sandbox {name}") as rollback:
             sandbox_id = _run(rt, config=config, runtime_handler=runtime_handler, rollback=rollback)
             rollback.commit()
     return sandbox_id

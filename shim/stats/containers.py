@@ -7,7 +7,7 @@ from shim.cgroup.figures import Cpu
 from shim.runtime import Runtime
 from shim.stats import messages
 from shim.stats.readings import Reading, container_processor, container_reading
-from shim.view.lists import fitting_containers
+from shim.view.queries import filter_containers
 from shim.view.records import ContainerRecord
 
 
@@ -33,7 +33,7 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
     rate from two answers needs two times.
     """
     rt.stats_cache.container_stats.touch()
-    fitting = fitting_containers(
+    fitting = filter_containers(
         rt.view.containers(),
         container_id=filter.id,
         sandbox_id=filter.pod_sandbox_id,

@@ -18,7 +18,7 @@ from shim.stats.readings import (
     running_containers,
     runs_exactly,
 )
-from shim.view.lists import fitting_sandboxes
+from shim.view.queries import filter_sandboxes
 from shim.view.records import ContainerRecord, SandboxRecord
 
 
@@ -40,7 +40,7 @@ def list_pod_sandbox_stats(rt: Runtime, *, filter: pb.PodSandboxStatsFilter) -> 
     in the meantime is left out. Prefetched answers are returned once, as by `list_container_stats`.
     """
     rt.stats_cache.sandbox_stats.touch()
-    fitting = fitting_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
+    fitting = filter_sandboxes(rt.view.sandboxes(), sandbox_id=filter.id, selector=filter.label_selector)
     ready = (record for record in fitting if pod.is_ready(rt, record))
     found = (_stats_for_list(rt, record) for record in ready)
     return [stats for stats in found if stats is not None]

@@ -1,1 +1,1 @@
-"""The node view: what pods, containers and images are on this node now, kept current by Docker's events."""
+"""The node view: pods, containers and images of this node in memory, kept current by Docker's events."""

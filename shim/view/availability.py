@@ -1,4 +1,4 @@
-"""Whether the node view may answer: only while it is fed, and never half rebuilt."""
+"""Whether the node view may answer: only while it is synced, never in the middle of a sync."""
 
 import threading
 import time
@@ -6,93 +6,93 @@ import time
 from shim.base import deadline
 from shim.domain.errors import Unavailable
 
-NOT_BUILT = "the view of docker's containers has not been built yet"
+NOT_SYNCED = "the view of docker's containers has not been built yet"
 CONNECT_SECONDS = 2.0
-"""How long questions wait after the start of the server for Docker to be reached at all. A Docker that works is reached
-within milliseconds; one that hangs would hold up the start of the server, which asks what pods there are."""
+"""How long reads wait after the start of the server for Docker to be reached at all. A Docker that works is reached
+within milliseconds; one that hangs would delay the start of the server, which reads what pods there are."""
 
 
 class Availability:
-    """Fed, being rebuilt, or cut off from Docker. Guarded by the condition of its owner, which must be held."""
+    """Synced, syncing or disconnected. Guarded by the condition of its owner, which must be held."""
 
     def __init__(
         self,
         changed: threading.Condition,
         *,
-        patience: float,
-        initially: str = NOT_BUILT,
+        timeout: float,
+        initially: str = NOT_SYNCED,
         refusal: type[Unavailable] = Unavailable,
     ) -> None:
-        """`patience` is how many seconds a question waits for a rebuild that is under way.
+        """`timeout` is how many seconds a read waits for a sync in progress.
 
-        `initially` is the reason before the first rebuild; `refusal` is raised where a question cannot be answered.
+        `initially` is the reason before the first sync; `refusal` is raised when a read cannot be answered.
         """
         self._changed = changed
-        self._patience = patience
+        self._timeout = timeout
         self._refusal = refusal
-        self._rebuilding = True
+        self._syncing = True
         self._outage: str | None = initially
         self._out_since = time.monotonic()
         self._connect_until = time.monotonic() + CONNECT_SECONDS
         self._epoch = 0
-        self.completed = 0
-        """How many rebuilds have been completed."""
+        self.syncs = 0
+        """How many syncs have been completed."""
 
     @property
     def outage(self) -> str | None:
-        """Why no question is answered now; None while they are."""
+        """Why reads are refused; None while synced."""
         return self._outage
 
     @property
     def outage_seconds(self) -> float:
-        """How long questions have been refused; 0 while they are answered."""
+        """How long reads have been refused; 0 while synced."""
         return 0.0 if self._outage is None else time.monotonic() - self._out_since
 
-    def begin_rebuild(self) -> int:
-        """Say that Docker answers again; gives what `complete` must present."""
+    def begin_sync(self) -> int:
+        """Begin a sync, since Docker answers; return its epoch, which `complete_sync` needs."""
         self._epoch += 1
-        self._rebuilding = True
+        self._syncing = True
         self._changed.notify_all()
         return self._epoch
 
-    def stale(self, epoch: int) -> bool:
-        """Whether Docker was lost again since the rebuild of this epoch began."""
+    def is_stale(self, epoch: int) -> bool:
+        """Whether the connection has been lost since the sync of this epoch began."""
         return epoch != self._epoch
 
-    def complete(self, epoch: int) -> bool:
-        """Let questions be answered, unless Docker was lost again since that rebuild began."""
-        if self.stale(epoch):
+    def complete_sync(self, epoch: int) -> bool:
+        """Allow reads, and return True; return False if the connection has been lost since that sync began."""
+        if self.is_stale(epoch):
             return False
-        self._rebuilding = False
+        self._syncing = False
         self._outage = None
-        self.completed += 1
+        self.syncs += 1
         self._changed.notify_all()
         return True
 
-    def lose(self, reason: str) -> None:
-        """Answer no question until the next rebuild is complete."""
+    def disconnect(self, reason: str) -> None:
+        """Refuse reads until the next sync is complete."""
         self._epoch += 1
-        self._rebuilding = False
+        self._syncing = False
         if self._outage is None:
             self._out_since = time.monotonic()
         self._outage = reason
         self._changed.notify_all()
 
-    def wait_available(self, *, patience: float | None = None) -> None:
-        """Return when questions may be answered. Unavailable at once while Docker is out of reach.
+    def wait_available(self, *, timeout: float | None = None) -> None:
+        """Return when reads are allowed; raise Unavailable at once while disconnected.
 
-        `patience` is how many seconds to wait for a rebuild at most, None for as long as was said at the beginning.
+        `timeout` is how many seconds to wait for a sync at most, None for the timeout of this object.
         """
         if self._outage is None:
             return
         scope = deadline.current()
-        patience = self._patience if patience is None else min(patience, self._patience)
-        end = time.monotonic() + patience
+        timeout = self._timeout if timeout is None else min(timeout, self._timeout)
+        end = time.monotonic() + timeout
         with scope.on_cancel(self._wake):
             while self._outage is not None:
-                # No rebuild has been begun before the first connection, which Docker owes us sooner.
+                # Before the first connection no sync has begun; that wait is shorter.
                 left = (end if self._epoch else min(end, self._connect_until)) - time.monotonic()
-                if not self._rebuilding or left <= 0:
+                if not self._syncing or left <= 0:
                     raise self._refusal(self._outage)
                 scope.check(f"wait for docker ({self._outage})")
                 self._changed.wait(scope.remaining(left))

@@ -1,6 +1,6 @@
-"""What subscribers are told of the changes of the view, and when.
+"""Which changes of the view subscribers get, and when.
 
-Guarded by the lock of the view, which must be held: so all hear the same order.
+Guarded by the lock of the view, which must be held, so that all subscribers get the same order.
 """
 
 import time
@@ -14,61 +14,66 @@ from shim.view.records import Change, Record, SandboxRecord
 
 
 class EventPublisher:
-    """Publishes the steps between records; those of a sandbox that is being made wait until it is made."""
+    """Publishes the changes between records; those of a sandbox that is being set up are deferred."""
 
     def __init__(self, *, capacity: int) -> None:
         """`capacity` is how many changes a subscriber may fall behind."""
         self._capacity = capacity
         self._broadcast = Broadcast[Change](capacity=capacity)
         self._missed: list[Change] | None = None
-        """What was told since all subscriptions were ended, and one more than a subscriber can take at most."""
-        self._held: dict[str, list[Change]] = {}
+        """Changes since the disconnect, at most one more than a subscriber can take; None while connected."""
+        self._deferred: dict[str, list[Change]] = {}
 
     def subscribe(self) -> Subscription[Change]:
-        """Every change from now on, and after `lose` also those since then; as a context manager."""
+        """Return a context manager with every change from now on, after `disconnect` also those since then."""
         return self._broadcast.subscribe(self._missed or ())
 
     def subscribers(self) -> int:
-        """How many there are."""
+        """Return the number of subscribers."""
         return len(self._broadcast)
 
     def wait_taken(self) -> int:
-        """See `Broadcast.wait_taken`; the lock of the view must not be held."""
+        """Wait until all subscribers have taken the changes so far, as `Broadcast.wait_taken` does.
+
+        The lock of the view must not be held.
+        """
         return self._broadcast.wait_taken()
 
-    def lose(self, error: ShimError) -> None:
-        """End every subscription with `error`, and keep what is told from now on for those who come before `found`."""
+    def disconnect(self, error: ShimError) -> None:
+        """End every subscription with `error`, and keep changes from now on for subscribers before `reconnect`."""
         self._missed = []
         self._broadcast.end(error)
 
-    def found(self) -> None:
-        """Keep nothing any more: who comes from now on has the present state to go by."""
+    def reconnect(self) -> None:
+        """Drop the changes kept since `disconnect`: a subscriber from now on begins with the present state."""
         self._missed = None
 
-    def tell(self, old: Record | None, new: Record | None) -> None:
-        """Tell the steps from one record of a container to the next; None stands for one that is not there."""
+    def publish(self, old: Record | None, new: Record | None) -> None:
+        """Publish the changes from one record of a container to the next; None if there is no container."""
         now = time.time_ns()
-        shown = new or (old and changes.removed(old, at=now))
-        if shown is None:
+        record = new or (old and changes.removed(old, at=now))
+        if record is None:
             return
-        held = self._held.get(sandbox_name(shown.config.metadata)) if isinstance(shown, SandboxRecord) else None
+        deferred = (
+            self._deferred.get(sandbox_name(record.config.metadata)) if isinstance(record, SandboxRecord) else None
+        )
         for kind in changes.steps(old, new):
-            change = Change(kind=kind, record=shown, at=now)
-            if held is None:
-                self._publish(change)
+            change = Change(kind=kind, record=record, at=now)
+            if deferred is None:
+                self._send(change)
             else:
-                held.append(change)
+                deferred.append(change)
 
-    def hold(self, name: str) -> None:
-        """Keep back what happens to the sandbox of this name (`shim.domain.names.sandbox_name`) until `release`."""
-        self._held[name] = []
+    def defer(self, name: str) -> None:
+        """Defer the changes of the sandbox of this name (`shim.domain.names.sandbox_name`) until `flush`."""
+        self._deferred[name] = []
 
-    def release(self, name: str) -> None:
-        """Tell what was kept back, in its order, as of now: it must not seem older than what was told before."""
-        for change in self._held.pop(name):
-            self._publish(replace(change, at=time.time_ns()))
+    def flush(self, name: str) -> None:
+        """Publish the deferred changes in order, with the present time: times must not go back."""
+        for change in self._deferred.pop(name):
+            self._send(replace(change, at=time.time_ns()))
 
-    def _publish(self, change: Change) -> None:
+    def _send(self, change: Change) -> None:
         if self._missed is not None and len(self._missed) <= self._capacity:
             self._missed.append(change)
         self._broadcast.publish(change)

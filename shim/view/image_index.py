@@ -144,13 +144,13 @@ class ImageDetails:
             raise
         except ShimError as error:
             deadline.current().check(what)
-            self._complain(image.id, str(error))
+            self._log_problem(image.id, str(error))
             return None
         self._known[image.id] = image, detail
         self._problems.pop(image.id, None)
         return detail
 
-    def _complain(self, image_id: str, problem: str) -> None:
+    def _log_problem(self, image_id: str, problem: str) -> None:
         if self._problems.get(image_id) != problem:
             log.warning("image cannot be inspected; it is listed without its user", image=image_id, error=problem)
         self._problems[image_id] = problem

@@ -1,9 +1,9 @@
-"""Which looks at Docker are under way, and which of them came too late.
+"""Which calls that read from Docker are in flight, and which of them have been superseded.
 
-Two inspects of one container that overlap may answer in any order, and nothing in an answer tells which is the newer.
-So one that ends first, or a removal, makes every other look at the same thing worthless: it is repeated, not
-published. Whoever looked because something had changed thus always sees that change. A list of all images is not
-repeated for what is learned of one of them meanwhile, or steady pulls would never let a slow one end.
+Two inspects of one container that overlap may answer in any order, and nothing in an answer shows which is the newer.
+So the one that ends first, or a removal, supersedes every other read of the same object: that one is repeated, not
+published. A caller that reads because something has changed thus always sees that change. A list of all images is not
+repeated when one of them changes, or steady pulls would never let a slow list end: the change is applied to its answer.
 """
 
 import time
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from shim.view.image_index import ImageIndex
 
-_STEP = 1_000_000
-"""Ns by which the two clocks differ when somebody sets one; read one after the other they do by far less."""
+_MAX_DRIFT_NS = 1_000_000
+"""By more than that the two clocks differ only if one was set; read one after the other they differ by far less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time by the clock that Docker stamps its events with, and how far that was from one that nobody sets."""
+    """A time by the clock that Docker stamps its events with, and its offset from the clock that is never set."""
 
     wall: int
     """Ns since the epoch."""
@@ -28,8 +28,8 @@ class Moment:
     """`wall` minus the monotonic clock, ns."""
 
     def follows(self, stamp: int, *, now: "Moment") -> bool:
-        """Whether this was after what Docker stamped so; no where the clock was set by more than 1 ms in between."""
-        return 0 < stamp < self.wall and abs(self.offset - now.offset) < _STEP
+        """Whether this is later than Docker's `stamp`; False if the clock was set by more than 1 ms since then."""
+        return 0 < stamp < self.wall and abs(self.offset - now.offset) < _MAX_DRIFT_NS
 
 
 def this_moment() -> Moment:
@@ -38,63 +38,63 @@ def this_moment() -> Moment:
     return Moment(wall, wall - time.monotonic_ns())
 
 
-class Look:
-    """One question to Docker that has not been answered."""
+class Read:
+    """One call to Docker that has not been answered yet."""
 
-    __slots__ = ("began", "news", "overtaken")
+    __slots__ = ("began", "superseded", "updates")
 
     def __init__(self, began: Moment) -> None:
         self.began = began
-        self.overtaken = False
-        """Whether something newer has been published since the question was asked."""
-        self.news: list[Callable[[ImageIndex], ImageIndex]] = []
-        """What has been learned of single images since then, oldest first, to be put into the answer."""
+        self.superseded = False
+        """Whether something newer has been published since the call began."""
+        self.updates: list[Callable[[ImageIndex], ImageIndex]] = []
+        """Changes of single images since then, oldest first, to be applied to the answer."""
 
 
 class InFlightReads:
-    """The looks under way, by what they look at. Guarded by the lock of its owner; empty while nobody looks."""
+    """The reads in flight by their key. Guarded by the lock of its owner; empty while nothing is read."""
 
     def __init__(self, *, clock: Callable[[], Moment] = this_moment) -> None:
         self._clock = clock
-        self._under_way: defaultdict[str, set[Look]] = defaultdict(set)
+        self._reads: defaultdict[str, set[Read]] = defaultdict(set)
 
-    def begin(self, key: str) -> Look:
-        """Register a look before Docker is asked."""
-        look = Look(self._clock())
-        self._under_way[key].add(look)
-        return look
+    def begin(self, key: str) -> Read:
+        """Register a read before Docker is called."""
+        read = Read(self._clock())
+        self._reads[key].add(read)
+        return read
 
-    def end(self, key: str, look: Look) -> None:
-        """Forget a look, however it went."""
-        looks = self._under_way[key]
-        looks.discard(look)
-        if not looks:
-            del self._under_way[key]
+    def end(self, key: str, read: Read) -> None:
+        """Remove a read, whether it succeeded or not."""
+        reads = self._reads[key]
+        reads.discard(read)
+        if not reads:
+            del self._reads[key]
 
     @contextmanager
-    def looking(self, key: str, *, lock: AbstractContextManager[object]) -> Iterator[Look]:
-        """Keep a look registered for the block. `lock` is the owner's: taken here, and not held inside the block."""
+    def reading(self, key: str, *, lock: AbstractContextManager[object]) -> Iterator[Read]:
+        """Register a read for the block. `lock` is the owner's; it is not held inside the block."""
         with lock:
-            look = self.begin(key)
+            read = self.begin(key)
         try:
-            yield look
+            yield read
         finally:
             with lock:
-                self.end(key, look)
+                self.end(key, read)
 
-    def overtake(self, key: str) -> None:
-        """Say that the truth about `key` was published just now: looks under way are worthless."""
-        for look in self._under_way.get(key, ()):
-            look.overtaken = True
+    def supersede(self, key: str) -> None:
+        """Mark the reads of `key` in flight as superseded: a newer state has just been published."""
+        for read in self._reads.get(key, ()):
+            read.superseded = True
 
-    def tell(self, key: str, news: Callable[[ImageIndex], ImageIndex], *, since: int | None = None) -> None:
-        """Say what part of the truth about `key` is now: looks under way stay good, with this put into them.
+    def apply_update(self, key: str, update: Callable[[ImageIndex], ImageIndex], *, since: int | None = None) -> None:
+        """Have an update applied to the answers of the reads of `key` in flight, which stay valid.
 
-        `since` is when it was true, ns by the monotonic clock: what began later knows better.
+        `since` is when the update was true, ns by the monotonic clock: reads that began later already include it.
         """
-        for look in self._under_way.get(key, ()):
-            if since is None or look.began.wall - look.began.offset <= since:
-                look.news.append(news)
+        for read in self._reads.get(key, ()):
+            if since is None or read.began.wall - read.began.offset <= since:
+                read.updates.append(update)
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._reads)

@@ -1,7 +1,7 @@
-"""When the end of a container may be shown: not before its output is in its log.
+"""When the exit of a container is published: not before its output is in its log.
 
-Clients read the log once they see EXITED, and once only. Held back here, in the view, the end is one thing for lists,
-statuses and events alike.
+Clients read the log once they see EXITED, and only once. The exit is deferred here, in the view, so that lists,
+statuses and events agree. The state diagram is in `docs/node-view.md`.
 """
 
 from collections.abc import Callable
@@ -17,31 +17,31 @@ from shim.view.records import ContainerRecord, ContainerState, Record
 from shim.view.translate import START_ERROR
 
 
-class Unlogged:
-    """Nobody copies: every end is shown at once."""
+class NoLogs:
+    """Logs of a view that copies none: every exit is published at once."""
 
     def follow(self, container: ContainerLog) -> None:
-        """See `shim.logs.interface`."""
+        """Do nothing."""
 
-    def drained(self, container: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - see `shim.logs.interface`
-        """See `shim.logs.interface`."""
+    def drained(self, container: ContainerLog, *, run: int) -> bool:  # noqa: ARG002 - the interface has them
+        """Return True."""
         return True
 
     def forget(self, container_id: str) -> None:
-        """See `shim.logs.interface`."""
+        """Do nothing."""
 
 
-def with_log_path(seen: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
+def with_log_path(inspect: ContainerInspect, *, root: Callable[[], str]) -> ContainerInspect:
     """Return the inspect with Docker's log file in it, also for a driver whose file Docker does not report.
 
     `root` returns Docker's own directory.
     """
-    path = log_path(seen.host_config.log_config.type, reported=seen.log_path, root=root, container_id=seen.id)
-    return seen if path == seen.log_path else msgspec.structs.replace(seen, log_path=path)
+    path = log_path(inspect.host_config.log_config.type, reported=inspect.log_path, root=root, container_id=inspect.id)
+    return inspect if path == inspect.log_path else msgspec.structs.replace(inspect, log_path=path)
 
 
 def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
-    """What is to be copied; `docker` is the path of Docker's file where the record does not tell it yet."""
+    """Return what is to be copied; `docker` is the path of Docker's file if it is not in the record yet."""
     return ContainerLog(
         id=record.id,
         docker=docker or record.docker_log_path,
@@ -51,12 +51,12 @@ def log_of(record: ContainerRecord, *, docker: str = "") -> ContainerLog:
     )
 
 
-def as_shown(record: Record | None, logs: Drains, *, before: Record | None = None) -> Record | None:
-    """Give what may be shown of a container now, and see to it that the rest can be shown later.
+def visible_record(record: Record | None, logs: Drains, *, before: Record | None = None) -> Record | None:
+    """Return what is visible of a container's record now; follow its log so that an exit can be published later.
 
-    A container that has ended, and whose output is not written yet, still runs for those who ask; unless its end has
-    been shown (in `before`, what is public): to a client it would have been started again. So it would after a doubt
-    whether it runs, which stays meanwhile.
+    Strategy: a container that has exited, and whose log is not drained, is visible as RUNNING. An exit that is visible
+    already (`before` is the visible record) stays, since to a client the container would seem to have been started
+    again. For the same reason an UNKNOWN container stays UNKNOWN until its exit is published.
     """
     if not isinstance(record, ContainerRecord) or record.legacy or not record.log_path:
         return record
@@ -64,20 +64,20 @@ def as_shown(record: Record | None, logs: Drains, *, before: Record | None = Non
         logs.follow(log_of(record))
     elif record.state.phase == pb.CONTAINER_EXITED:
         drained = logs.drained(log_of(record), run=record.state.started_at)
-        if not drained and record.state.reason != START_ERROR and not _is_same_end(before, record):
-            return before if _is_doubt(before) else replace(record, state=_still_running(record.state))
+        if not drained and record.state.reason != START_ERROR and not _is_same_exit(before, record):
+            return before if _is_unknown(before) else replace(record, state=_as_running(record.state))
     return record
 
 
-def _is_same_end(before: Record | None, record: ContainerRecord) -> bool:
+def _is_same_exit(before: Record | None, record: ContainerRecord) -> bool:
     if not isinstance(before, ContainerRecord) or before.state.phase != pb.CONTAINER_EXITED:
         return False
     return before.state.started_at == record.state.started_at
 
 
-def _is_doubt(before: Record | None) -> bool:
+def _is_unknown(before: Record | None) -> bool:
     return isinstance(before, ContainerRecord) and before.state.phase == pb.CONTAINER_UNKNOWN
 
 
-def _still_running(state: ContainerState) -> ContainerState:
+def _as_running(state: ContainerState) -> ContainerState:
     return replace(state, phase=pb.CONTAINER_RUNNING, exit_code=0, reason="", message="", finished_at=0)

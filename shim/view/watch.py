@@ -1,10 +1,10 @@
-"""Keeping the node view current: one look at all containers, then Docker's events, and again after every interruption.
+"""The informer's reflector: lists all containers, then watches Docker's events, and does both again after a disconnect.
 
-Images are listed beside that and completed by themselves: the view of containers does not wait for them.
+Images are listed beside that and retried by themselves: the view of containers does not wait for them.
 
-An event only says where to look: what is published comes from an inspect that began after it. So events may come twice
-or out of order, and what one that was lost would have told is found by the compare every minute; it also finds exits
-that Docker itself has missed.
+An event only names an object that may have changed: what is published comes from an inspect that began after it. So
+events may come twice or out of order. What a lost event would have shown is found by the resync each minute, which also
+finds exits that Docker itself has missed.
 """
 
 import random
@@ -34,288 +34,296 @@ CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
 """Container events after which a record may differ.
 
 The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
-events on a node with probes, change nothing a record holds.
+events on a node with probes, change nothing in a record.
 """
-OURS = CHANGING - {"die", "oom"}
-"""Events that an RPC of ours mostly is the cause of, which then looks for itself; an end is told without delay."""
+DELAYED = CHANGING - {"die", "oom"}
+"""Events that are mostly caused by an RPC, which refreshes the container itself; an exit is published without delay."""
 IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
 """Image events after which the list of images may differ."""
 
-UNANSWERED_SECONDS = 30.0
-"""How long Docker may leave the list of all containers inspect_failed, without any event, before it counts as hung.
+LIST_TIMEOUT = 30.0
+"""How long Docker may leave the list of all containers unanswered, without any event, before the view is given up.
 
 The list is made from memory and takes milliseconds, a second with a thousand containers on a starved machine; half a
-minute without it, and without any event, is not load. With events coming it gets the same time once more, since Docker
-evidently works. The list is asked for every `Pace.compare` seconds, so the view is trusted for at most 90 s after the
-last sign of life, 120 s with events, and refuses questions from then on. A kubelet marks a node whose pods it could not
-list for three minutes as not ready; before that, what the view last knew of pods that go on running serves it better
-than an error, and Status reports a hung Docker within seconds anyway.
+minute without it, and without any event, is not load. With events arriving it gets the same time once more, since
+Docker evidently works. The list is requested every `Timings.resync` seconds, so the view is trusted for at most 90 s
+after the last sign of life, 120 s with events, and refuses reads from then on. A kubelet marks a node whose pods it
+could not list for three minutes as not ready; before that, the last known state of pods that go on running serves it
+better than an error, and Status reports a hung Docker within seconds anyway.
 """
 
 Ended = Callable[[Record], bool]
-"""Whether the process of a container that Docker calls running is gone."""
+"""Whether the process of a container that Docker lists as running is gone."""
 
-_MOST_COMPLAINTS = 32
+_REMEMBERED_REASONS = 32
 """Different reasons of one outage that are remembered as logged."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """The watcher's times, in seconds."""
+class Timings:
+    """The watcher's intervals and bounds, in seconds."""
 
-    compare: float = 60.0
-    """Between two full compares with what Docker lists."""
-    believe: float = 3.0
-    """From finding the process of a running container gone to believing that and not Docker, whose own event takes a
-    moment and brings the exit code."""
-    inspect: float = 10.0
+    resync: float = 60.0
+    """Between two comparisons of the view with Docker's list."""
+    missed_exit: float = 3.0
+    """From finding the process of a running container gone to publishing its exit; Docker's own event takes a moment
+    and brings the exit code."""
+    inspect_timeout: float = 10.0
     """Bound on one inspect."""
-    settle: float = 0.05
-    """From an event of OURS to the look at it, which is then mostly not needed any more."""
-    first_inspect: float = 3.0
-    """Bound on one inspect of a rebuild, for which every question waits."""
-    unanswered: float = UNANSWERED_SECONDS
-    """From asking for the list of all containers to taking Docker for hung."""
-    images: float = 1.0
-    """How long a rebuild that has all containers waits for the list of images, by which containers name theirs."""
-    retry: float = 1.0
-    """From an inspect that failed to its first repetition; doubled each time."""
-    reconnect_least: float = 0.1
-    """From the loss of Docker to the first try to reach it; doubled each time."""
-    reconnect_most: float = 5.0
-    """Longest wait between two tries."""
+    event_delay: float = 0.05
+    """From an event of DELAYED to its inspect, which is then mostly not needed any more."""
+    sync_inspect_timeout: float = 3.0
+    """Bound on one inspect of a sync, for which every read waits."""
+    list_timeout: float = LIST_TIMEOUT
+    """From requesting the list of all containers to giving up the view."""
+    images_wait: float = 1.0
+    """How long a sync that has all containers waits for the list of images, by which containers name theirs."""
+    retry_delay: float = 1.0
+    """From an inspect that failed to its first retry; doubled each time."""
+    min_reconnect_delay: float = 0.1
+    """From a disconnect to the first attempt to reconnect; doubled each time."""
+    max_reconnect_delay: float = 5.0
+    """Longest wait between two attempts."""
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _Connection:
     """One connection to the event stream."""
 
     scope: deadline.Scope = field(default_factory=deadline.Scope)
-    """Of everything asked while this connection stands; cancelled when it is lost."""
+    """Of every call to Docker during this connection; cancelled when it is lost."""
     ended: threading.Event = field(default_factory=threading.Event)
     reason: str = ""
-    rebuilt: bool = False
+    synced: bool = False
 
     def end(self, reason: str) -> None:
-        """Stop what goes on with this connection. The first reason counts."""
+        """Stop everything that uses this connection. The first reason counts."""
         self.reason = self.reason or reason
         self.ended.set()
         self.scope.cancel()
 
 
 class Watcher:
-    """Feeds a NodeView from its own threads."""
+    """Keeps a NodeView current from its own threads."""
 
     def __init__(
         self,
         engine: Engine,
         view: NodeView,
         *,
-        pace: Pace | None = None,
+        timings: Timings | None = None,
         ended: Ended = process_ended,
         on_connect: Callable[[], None] = lambda: None,
         before_first_sync: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ended` tells whether the process of a container that Docker calls running is gone.
+        """`ended` returns whether the process of a container that Docker lists as running is gone.
 
         `on_connect` is called with each new connection to Docker, which may be to another daemon; it must not wait.
-        `before_first_sync` is called when the view has all records for the first time and answers no question yet, and
+        `before_first_sync` is called when the view has all records for the first time and still refuses reads, and
         again if the connection to Docker is lost before it returns. It may use `NodeView.records`.
         """
         self._on_connect = on_connect
         self._before_first_sync = before_first_sync
         self._engine = engine
         self._view = view
-        self._pace = pace or Pace()
+        self._timings = timings or Timings()
         self._ended = ended
-        self._refresher = Refresher(view, inspect_seconds=self._pace.inspect, retry_seconds=self._pace.retry)
+        self._refresher = Refresher(
+            view, inspect_seconds=self._timings.inspect_timeout, retry_seconds=self._timings.retry_delay
+        )
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._link = _Link()
-        self._complaints: set[str] = set()
-        """The reasons logged since the view was fed last."""
+        self._connection = _Connection()
+        self._logged_reasons: set[str] = set()
+        """The reasons logged since the view was synced last."""
         self._events = 0
-        """How many have come."""
+        """How many have arrived."""
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
 
     def start(self) -> None:
-        """Begin to feed the view. Docker need not answer yet."""
+        """Start the threads. Docker need not answer yet."""
         self._refresher.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End all threads, and what they ask of Docker. The view answers nothing from then on."""
+        """End all threads and their calls to Docker. The view refuses reads from then on."""
         with self._lock:
             self._stopping.set()
-            link = self._link
-        link.end("the shim is stopping")
+            connection = self._connection
+        connection.end("the shim is stopping")
         self._thread.join()
         self._refresher.stop()
 
-    # The connection
+    # Connection
 
     def _run(self) -> None:
-        misses = 0
-        while (link := self._next_link()) is not None:
+        failures = 0
+        while (connection := self._new_connection()) is not None:
             try:
-                self._follow(link)
+                self._watch(connection)
             except ShimError as error:
-                link.end(str(error))
-            except Exception as error:  # a view that is not fed must say so and be fed again, whatever went wrong
-                log.exception("the view of docker failed")
-                link.end(f"the view of docker failed: {error}")
-            self._lose(link)
-            misses = 0 if link.rebuilt else misses + 1
-            self._stopping.wait(self._pause(misses))
+                connection.end(str(error))
+            except Exception as error:  # a view that is not kept current must refuse reads and sync again
+                log.exception("node view failed")
+                connection.end(f"the view of docker failed: {error}")
+            self._disconnect(connection)
+            failures = 0 if connection.synced else failures + 1
+            self._stopping.wait(self._reconnect_delay(failures))
 
-    def _next_link(self) -> _Link | None:
+    def _new_connection(self) -> _Connection | None:
         with self._lock:
-            self._link = _Link()
-            return None if self._stopping.is_set() else self._link
+            self._connection = _Connection()
+            return None if self._stopping.is_set() else self._connection
 
-    def _pause(self, misses: int) -> float:
-        """Seconds to wait for Docker after so many vain tries; shims of many nodes must not come in step."""
-        longest = min(self._pace.reconnect_least * 2.0 ** min(misses, 16), self._pace.reconnect_most)
+    def _reconnect_delay(self, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row, with jitter: many nodes may share one cause."""
+        longest = min(self._timings.min_reconnect_delay * 2.0 ** min(failures, 16), self._timings.max_reconnect_delay)
         return longest * random.SystemRandom().uniform(0.5, 1.0)
 
-    def _follow(self, link: _Link) -> None:
-        """Feed the view through one connection until it is lost.
+    def _watch(self, connection: _Connection) -> None:
+        """Keep the view current through one connection until it is lost.
 
-        The events are asked for from a moment before the list on: Docker has a backlog of them, and none falls
-        between the two. A thread of its own reads them at once, since Docker drops what a slow reader leaves.
+        Strategy: the event stream begins at a moment before the list, from Docker's backlog, so that no event falls
+        between the two. A thread of its own reads it during the sync, since Docker drops what a slow reader leaves.
+        After the sync this thread resyncs: each minute, and sooner while the process of a running container is missing.
         """
         reader = None
         try:
-            with deadline.entered(link.scope), self._engine.events(since=time.time_ns()) as events:
+            with deadline.entered(connection.scope), self._engine.events(since=time.time_ns()) as events:
                 self._on_connect()
-                epoch = self._view.begin_rebuild()
-                reader = threading.Thread(target=self._read, args=(link, events), name="view-events", daemon=True)
+                epoch = self._view.begin_sync()
+                reader = threading.Thread(target=self._read, args=(connection, events), name="view-events", daemon=True)
                 reader.start()
-                with _ending(link):
-                    link.rebuilt = self._rebuilt(epoch)
-                    missing = self._missing()
-                    while not link.ended.wait(self._pace.believe if missing else self._pace.compare):
-                        missing = self._compare(missing)
+                with _end_on_error(connection):
+                    connection.synced = self._sync(epoch)
+                    missing = self._missing_processes()
+                    while not connection.ended.wait(self._timings.missed_exit if missing else self._timings.resync):
+                        missing = self._resync(missing)
         finally:
             if reader is not None:
                 reader.join()
 
-    def _lose(self, link: _Link) -> None:
-        self._view.lose(link.reason)
-        if self._stopping.is_set() or link.reason in self._complaints:
+    def _disconnect(self, connection: _Connection) -> None:
+        self._view.disconnect(connection.reason)
+        if self._stopping.is_set() or connection.reason in self._logged_reasons:
             return
-        log.warning("docker is out of reach", reason=link.reason)
-        if len(self._complaints) < _MOST_COMPLAINTS:
-            self._complaints.add(link.reason)
+        log.warning("lost connection to Docker", reason=connection.reason)
+        if len(self._logged_reasons) < _REMEMBERED_REASONS:
+            self._logged_reasons.add(connection.reason)
 
-    # The look at everything
+    # Sync and resync
 
-    def _rebuilt(self, epoch: int) -> bool:
-        self._refresher.list_images()
-        listed = {container.id: container for container in self._listed() if may_be_of_a_pod(container)}
-        looks: list[Callable[[], None]] = [
-            partial(self._look_first, container_id, listed.get(container_id))
+    def _sync(self, epoch: int) -> bool:
+        """Inspect all containers that Docker lists or the view knows, and allow reads; return whether they are.
+
+        Strategy: each inspect has a short bound. One that fails leaves the list's state in the view and is retried by
+        the workers, so that one stuck container does not delay the sync. Unavailable ends it: Docker is gone.
+        """
+        self._refresher.enqueue_images_now()
+        listed = {container.id: container for container in self._list() if may_be_of_a_pod(container)}
+        inspects: list[Callable[[], None]] = [
+            partial(self._inspect_first, container_id, listed.get(container_id))
             for container_id in listed.keys() | self._view.records().keys()
         ]
-        gather(looks)
-        self._view.note_compare()
+        gather(inspects)
+        self._view.note_resync()
         self._before_first_sync()
-        # One that was cut short, since this connection was lost meanwhile, is done again with the next.
+        # If it was cut short, since this connection was lost during it, it is done again with the next.
         deadline.current().check("prepare the first answer")
         self._before_first_sync = lambda: None
-        self._view.images.wait_listed(self._pace.images)
-        if not self._view.complete_rebuild(epoch, patience=self._pace.first_inspect):
+        self._view.images.wait_listed(self._timings.images_wait)
+        if not self._view.complete_sync(epoch, timeout=self._timings.sync_inspect_timeout):
             return False
-        self._complaints.clear()
-        log.info("docker is watched", containers=len(listed))
+        self._logged_reasons.clear()
+        log.info("node view synced", containers=len(listed))
         return True
 
-    def _look_first(self, container_id: str, listed: ContainerSummary | None) -> None:
+    def _inspect_first(self, container_id: str, listed: ContainerSummary | None) -> None:
         fallback = None if listed is None else partial(from_list_only, listed=listed)
-        self._refresher.refresh_first(container_id, seconds=self._pace.first_inspect, fallback=fallback)
+        self._refresher.refresh_first(container_id, seconds=self._timings.sync_inspect_timeout, fallback=fallback)
 
-    def _compare(self, missing_before: dict[str, Record]) -> dict[str, Record]:
-        """Have everything looked at of which Docker's lists, or the processes there are, tell anything else.
+    def _resync(self, missing_before: dict[str, Record]) -> dict[str, Record]:
+        """Queue all containers whose record differs from Docker's list, or from the processes of this node.
 
-        Gives the containers whose process is missing; those of `missing_before` that still are have ended.
+        Return the containers whose process is missing; those of `missing_before` that still are have exited.
         """
-        missing = self._missing()
-        for container_id in self._view.suspects(self._listed()) | missing.keys():
-            self._refresher.mark(container_id)
-        self._refresher.mark_images()
-        self._view.note_compare()
+        missing = self._missing_processes()
+        for container_id in self._view.drifted_ids(self._list()) | missing.keys():
+            self._refresher.enqueue(container_id)
+        self._refresher.enqueue_images()
+        self._view.note_resync()
         for container_id in [known for known, record in missing.items() if missing_before.get(known) == record]:
-            log.warning("docker has missed the exit of a container", container=container_id)
-            self._view.note_ended(missing.pop(container_id))
+            log.warning("Docker missed the exit of a container", container=container_id)
+            self._view.mark_missed_exit(missing.pop(container_id))
         return missing
 
-    def _missing(self) -> dict[str, Record]:
+    def _missing_processes(self) -> dict[str, Record]:
         return {container_id: record for container_id, record in self._view.records().items() if self._ended(record)}
 
-    def _listed(self) -> list[ContainerSummary]:
-        """List all containers. DeadlineExceeded for a Docker that hangs; see UNANSWERED_SECONDS."""
+    def _list(self) -> list[ContainerSummary]:
+        """List all containers. DeadlineExceeded for a Docker that hangs; see LIST_TIMEOUT."""
         before = self._events
         try:
-            return self._listed_once()
+            return self._list_once()
         except DeadlineExceeded:
             if self._events == before:
                 raise
-        return self._listed_once()
+        return self._list_once()
 
-    def _listed_once(self) -> list[ContainerSummary]:
-        with answered_within(self._pace.unanswered, what="list containers"):
+    def _list_once(self) -> list[ContainerSummary]:
+        with answered_within(self._timings.list_timeout, what="list containers"):
             return self._engine.list_containers()
 
-    # The events
+    # Events
 
-    def _read(self, link: _Link, events: Iterable[Event]) -> None:
+    def _read(self, connection: _Connection, events: Iterable[Event]) -> None:
         reason = "the reader of docker's events failed"
         try:
             for event in events:
                 self._events += 1
                 self._view.note_event()
-                self._take(event)
+                self._handle(event)
             reason = "docker ended its event stream"
         except ShimError as error:
             reason = str(error)
         finally:
-            # Here and not in the other thread, which may be waiting for an answer: from now on nothing is certain.
-            link.end(reason)
-            self._view.lose(link.reason)
+            # Here and not in the other thread, which may wait for an answer: from now on no record is certain.
+            connection.end(reason)
+            self._view.disconnect(connection.reason)
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if event.type == "container":
-            self._take_container_event(event)
+            self._handle_container_event(event)
         elif event.type == "image" and event.action in IMAGE_CHANGING:
-            self._refresher.mark_images()
+            self._refresher.enqueue_images()
 
-    def _take_container_event(self, event: Event) -> None:
+    def _handle_container_event(self, event: Event) -> None:
         container_id = event.actor.id
         if event.action == "destroy":
             self._view.forget(container_id)
-        elif event.action in CHANGING and self._concerns_us(event):
-            after = self._pace.settle if event.action in OURS else 0.0
-            self._refresher.mark_changed(container_id, stamp=event.time_nano, after=after)
+        elif event.action in CHANGING and self._may_be_of_a_pod(event):
+            after = self._timings.event_delay if event.action in DELAYED else 0.0
+            self._refresher.enqueue_changed(container_id, stamp=event.time_nano, after=after)
 
-    def _concerns_us(self, event: Event) -> bool:
+    def _may_be_of_a_pod(self, event: Event) -> bool:
         name = (event.actor.attributes or {}).get("name", names.PREFIX)
-        return name.startswith(names.PREFIX) or self._view.knows(event.actor.id)
+        return name.startswith(names.PREFIX) or self._view.last_known(event.actor.id) is not None
 
 
 @contextmanager
-def _ending(link: _Link) -> Iterator[None]:
-    """End the connection with what goes wrong in the block.
+def _end_on_error(connection: _Connection) -> Iterator[None]:
+    """End the connection with the error of the block.
 
-    Here and not where the event stream is closed already: then its reader would be the first with a reason, and that
-    the stream has ended is only the consequence.
+    This must happen before the event stream is closed: else its reader would be the first with a reason, and that the
+    stream has ended is only the consequence.
     """
     try:
         yield
     except ShimError as error:
-        link.end(str(error))
+        connection.end(str(error))
         raise
     except Exception as error:
-        link.end(f"the view of docker failed: {error}")
+        connection.end(f"the view of docker failed: {error}")
         raise

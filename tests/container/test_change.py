@@ -38,10 +38,10 @@ def test_it_is_over_with_the_container(rt: Runtime, engine: FakeEngine) -> None:
 def test_nothing_is_known_while_the_view_cannot_answer(rt: Runtime) -> None:
     """Else the time in which Docker may start it late would pass while Docker is away."""
     container = created(rt, ready_pod(rt))
-    rt.view.lose("docker cannot be reached")
+    rt.view.disconnect("docker cannot be reached")
     with pytest.raises(Unavailable):
         apply_when_running(rt, container, apply=never)
-    rt.view.begin_rebuild()
+    rt.view.begin_sync()
     with pytest.raises(DeadlineExceeded):
         apply_when_running(rt, container, apply=never)
 

@@ -144,11 +144,11 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
 
 
 def test_what_ran_last_is_told_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
-    rt.view.lose("the list of containers failed")
-    epoch = rt.view.begin_rebuild()
+    rt.view.disconnect("the list of containers failed")
+    epoch = rt.view.begin_sync()
     with deadline.bound(0):  # in which whatever waits for the view would fail
         assert last_known_running(rt, container)
-    rt.view.complete_rebuild(epoch)
+    rt.view.complete_sync(epoch)
     engine.exit_container(container)
     wait_until(lambda: not last_known_running(rt, container))
 

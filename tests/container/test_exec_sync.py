@@ -92,7 +92,7 @@ def test_a_command_goes_on_while_the_view_is_lost(
         caller = threading.Thread(target=run)
         caller.start()
         gate.wait_entered()
-        rt.view.lose("docker did not answer within 60 s")
+        rt.view.disconnect("docker did not answer within 60 s")
     caller.join(SECONDS)
 
     assert [type(failure) for failure in failures] == [DeadlineExceeded]

@@ -77,6 +77,6 @@ def test_a_store_that_has_not_been_found(rt: Runtime, tmp_path: Path) -> None:
 
 def test_docker_is_out_of_reach(rt: Runtime) -> None:
     rt.stats_cache.images = MEASURED
-    rt.view.lose("docker has gone")
+    rt.view.disconnect("docker has gone")
     with pytest.raises(Unavailable):
         usage(rt)

@@ -142,7 +142,7 @@ def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, eng
 
 def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
     view = NodeView(engine, subscriber_capacity=2)
-    view.complete_rebuild(view.begin_rebuild())
+    view.complete_sync(view.begin_sync())
     small = replace(rt, view=view)
     slow, quick = container_events(small), subscribed(small)
     sandbox = create_sandbox(engine, start=False)

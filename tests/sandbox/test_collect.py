@@ -164,7 +164,7 @@ def test_an_entry_that_was_copied_to_another_name_stays(node: Runtime, fakes: Fa
     assert fakes.calls == []
 
 
-def test_one_with_a_legacy_namespace_is_not_touched(node: Runtime, fakes: FakePlugins) -> None:
+def test_one_with_a_foreign_namespace_is_not_touched(node: Runtime, fakes: FakePlugins) -> None:
     attached(node, netns="/run/netns/cni-1234")
 
     collect_networks(node)
@@ -212,7 +212,7 @@ def test_a_sandbox_that_is_being_made_is_left_alone(
 
 def test_nothing_is_done_while_it_is_not_known_which_pods_there_are(node: Runtime, fakes: FakePlugins) -> None:
     attached(node)
-    node.view.lose("docker is away")
+    node.view.disconnect("docker is away")
 
     with pytest.raises(Unavailable):
         collect_networks(node)

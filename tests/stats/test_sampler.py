@@ -132,7 +132,7 @@ def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkey
         sample(rt, metrics=metrics)
 
     monkeypatch.setattr(module, "sample", begin)
-    never_built = NodeView(engine, patience=deadline.LONGEST)
+    never_built = NodeView(engine, sync_timeout=deadline.LONGEST)
     sampler = Sampler(replace(rt, view=never_built))
     sampler.start()
     assert begun.wait(SECONDS)

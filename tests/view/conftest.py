@@ -15,8 +15,8 @@ def engine() -> LateEngine:
 @pytest.fixture
 def view(engine: LateEngine) -> NodeView:
     """A view that has been told of everything there was, and that waits for nobody's look."""
-    view = NodeView(engine, patience=0)
-    view.complete_rebuild(view.begin_rebuild())
+    view = NodeView(engine, sync_timeout=0)
+    view.complete_sync(view.begin_sync())
     view.images.refresh()
     engine.calls.clear()
     return view

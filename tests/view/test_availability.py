@@ -14,9 +14,9 @@ def asked(changed: threading.Condition, availability: Availability) -> None:
         availability.wait_available()
 
 
-def made(*, patience: float = 30) -> tuple[threading.Condition, Availability]:
+def made(*, timeout: float = 30) -> tuple[threading.Condition, Availability]:
     changed = threading.Condition()
-    return changed, Availability(changed, patience=patience)
+    return changed, Availability(changed, timeout=timeout)
 
 
 def test_question_waits_for_the_rebuild() -> None:
@@ -30,26 +30,26 @@ def test_question_waits_for_the_rebuild() -> None:
     asker = threading.Thread(target=ask)
     asker.start()
     with changed:
-        epoch = availability.begin_rebuild()
+        epoch = availability.begin_sync()
     assert not answered.wait(0.02)
     with changed:
-        assert availability.complete(epoch)
+        assert availability.complete_sync(epoch)
     asker.join(10)
     assert answered.is_set()
 
 
 def test_loss_refuses_at_once_with_its_reason() -> None:
-    changed, availability = made(patience=deadline.LONGEST)
+    changed, availability = made(timeout=deadline.LONGEST)
     with changed:
-        availability.complete(availability.begin_rebuild())
-        availability.lose("no such socket")
+        availability.complete_sync(availability.begin_sync())
+        availability.disconnect("no such socket")
         assert availability.outage == "no such socket"
     with pytest.raises(Unavailable, match="no such socket"):
         asked(changed, availability)
 
 
 def test_loss_wakes_those_who_wait() -> None:
-    changed, availability = made(patience=deadline.LONGEST)
+    changed, availability = made(timeout=deadline.LONGEST)
     refused: list[str] = []
 
     def ask() -> None:
@@ -60,28 +60,28 @@ def test_loss_wakes_those_who_wait() -> None:
     asker = threading.Thread(target=ask, daemon=True)  # or pytest would wait for it
     asker.start()
     with changed:
-        availability.lose("no such socket")
+        availability.disconnect("no such socket")
     asker.join(10)
     assert refused == ["no such socket"]
 
 
 def test_rebuild_that_was_overtaken_by_a_loss_counts_for_nothing() -> None:
-    changed, availability = made(patience=0)
+    changed, availability = made(timeout=0)
     with changed:
-        epoch = availability.begin_rebuild()
-        availability.lose("stream broke")
-        assert not availability.complete(epoch)
-        again = availability.begin_rebuild()
-        assert not availability.complete(epoch)
+        epoch = availability.begin_sync()
+        availability.disconnect("stream broke")
+        assert not availability.complete_sync(epoch)
+        again = availability.begin_sync()
+        assert not availability.complete_sync(epoch)
     with pytest.raises(Unavailable, match="stream broke"):
         asked(changed, availability)
     with changed:
-        assert availability.complete(again)
+        assert availability.complete_sync(again)
     asked(changed, availability)
 
 
 def test_patience_has_an_end() -> None:
-    changed, availability = made(patience=0.01)
+    changed, availability = made(timeout=0.01)
     with pytest.raises(Unavailable, match="not been built"):
         asked(changed, availability)
 
@@ -93,12 +93,12 @@ def test_wait_ends_with_the_request() -> None:
 
 
 def test_a_question_may_have_less_patience_and_never_more() -> None:
-    changed, availability = made(patience=0.01)
+    changed, availability = made(timeout=0.01)
     with changed, pytest.raises(Unavailable):
-        availability.wait_available(patience=deadline.LONGEST)
-    changed, availability = made(patience=deadline.LONGEST)
+        availability.wait_available(timeout=deadline.LONGEST)
+    changed, availability = made(timeout=deadline.LONGEST)
     with changed, pytest.raises(Unavailable):
-        availability.wait_available(patience=0)
+        availability.wait_available(timeout=0)
 
 
 def test_the_length_of_an_outage() -> None:
@@ -106,13 +106,13 @@ def test_the_length_of_an_outage() -> None:
     with changed:
         threading.Event().wait(0.02)
         assert availability.outage_seconds >= 0.02
-        availability.complete(availability.begin_rebuild())
+        availability.complete_sync(availability.begin_sync())
         assert availability.outage_seconds == 0
-        availability.lose("gone")
+        availability.disconnect("gone")
         threading.Event().wait(0.02)
         since = availability.outage_seconds
-        availability.lose("still gone")
-        availability.begin_rebuild()
+        availability.disconnect("still gone")
+        availability.begin_sync()
         assert availability.outage_seconds >= since >= 0.02
 
 
@@ -122,12 +122,12 @@ def test_a_refusal_of_another_class() -> None:
 
     changed = threading.Condition()
     with changed, pytest.raises(NotListed, match="no list yet"):
-        Availability(changed, patience=0, initially="no list yet", refusal=NotListed).wait_available()
+        Availability(changed, timeout=0, initially="no list yet", refusal=NotListed).wait_available()
 
 
 def test_a_docker_that_is_never_reached_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 0.01)
-    changed, availability = made(patience=deadline.LONGEST)
+    changed, availability = made(timeout=deadline.LONGEST)
     with pytest.raises(Unavailable, match="not been built"):
         asked(changed, availability)
 
@@ -144,8 +144,8 @@ def test_a_question_from_before_the_first_connection_waits_for_the_rebuild(monke
     asker = threading.Thread(target=ask, daemon=True)
     asker.start()
     with changed:
-        epoch = availability.begin_rebuild()
+        epoch = availability.begin_sync()
     assert not answered.wait(3.5)
     with changed:
-        availability.complete(epoch)
+        availability.complete_sync(epoch)
     assert answered.wait(10)

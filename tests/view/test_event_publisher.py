@@ -18,7 +18,7 @@ NAME = sandbox_name(POD)
 
 
 @pytest.fixture
-def announcer() -> EventPublisher:
+def publisher() -> EventPublisher:
     return EventPublisher(capacity=10)
 
 
@@ -38,44 +38,44 @@ def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventTyp
             return told
 
 
-def test_a_sandbox_that_is_being_made_is_told_when_it_is_made(announcer: EventPublisher) -> None:
-    with announcer.subscribe() as changes:
-        announcer.hold(NAME)
-        announcer.tell(None, born())
-        announcer.tell(born(), sandbox())
+def test_a_sandbox_that_is_being_made_is_told_when_it_is_made(publisher: EventPublisher) -> None:
+    with publisher.subscribe() as changes:
+        publisher.defer(NAME)
+        publisher.publish(None, born())
+        publisher.publish(born(), sandbox())
         assert heard(changes) == []
-        announcer.release(NAME)
+        publisher.flush(NAME)
         assert heard(changes) == [("s1", CREATED), ("s1", STARTED)]
-        announcer.tell(sandbox(), None)
+        publisher.publish(sandbox(), None)
         assert heard(changes) == [("s1", STOPPED), ("s1", DELETED)]
 
 
-def test_one_that_was_given_up_is_told_to_its_end(announcer: EventPublisher) -> None:
-    with announcer.subscribe() as changes:
-        announcer.hold(NAME)
-        announcer.tell(None, sandbox())
-        announcer.tell(sandbox(), None)
-        announcer.release(NAME)
+def test_one_that_was_given_up_is_told_to_its_end(publisher: EventPublisher) -> None:
+    with publisher.subscribe() as changes:
+        publisher.defer(NAME)
+        publisher.publish(None, sandbox())
+        publisher.publish(sandbox(), None)
+        publisher.flush(NAME)
         assert heard(changes) == [("s1", kind) for kind in (CREATED, STARTED, STOPPED, DELETED)]
 
 
-def test_others_are_told_at_once(announcer: EventPublisher) -> None:
+def test_others_are_told_at_once(publisher: EventPublisher) -> None:
     other = replace(
         sandbox("s2"), config=pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="other", namespace="n", uid="u"))
     )
-    with announcer.subscribe() as changes:
-        announcer.hold(NAME)
-        announcer.tell(None, other)
-        announcer.tell(None, container())
+    with publisher.subscribe() as changes:
+        publisher.defer(NAME)
+        publisher.publish(None, other)
+        publisher.publish(None, container())
         assert heard(changes) == [("s2", CREATED), ("s2", STARTED), ("c1", CREATED)]
 
 
-def test_times_never_go_back(announcer: EventPublisher) -> None:
-    with announcer.subscribe() as changes:
-        announcer.hold(NAME)
-        announcer.tell(None, sandbox())
-        announcer.tell(None, container())
-        announcer.release(NAME)
+def test_times_never_go_back(publisher: EventPublisher) -> None:
+    with publisher.subscribe() as changes:
+        publisher.defer(NAME)
+        publisher.publish(None, sandbox())
+        publisher.publish(None, container())
+        publisher.flush(NAME)
         told = [changes.wait_next() for _ in range(3)]
     assert [change.record.id for change in told] == ["c1", "s1", "s1"]
     assert [change.at for change in told] == sorted(change.at for change in told)

@@ -11,38 +11,38 @@ SECOND = 10**9
 NOW = Moment(wall=100 * SECOND, offset=7 * SECOND)
 
 
-def test_only_looks_under_way_at_the_same_thing_are_overtaken() -> None:
-    looks = InFlightReads()
-    early, other = looks.begin("a"), looks.begin("b")
-    looks.overtake("a")
-    late = looks.begin("a")
-    assert (early.overtaken, other.overtaken, late.overtaken) == (True, False, False)
+def test_only_reads_under_way_at_the_same_thing_are_superseded() -> None:
+    reads = InFlightReads()
+    early, other = reads.begin("a"), reads.begin("b")
+    reads.supersede("a")
+    late = reads.begin("a")
+    assert (early.superseded, other.superseded, late.superseded) == (True, False, False)
 
 
-def test_nothing_is_kept_of_looks_that_ended() -> None:
-    looks = InFlightReads()
-    first, second = looks.begin("a"), looks.begin("a")
-    looks.end("a", first)
-    looks.overtake("a")
-    assert second.overtaken
-    looks.end("a", second)
-    looks.overtake("b")
-    assert len(looks) == 0
+def test_nothing_is_kept_of_reads_that_ended() -> None:
+    reads = InFlightReads()
+    first, second = reads.begin("a"), reads.begin("a")
+    reads.end("a", first)
+    reads.supersede("a")
+    assert second.superseded
+    reads.end("a", second)
+    reads.supersede("b")
+    assert len(reads) == 0
 
 
 def test_a_look_lasts_as_long_as_the_block_which_need_not_hold_the_lock() -> None:
-    looks, lock = InFlightReads(), threading.Lock()
+    reads, lock = InFlightReads(), threading.Lock()
 
     def look_and_fail() -> None:
-        with looks.looking("a", lock=lock) as look:
+        with reads.reading("a", lock=lock) as read:
             with lock:
-                looks.overtake("a")
-            assert look.overtaken
+                reads.supersede("a")
+            assert read.superseded
             raise Unavailable("no answer")
 
     with pytest.raises(Unavailable):
         look_and_fail()
-    assert (len(looks), lock.locked()) == (0, False)
+    assert (len(reads), lock.locked()) == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_unknown_and_empty_ids(view: NodeView, wanted: str) -> None:
 def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     view.refresh_container(sandbox_id)
-    view.lose("the socket is gone")
+    view.disconnect("the socket is gone")
     questions: list[Callable[[], object]] = [
         view.sandboxes,
         view.containers,
@@ -247,7 +247,7 @@ def test_each_change_is_told_once_and_in_order(engine: LateEngine, view: NodeVie
             (STOPPED, sandbox_id),
             (DELETED, sandbox_id),
         ]
-        view.lose("no more")
+        view.disconnect("no more")
         with pytest.raises(Unavailable):
             changes.wait_next()
 
@@ -277,7 +277,7 @@ def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:
 def test_subscriptions_end_with_docker(view: NodeView) -> None:
     with view.subscribe() as changes:
         assert view.stats().subscribers == 1
-        view.lose("the socket is gone")
+        view.disconnect("the socket is gone")
         with pytest.raises(Unavailable, match="the socket is gone"):
             changes.wait_next()
         assert view.stats().subscribers == 0
@@ -303,15 +303,15 @@ def waiting_subscriber(
 def test_who_subscribes_while_docker_is_lost_is_told_what_has_changed(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
-    view.lose("the socket is gone")
+    view.disconnect("the socket is gone")
     with waiting_subscriber(view) as subscribing:
-        view.begin_rebuild()
-        view.lose("it is gone again")
+        view.begin_sync()
+        view.disconnect("it is gone again")
         engine.exit_container(container_id)
-        epoch = view.begin_rebuild()
+        epoch = view.begin_sync()
         view.refresh_container(container_id)
         assert not subscribing.done()
-        view.complete_rebuild(epoch)
+        view.complete_sync(epoch)
         assert subscribing.result(10) == [(STOPPED, container_id)]
     assert view.stats().subscribers == 0
 
@@ -323,13 +323,13 @@ def test_who_subscribes_in_the_middle_of_a_rebuild_is_told_all_that_has_changed(
     ended, gone = (create_container(engine, sandbox_id, name=name, start=True) for name in ("ended", "gone"))
     for known in (ended, gone):
         view.refresh_container(known)
-    view.lose("the socket is gone")
+    view.disconnect("the socket is gone")
     engine.exit_container(ended)
-    epoch = view.begin_rebuild()
+    epoch = view.begin_sync()
     view.refresh_container(ended)
     with waiting_subscriber(view, count=3) as subscribing:
         view.forget(gone)
-        view.complete_rebuild(epoch)
+        view.complete_sync(epoch)
         assert subscribing.result(10) == [(STOPPED, ended), (STOPPED, gone), (DELETED, gone)]
     with view.subscribe() as changes:  # he hears of what comes
         view.refresh_container(sandbox_id)
@@ -338,13 +338,13 @@ def test_who_subscribes_in_the_middle_of_a_rebuild_is_told_all_that_has_changed(
 
 def test_who_subscribes_behind_more_changes_than_he_may_fall_behind_is_told_so(engine: LateEngine) -> None:
     view = NodeView(engine, subscriber_capacity=1)
-    view.complete_rebuild(view.begin_rebuild())
-    view.lose("the socket is gone")
-    epoch = view.begin_rebuild()
+    view.complete_sync(view.begin_sync())
+    view.disconnect("the socket is gone")
+    epoch = view.begin_sync()
     view.refresh_container(create_sandbox(engine))  # created and started
     with view.subscribe() as changes, pytest.raises(ResourceExhausted):
         changes.wait_next()
-    view.complete_rebuild(epoch)
+    view.complete_sync(epoch)
     assert view.stats().subscribers == 0
 
 
@@ -352,23 +352,23 @@ def test_what_the_first_look_finds_is_no_change(engine: LateEngine) -> None:
     view = NodeView(engine)
     old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)
     with waiting_subscriber(view) as subscribing:
-        epoch = view.begin_rebuild()
+        epoch = view.begin_sync()
         view.refresh_container(old)
-        view.complete_rebuild(epoch)
+        view.complete_sync(epoch)
         view.refresh_container(new)
         assert subscribing.result(10) == [(CREATED, new)]
 
 
 def test_a_subscriber_does_not_wait_for_docker_for_ever(engine: LateEngine) -> None:
-    view = NodeView(engine, subscriber_patience=0.01)
-    view.lose("the socket is gone")
+    view = NodeView(engine, subscriber_timeout=0.01)
+    view.disconnect("the socket is gone")
     with pytest.raises(Unavailable, match="the socket is gone"):
         view.subscribe()
     assert view.stats().subscribers == 0
 
 
 def test_a_waiting_subscriber_goes_with_its_client(view: NodeView) -> None:
-    view.lose("the socket is gone")
+    view.disconnect("the socket is gone")
     scope = deadline.Scope()
     with waiting_subscriber(view, scope=scope) as subscribing:
         scope.cancel()
@@ -391,7 +391,7 @@ def test_suspects_are_those_of_which_the_list_tells_something_else(engine: LateE
     assert tuple(view.records()) == (sandbox_id, same, ended, gone)
     engine.exit_container(ended)
     engine.remove_container(gone)
-    assert view.suspects(engine.list_containers()) == {ended, gone, new}
+    assert view.drifted_ids(engine.list_containers()) == {ended, gone, new}
 
 
 def test_stats(engine: LateEngine, view: NodeView) -> None:
@@ -401,13 +401,13 @@ def test_stats(engine: LateEngine, view: NodeView) -> None:
     view.images.refresh()
     before = view.stats()
     assert (before.sandboxes, before.containers, before.images, before.outage) == (1, 1, 1, "")
-    assert (before.last_event_at, before.reconnects, before.compared_seconds_ago) == (0, 0, None)
+    assert (before.last_event_at, before.reconnects, before.resync_seconds_ago) == (0, 0, None)
     view.note_event()
-    view.note_compare()
-    view.lose("gone")
-    view.complete_rebuild(view.begin_rebuild())
+    view.note_resync()
+    view.disconnect("gone")
+    view.complete_sync(view.begin_sync())
     after = view.stats()
     assert after.reconnects == 1
     assert after.last_event_at > 0
-    assert after.compared_seconds_ago is not None
-    assert after.compared_seconds_ago >= 0
+    assert after.resync_seconds_ago is not None
+    assert after.resync_seconds_ago >= 0

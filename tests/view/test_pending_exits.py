@@ -14,7 +14,7 @@ from shim.engine.answers import HostSettings
 from shim.logs.interface import ContainerLog
 from shim.view.changes import DELETED, STARTED, STOPPED
 from shim.view.node import NodeView
-from shim.view.pending_exits import Unlogged, as_shown, log_of
+from shim.view.pending_exits import NoLogs, log_of, visible_record
 from shim.view.records import ContainerRecord
 from shim.view.translate import from_list_only
 from tests.fakes.engine import FakeEngine
@@ -33,8 +33,8 @@ def logs() -> FakeLogs:
 @pytest.fixture
 def view(engine: FakeEngine, logs: FakeLogs) -> NodeView:
     made = NodeView(engine, logs=logs)
-    logs.on_drained = made.show_end
-    made.complete_rebuild(made.begin_rebuild())
+    logs.on_drained = made.publish_exit
+    made.complete_sync(made.begin_sync())
     return made
 
 
@@ -58,7 +58,7 @@ def logged(**changes: object) -> ContainerRecord:
 
 def test_a_running_container_is_followed(logs: FakeLogs) -> None:
     record = logged(state=container_state(pb.CONTAINER_RUNNING, started=5))
-    assert as_shown(record, logs) is record
+    assert visible_record(record, logs) is record
     assert logs.followed == {
         "c1": ContainerLog(id="c1", docker="/docker/c-json.log", cri="/pod/0.log", created_at=record.state.created_at)
     }
@@ -66,13 +66,13 @@ def test_a_running_container_is_followed(logs: FakeLogs) -> None:
 
 def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
     logs.holding = True
-    shown = as_shown(logged(), logs)
+    shown = visible_record(logged(), logs)
     assert isinstance(shown, ContainerRecord)
     assert shown.state.running
     now = shown.state
     assert (now.exit_code, now.reason, now.message, now.finished_at, now.started_at, now.pid) == (0, "", "", 0, 5, 0)
     logs.release("c1")
-    assert as_shown(logged(), logs) == logged()
+    assert visible_record(logged(), logs) == logged()
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
 def test_there_is_nothing_to_wait_for(logs: FakeLogs, changes: dict[str, object]) -> None:
     logs.holding = True
     record = logged(**changes)
-    assert as_shown(record, logs) is record
+    assert visible_record(record, logs) is record
 
 
 def test_without_logging_every_end_is_shown() -> None:
-    assert as_shown(logged(), Unlogged()) == logged()
+    assert visible_record(logged(), NoLogs()) == logged()
 
 
 def test_the_path_of_docker_may_be_told_before_docker_does() -> None:
@@ -179,14 +179,14 @@ def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeV
 
 def test_who_ended_it_waits_for_its_output(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
-    waiting = threading.Thread(target=view.refresh_ended, args=(container_id,))
+    waiting = threading.Thread(target=view.refresh_exited, args=(container_id,))
     waiting.start()
     with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="last output"):
-        view.refresh_ended(container_id)
+        view.refresh_exited(container_id)
     assert waiting.is_alive()
     logs.release(container_id)
     waiting.join()
-    view.refresh_ended(container_id)
+    view.refresh_exited(container_id)
     assert not view.container(container_id).state.running
 
 
@@ -196,9 +196,9 @@ def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
     engine.exit_container(container_id)
     logs.holding = True
     view = NodeView(engine, logs=logs)
-    epoch = view.begin_rebuild()
+    epoch = view.begin_sync()
     view.refresh_container(container_id)
-    assert view.complete_rebuild(epoch, patience=0.01)
+    assert view.complete_sync(epoch, timeout=0.01)
     return view, container_id
 
 
@@ -213,13 +213,13 @@ def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine
     engine.exit_container(container_id)
     logs.holding = True
     view = NodeView(engine, logs=logs)
-    logs.on_drained = view.show_end
+    logs.on_drained = view.publish_exit
     (listed,) = [one for one in engine.list_containers() if one.id == container_id]
-    epoch = view.begin_rebuild()
+    epoch = view.begin_sync()
     engine.fail_next("inspect_container", DeadlineExceeded("slow"))
     with pytest.raises(DeadlineExceeded):
         view.refresh_container(container_id, fallback=partial(from_list_only, listed=listed))
-    assert view.complete_rebuild(epoch, patience=0.01)
+    assert view.complete_sync(epoch, timeout=0.01)
 
     with view.subscribe() as changes:
         view.refresh_container(container_id)
@@ -245,8 +245,8 @@ def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -
 
 def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
-    view.lose("docker is away")
-    assert view.complete_rebuild(view.begin_rebuild(), patience=0.01)
+    view.disconnect("docker is away")
+    assert view.complete_sync(view.begin_sync(), timeout=0.01)
     assert view.container(container_id).state.running
 
 
@@ -254,7 +254,7 @@ def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: No
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     logs.holding = True
-    view.note_ended(view.container(container_id))
+    view.mark_missed_exit(view.container(container_id))
     view.refresh_container(container_id)  # Docker goes on calling it running
     assert view.container(container_id).state.running
     logs.release(container_id)

@@ -11,7 +11,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import ShimError, Unavailable
 from shim.engine.answers import ContainerInspect
 from shim.view.node import NodeView
-from shim.view.refresh import DOUBT_AFTER, WORKERS, Refresher
+from shim.view.refresh import UNKNOWN_AFTER, WORKERS, Refresher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, inspects, unset_clock
 from tests.waits import SECONDS, wait_change, wait_until
@@ -20,7 +20,7 @@ from tests.waits import SECONDS, wait_change, wait_until
 @pytest.fixture
 def view(engine: FakeEngine) -> NodeView:
     view = NodeView(engine, clock=unset_clock)
-    view.complete_rebuild(view.begin_rebuild())
+    view.complete_sync(view.begin_sync())
     return view
 
 
@@ -43,7 +43,7 @@ def refresher(view: NodeView) -> Iterator[Refresher]:
 def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     sandbox_id = create_sandbox(engine)
     with view.subscribe() as changes:
-        refresher.mark(sandbox_id)
+        refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
     assert view.sandbox(sandbox_id).state.running
 
@@ -62,8 +62,8 @@ def test_change_is_looked_at_unless_a_look_has_begun_since(
     before = inspects(engine)
     stamp = 0 if age is None else began - age if age > 0 else time.time_ns()
     with refreshing(view, inspect_seconds=30) as refresher, view.subscribe() as changes:
-        refresher.mark_changed(container_id, stamp=stamp, after=0)
-        refresher.mark(sandbox_id)
+        refresher.enqueue_changed(container_id, stamp=stamp, after=0)
+        refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
     assert inspects(engine) - before == looks + 1
 
@@ -75,13 +75,13 @@ def test_look_that_failed_is_repeated_whatever_was_seen_before(
     view.refresh_container(sandbox_id)
     engine.exit_container(sandbox_id)
     engine.fail_next("inspect_container", ShimError("no luck"))
-    refresher.mark_changed(sandbox_id, stamp=time.time_ns(), after=0)
+    refresher.enqueue_changed(sandbox_id, stamp=time.time_ns(), after=0)
     wait_until(lambda: not view.sandbox(sandbox_id).state.running)
 
 
 def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     engine.add_image("busybox")
-    refresher.mark_images()
+    refresher.enqueue_images()
     wait_until(view.images.all)
 
 
@@ -91,10 +91,10 @@ def test_hanging_inspects_hold_up_no_other(engine: FakeEngine, view: NodeView, r
     with ExitStack() as gates:
         for container_id in hanging:
             gate = gates.enter_context(engine.held("inspect_container", container_id))
-            refresher.mark(container_id)
+            refresher.enqueue(container_id)
             gate.wait_entered()
         with view.subscribe() as changes:
-            refresher.mark(sandbox_id)
+            refresher.enqueue(sandbox_id)
             assert wait_change(changes).record.id == sandbox_id
         assert view.containers() == ()
     wait_until(lambda: len(view.containers()) == len(hanging))
@@ -105,9 +105,9 @@ def test_container_that_docker_does_not_inspect_is_unknown_after_some_tries(engi
     view.refresh_container(container_id)
     tries_before = inspects(engine)
     with engine.held("inspect_container", container_id), refreshing(view, inspect_seconds=0.01) as refresher:
-        refresher.mark(container_id)
+        refresher.enqueue(container_id)
         wait_until(lambda: not view.container(container_id).state.running)
-        assert inspects(engine) - tries_before > DOUBT_AFTER
+        assert inspects(engine) - tries_before > UNKNOWN_AFTER
         unknown = view.container(container_id).state
     assert (unknown.phase, unknown.pid) == (pb.CONTAINER_UNKNOWN, 0)
     assert "does not answer" in unknown.message
@@ -119,7 +119,7 @@ class FailingEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.view = NodeView(self, clock=unset_clock)
-        self.view.complete_rebuild(self.view.begin_rebuild())
+        self.view.complete_sync(self.view.begin_sync())
         self.container_id = create_container(self, create_sandbox(self), start=True)
         self.view.refresh_container(self.container_id)
         self.failures: list[ShimError] = []
@@ -128,7 +128,7 @@ class FailingEngine(FakeEngine):
         """There was an inspect after the last that had to fail."""
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
-        if self.view.knows(container_id):
+        if self.view.last_known(container_id) is not None:
             self.seen_running.append(self.view.container(container_id).state.running)
             if self.failures:
                 raise self.failures.pop(0)
@@ -138,22 +138,22 @@ class FailingEngine(FakeEngine):
 
 def test_an_outage_of_docker_casts_no_doubt_on_a_container() -> None:
     engine = FailingEngine()
-    engine.failures = [*[Unavailable("docker is away")] * (DOUBT_AFTER + 1), ShimError("docker is slow")]
+    engine.failures = [*[Unavailable("docker is away")] * (UNKNOWN_AFTER + 1), ShimError("docker is slow")]
     with refreshing(engine.view, inspect_seconds=30) as refresher:
-        refresher.mark(engine.container_id)
+        refresher.enqueue(engine.container_id)
         assert engine.enough.wait(SECONDS)
-    assert engine.seen_running == [True] * (DOUBT_AFTER + 3)
+    assert engine.seen_running == [True] * (UNKNOWN_AFTER + 3)
 
 
 def test_failures_before_a_look_that_succeeded_cast_no_doubt_on_a_container() -> None:
     engine = FailingEngine()
     refresher = Refresher(engine.view, inspect_seconds=30, retry_seconds=0.001)
-    engine.failures = [ShimError("docker is slow")] * DOUBT_AFTER
-    for _ in range(DOUBT_AFTER + 1):
+    engine.failures = [ShimError("docker is slow")] * UNKNOWN_AFTER
+    for _ in range(UNKNOWN_AFTER + 1):
         refresher.refresh_first(engine.container_id, seconds=30, fallback=None)
     engine.failures = [ShimError("docker is slow")]
     engine.enough.clear()
-    refresher.mark(engine.container_id)
+    refresher.enqueue(engine.container_id)
     refresher.start()
     assert engine.enough.wait(SECONDS)
     refresher.stop()
@@ -165,8 +165,8 @@ def test_sandbox_that_docker_does_not_inspect_stays_as_it_was(engine: FakeEngine
     known = view.refresh_container(sandbox_id)
     before = inspects(engine)
     with engine.held("inspect_container", sandbox_id), refreshing(view, inspect_seconds=0.01) as refresher:
-        refresher.mark(sandbox_id)
-        wait_until(lambda: inspects(engine) - before > DOUBT_AFTER + 2)
+        refresher.enqueue(sandbox_id)
+        wait_until(lambda: inspects(engine) - before > UNKNOWN_AFTER + 2)
         assert view.sandbox(sandbox_id) == known
 
 
@@ -175,7 +175,7 @@ def test_unknown_container_is_known_again_when_docker_answers(engine: FakeEngine
     view.refresh_container(container_id)
     with refreshing(view, inspect_seconds=0.01) as refresher:
         with engine.held("inspect_container", container_id):
-            refresher.mark(container_id)
+            refresher.enqueue(container_id)
             wait_until(lambda: not view.container(container_id).state.running)
         wait_until(lambda: view.container(container_id).state.running)
 
@@ -187,7 +187,7 @@ def test_failure_of_any_kind_is_repeated(
     sandbox_id = create_sandbox(engine)
     engine.fail_next("inspect_container", error)
     with view.subscribe() as changes:
-        refresher.mark(sandbox_id)
+        refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
 
 
@@ -212,6 +212,6 @@ def test_stop_ends_what_hangs(engine: FakeEngine, view: NodeView) -> None:
     before = set(threading.enumerate())
     sandbox_id = create_sandbox(engine)
     with engine.held("inspect_container") as gate, refreshing(view, inspect_seconds=1000) as refresher:
-        refresher.mark(sandbox_id)
+        refresher.enqueue(sandbox_id)
         gate.wait_entered()
     assert set(threading.enumerate()) <= before

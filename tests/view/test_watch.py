@@ -20,24 +20,24 @@ from shim.domain.errors import NotFound, ShimError, Unavailable
 from shim.engine.answers import ContainerSummary, Event, ImageInspect
 from shim.engine.facts import EngineFacts
 from shim.view import image_index, refresh, translate
-from shim.view.availability import NOT_BUILT
+from shim.view.availability import NOT_SYNCED
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
 from shim.view.image_view import ImagesUnknown
 from shim.view.node import NodeView
 from shim.view.records import Change, Record
-from shim.view.watch import Ended, Pace, Watcher
+from shim.view.watch import Ended, Timings, Watcher
 from tests.fakes.engine import FakeEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, unset_clock
 from tests.waits import SECONDS, wait_change, wait_until
 
-EAGER = Pace(
-    compare=1000,
-    inspect=30,
-    settle=0.001,
-    first_inspect=30,
-    retry=0.001,
-    reconnect_least=0.001,
-    reconnect_most=0.01,
+EAGER = Timings(
+    resync=1000,
+    inspect_timeout=30,
+    event_delay=0.001,
+    sync_inspect_timeout=30,
+    retry_delay=0.001,
+    min_reconnect_delay=0.001,
+    max_reconnect_delay=0.01,
 )
 
 
@@ -58,13 +58,13 @@ class BadLine(FakeEngine):
 def watching(
     engine: FakeEngine,
     *,
-    pace: Pace = EAGER,
-    patience: float = SECONDS,
+    timings: Timings = EAGER,
+    sync_timeout: float = SECONDS,
     # The containers of the fake have no processes that could be gone.
     ended: Ended = lambda _: False,
 ) -> Iterator[NodeView]:
-    view = NodeView(engine, patience=patience, clock=unset_clock)
-    watcher = Watcher(engine, view, pace=pace, ended=ended)
+    view = NodeView(engine, sync_timeout=sync_timeout, clock=unset_clock)
+    watcher = Watcher(engine, view, timings=timings, ended=ended)
     watcher.start()
     try:
         yield view
@@ -139,8 +139,8 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     sandbox_id = create_sandbox(engine)
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
-    pace = Pace(compare=1000, first_inspect=0.05, retry=1)  # three failed looks would make it UNKNOWN
-    with engine.held("inspect_container", hangs) as gate, watching(engine, pace=pace) as view:
+    timings = Timings(resync=1000, sync_inspect_timeout=0.05, retry_delay=1)  # three failed looks would make it UNKNOWN
+    with engine.held("inspect_container", hangs) as gate, watching(engine, timings=timings) as view:
         wait_until(lambda: view.container(fine).state.pid)  # a busy machine may keep it waiting too
         guess = view.container(hangs).state
         assert (guess.phase, guess.from_list_only, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
@@ -243,8 +243,8 @@ def test_repeated_events_change_nothing(copies: list[int]) -> None:
 
 def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> None:
     gone, ended = create_sandbox(engine), create_sandbox(engine, attempt=1)
-    pace = Pace(compare=0.01)
-    with watching(engine, pace=pace) as view:
+    timings = Timings(resync=0.01)
+    with watching(engine, timings=timings) as view:
         assert len(view.sandboxes()) == 2
         engine.add_image("registry.example/app")
         engine.containers[ended].status = "exited"
@@ -252,7 +252,7 @@ def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> Non
         wait_until(lambda: view.images.find("registry.example/app"))
         wait_until(lambda: [record.id for record in view.sandboxes()] == [ended])
         wait_until(lambda: not view.sandbox(ended).state.running)
-        assert view.stats().compared_seconds_ago is not None
+        assert view.stats().resync_seconds_ago is not None
 
 
 # Exits that Docker misses
@@ -263,8 +263,8 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     gone = {container_id} if when == "at the start" else set()
-    pace = Pace(compare=0.05, believe=0.01)
-    with watching(engine, pace=pace, ended=lambda record: record.state.running and record.id in gone) as view:
+    timings = Timings(resync=0.05, missed_exit=0.01)
+    with watching(engine, timings=timings, ended=lambda record: record.state.running and record.id in gone) as view:
         with view.subscribe() as changes:
             gone.add(container_id)
             assert told(wait_change(changes)) == (STOPPED, container_id)
@@ -288,7 +288,10 @@ def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
         looked.set()
         return True
 
-    with watching(engine, pace=Pace(compare=0.01, believe=1000), ended=ended) as view, view.subscribe() as changes:
+    with (
+        watching(engine, timings=Timings(resync=0.01, missed_exit=1000), ended=ended) as view,
+        view.subscribe() as changes,
+    ):
         gone.add(container_id)
         assert looked.wait(SECONDS)
         engine.exit_container(container_id, exit_code=3)
@@ -299,8 +302,8 @@ def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
 def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone = {container_id}
-    pace = Pace(compare=0.05, believe=0.01)
-    with watching(engine, pace=pace, ended=lambda record: record.state.running and record.id in gone) as view:
+    timings = Timings(resync=0.05, missed_exit=0.01)
+    with watching(engine, timings=timings, ended=lambda record: record.state.running and record.id in gone) as view:
         wait_until(lambda: not view.container(container_id).state.running)
         gone.clear()
         engine.containers[container_id].status = "exited"
@@ -316,7 +319,7 @@ def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> Non
 def test_lost_stream_refuses_questions_until_all_is_looked_at_again(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
-    with watching(engine, patience=0) as view:
+    with watching(engine, sync_timeout=0) as view:
         wait_until(lambda: not is_out_of_reach(view))
         engine.disconnect()
         wait_until(lambda: is_out_of_reach(view))
@@ -341,7 +344,7 @@ def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
     with engine.held("inspect_container", sandbox_id) as gate, watching(engine) as view:
         gate.wait_entered()
         engine.disconnect()
-        wait_until(lambda: view.stats().outage != NOT_BUILT)
+        wait_until(lambda: view.stats().outage != NOT_SYNCED)
         engine.release(gate)
         engine.reconnect()
         wait_until(lambda: not is_out_of_reach(view))
@@ -364,8 +367,8 @@ def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_m
         with suppress(ShimError):
             prepare()
 
-    view = NodeView(engine, patience=SECONDS, clock=unset_clock)
-    watcher = Watcher(engine, view, pace=EAGER, ended=lambda _: False, before_first_sync=forgiving)
+    view = NodeView(engine, sync_timeout=SECONDS, clock=unset_clock)
+    watcher = Watcher(engine, view, timings=EAGER, ended=lambda _: False, before_first_sync=forgiving)
     watcher.start()
     try:
         wait_until(lambda: not is_out_of_reach(view))
@@ -377,8 +380,8 @@ def test_what_comes_before_the_first_answer_is_done_again_if_the_stream_breaks_m
 
 def test_each_connection_may_be_to_another_daemon(engine: FakeEngine) -> None:
     facts = EngineFacts(engine, restrict_oom_score_adj="false")
-    view = NodeView(engine, patience=SECONDS, clock=unset_clock)
-    watcher = Watcher(engine, view, pace=EAGER, ended=lambda _: False, on_connect=facts.refresh)
+    view = NodeView(engine, sync_timeout=SECONDS, clock=unset_clock)
+    watcher = Watcher(engine, view, timings=EAGER, ended=lambda _: False, on_connect=facts.refresh)
     watcher.start()
     try:
         wait_until(lambda: not is_out_of_reach(view))
@@ -407,7 +410,7 @@ def test_loss_shows_at_once_though_an_answer_is_still_waited_for() -> None:
             return super().list_containers()
 
     engine = Deaf()
-    with watching(engine, pace=Pace(compare=0.01)) as view:
+    with watching(engine, timings=Timings(resync=0.01)) as view:
         try:
             wait_until(lambda: engine.lists == 2)
             assert not is_out_of_reach(view)
@@ -438,7 +441,7 @@ def test_reader_of_a_lost_stream_is_gone_before_the_next_is_opened() -> None:
                 reading.pop()
 
     engine = Lingering()
-    with watching(engine, pace=Pace(compare=0.01, reconnect_least=0.001)) as view:
+    with watching(engine, timings=Timings(resync=0.01, min_reconnect_delay=0.001)) as view:
         view.sandboxes()
         engine.fail_next("list_containers", Unavailable("no answer"))
         wait_until(lambda: view.stats().reconnects == 1)
@@ -454,7 +457,7 @@ def test_subscribers_learn_of_the_loss(engine: FakeEngine) -> None:
 
 def test_lost_at_a_compare(engine: FakeEngine) -> None:
     """An Engine that does not list its containers is out of reach, although its stream stands."""
-    with watching(engine, pace=Pace(compare=0.01, reconnect_least=0.001)) as view:
+    with watching(engine, timings=Timings(resync=0.01, min_reconnect_delay=0.001)) as view:
         view.sandboxes()
         engine.fail_next("list_containers", Unavailable("no answer"))
         wait_until(lambda: view.stats().reconnects == 1)
@@ -491,10 +494,12 @@ def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, m
     # Each look is bound, and would end by itself.
     monkeypatch.setattr(refresh, "LIST_SECONDS", deadline.LONGEST)
     monkeypatch.setattr(image_index, "INSPECT_SECONDS", deadline.LONGEST)
-    pace = replace(EAGER, inspect=deadline.LONGEST, first_inspect=deadline.LONGEST, unanswered=deadline.LONGEST)
+    timings = replace(
+        EAGER, inspect_timeout=deadline.LONGEST, sync_inspect_timeout=deadline.LONGEST, list_timeout=deadline.LONGEST
+    )
     create_sandbox(engine)
     before = set(threading.enumerate())
-    with engine.held(method) as gate, watching(engine, pace=pace) as view:
+    with engine.held(method) as gate, watching(engine, timings=timings) as view:
         gate.wait_entered()
     assert set(threading.enumerate()) <= before
     with pytest.raises(Unavailable):
@@ -518,12 +523,12 @@ def refusal(view: NodeView) -> str:
     return view.stats().outage
 
 
-HUNG = Pace(compare=0.05, unanswered=0.1, reconnect_least=0.01, reconnect_most=0.05)
+HUNG = Timings(resync=0.05, list_timeout=0.1, min_reconnect_delay=0.01, max_reconnect_delay=0.05)
 
 
 def test_a_list_that_docker_leaves_unanswered_without_an_event_ends_the_trust_in_the_view(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
-    with watching(engine, pace=HUNG, patience=0) as view:
+    with watching(engine, timings=HUNG, sync_timeout=0) as view:
         wait_until(lambda: not is_out_of_reach(view))
         with engine.held("list_containers") as gate:
             gate.wait_entered()
@@ -550,7 +555,7 @@ def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
             return super().list_containers()
 
     engine = Busy()
-    with watching(engine, pace=HUNG) as view:
+    with watching(engine, timings=HUNG) as view:
         view.sandboxes()
         engine.busy = True
         lists = len(engine.calls_of("list_containers"))
@@ -562,17 +567,19 @@ def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
 def test_the_cause_of_a_failed_rebuild_is_logged_once_and_told_to_clients(engine: FakeEngine, method: str) -> None:
     create_sandbox(engine)
     engine.fail_next(method, *[Unavailable("list containers: the disk of docker is gone")] * 20)
-    with capture_logs() as logs, watching(engine, patience=0) as view:
+    with capture_logs() as logs, watching(engine, sync_timeout=0) as view:
         wait_until(lambda: len(engine.calls_of(method)) > 10)
         with pytest.raises(Unavailable, match="the disk of docker is gone"):
             view.sandboxes()
         wait_until(lambda: not is_out_of_reach(view))
-    lost = [line["reason"] for line in logs if line["event"] == "docker is out of reach"]
+    lost = [line["reason"] for line in logs if line["event"] == "lost connection to Docker"]
     assert lost == ["list containers: the disk of docker is gone"]
 
 
 def test_the_cause_of_a_failed_compare_is_told_to_clients(engine: FakeEngine) -> None:
-    with watching(engine, pace=Pace(compare=0.01, reconnect_least=1, reconnect_most=1), patience=0) as view:
+    with watching(
+        engine, timings=Timings(resync=0.01, min_reconnect_delay=1, max_reconnect_delay=1), sync_timeout=0
+    ) as view:
         wait_until(lambda: not is_out_of_reach(view))
         engine.fail_next("list_containers", ShimError("list containers: layer database is locked (status 500)"))
         wait_until(lambda: refusal(view) == "list containers: layer database is locked (status 500)")
@@ -589,7 +596,7 @@ def test_images_that_cannot_be_listed_take_no_pod_away(engine: FakeEngine) -> No
             with pytest.raises(ImagesUnknown, match=r"layer does not exist \(status 500\)"):
                 question()
         assert not view.images.is_listed()
-        found = view.images.look_up("registry.example/app:v1")
+        found = view.images.lookup("registry.example/app:v1")
         assert found is not None
         assert found.id == image_id
         assert view.images.last_known("registry.example/app:v1") == found
@@ -597,12 +604,12 @@ def test_images_that_cannot_be_listed_take_no_pod_away(engine: FakeEngine) -> No
         wait_until(view.images.is_listed)
         assert len(view.images.all()) == len(engine.images)
     assert len(engine.calls_of("list_containers")) == 1
-    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["refresh failed, will be repeated"]
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["refresh failed, will be retried"]
 
 
 def test_a_reconnect_with_a_sick_image_store_brings_the_pods_back(engine: FakeEngine) -> None:
     create_sandbox(engine)
-    with watching(engine, patience=0) as view:
+    with watching(engine, sync_timeout=0) as view:
         wait_until(lambda: not is_out_of_reach(view))
         wait_until(view.images.is_listed)
         engine.fail_next("list_images", *[ShimError("list images: layer does not exist (status 500)")] * 1000)
@@ -640,7 +647,7 @@ def test_a_list_from_before_the_loss_does_not_count(engine: FakeEngine) -> None:
             engine.images.clear()
             engine.reconnect()
             wait_until(lambda: not is_out_of_reach(view))
-            assert not view.images.is_listed(patience=0)
+            assert not view.images.is_listed(timeout=0)
         assert view.images.all() == ()
 
 
@@ -659,10 +666,10 @@ def test_images_whose_inspects_take_long_are_known_after_some_passes(monkeypatch
     engine = Slow()
     ids = {engine.add_image(f"registry.example/i{number}:v1") for number in range(150)}
     create_sandbox(engine)
-    with watching(engine, pace=replace(EAGER, images=0.01)) as view:
+    with watching(engine, timings=replace(EAGER, images_wait=0.01)) as view:
         assert len(view.sandboxes()) == 1
-        assert not view.images.is_listed(patience=0)
-        wait_until(lambda: view.images.is_listed(patience=0))
+        assert not view.images.is_listed(timeout=0)
+        wait_until(lambda: view.images.is_listed(timeout=0))
         assert {record.id for record in view.images.all()} > ids
     inspected, passes = engine.calls_of("inspect_image"), len(engine.calls_of("list_images"))
     assert passes > 1
@@ -675,7 +682,7 @@ def test_images_whose_inspects_take_long_are_known_after_some_passes(monkeypatch
 
 def test_what_an_rpc_has_looked_at_is_not_looked_at_again(engine: FakeEngine) -> None:
     other = create_sandbox(engine)
-    with watching(engine, pace=Pace(settle=0.2)) as view:
+    with watching(engine, timings=Timings(event_delay=0.2)) as view:
         view.sandboxes()
         sandbox_id = create_sandbox(engine, attempt=1)
         view.refresh_container(sandbox_id)
@@ -695,7 +702,7 @@ def test_what_others_do_after_an_rpc_has_looked_is_looked_at(engine: FakeEngine)
 
 def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
-    with watching(engine, pace=Pace(settle=1000)) as view:
+    with watching(engine, timings=Timings(event_delay=1000)) as view:
         view.sandboxes()
         engine.exit_container(sandbox_id)
         wait_until(lambda: not view.sandbox(sandbox_id).state.running)
@@ -765,7 +772,9 @@ def test_view_becomes_the_truth_whatever_happens(
 ) -> None:
     """Events lost and repeated, connections cut, looks of RPCs between them: the view becomes what Docker tells."""
     engine = BadLine(copies=copies)
-    with watching(engine, pace=Pace(compare=0.01, settle=settle, retry=0.001, reconnect_least=0.001)) as view:
+    with watching(
+        engine, timings=Timings(resync=0.01, event_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001)
+    ) as view:
         for what, choice, looks in deeds:
             deed(engine, what, choice)
             if looks and engine.containers and what in BY_US:

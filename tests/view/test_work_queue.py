@@ -1,4 +1,4 @@
-"""Marks become looks: none is lost, none doubled, and what hangs leaves room for the rest."""
+"""Each key added is returned, never twice at a time, and keys that fail leave workers to the others."""
 
 import threading
 import time
@@ -6,200 +6,213 @@ import time
 from shim.view.work_queue import WorkQueue
 
 
-def dirty(*, slow_workers: int = 1, retry_seconds: float = 0.0) -> WorkQueue:
+def work_queue(*, slow_workers: int = 1, retry_seconds: float = 0.0) -> WorkQueue:
     return WorkQueue(slow_workers=slow_workers, retry_seconds=retry_seconds)
 
 
-def test_marks_of_one_key_become_one_look() -> None:
-    queue = dirty()
+def fail(queue: WorkQueue, key: str) -> None:
+    """End the processing of a key as a worker does after a failure."""
+    queue.add_rate_limited(key)
+    queue.done(key)
+
+
+def put_off(queue: WorkQueue, key: str, seconds: float) -> None:
+    """End the processing of a key as a worker does when that could not be tried."""
+    queue.add_after(key, seconds)
+    queue.done(key)
+
+
+def test_a_key_added_several_times_is_returned_once() -> None:
+    queue = work_queue()
     for key in ("a", "b", "a", "a"):
-        queue.mark(key)
-    assert [queue.wait_next(), queue.wait_next()] == ["a", "b"]
+        queue.add(key)
+    assert [queue.get(), queue.get()] == ["a", "b"]
     queue.done("a")
-    queue.mark("c")
-    assert queue.wait_next() == "c"
+    queue.add("c")
+    assert queue.get() == "c"
 
 
-def test_mark_during_a_look_asks_for_another_after_it() -> None:
-    queue = dirty()
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.mark("a")
-    queue.mark("a")
-    queue.mark("b")
-    assert queue.wait_next() == "b"
+def test_a_key_added_while_it_is_processed_is_returned_again() -> None:
+    queue = work_queue()
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    assert queue.get() == "b"
     queue.done("a")
-    assert queue.wait_next() == "a"
+    assert queue.get() == "a"
     queue.done("a")
-    queue.mark("c")
-    assert queue.wait_next() == "c"
+    queue.add("c")
+    assert queue.get() == "c"
 
 
-def test_a_mark_for_soon_waits_for_the_others() -> None:
-    queue = dirty()
+def test_a_delayed_key_is_returned_once_when_due() -> None:
+    queue = work_queue()
     began = time.monotonic()
     for _ in range(3):
-        queue.mark("a", after=0.05)
-    queue.mark("b", after=1000)
-    assert queue.wait_next() == "a"
+        queue.add_after("a", 0.05)
+    queue.add_after("b", 1000)
+    assert queue.get() == "a"
     assert time.monotonic() - began >= 0.05
-    queue.mark("b")
-    queue.mark("b", after=1000)
-    assert queue.wait_next() == "b"
+    queue.add("b")
+    queue.add_after("b", 1000)
+    assert queue.get() == "b"
 
 
-def test_a_mark_for_soon_during_a_look_asks_for_another_so_long_after_it() -> None:
-    queue = dirty()
-    queue.mark("a")
-    assert queue.wait_next() == "a"
+def test_the_delay_of_a_key_in_process_begins_when_it_is_done() -> None:
+    queue = work_queue()
+    queue.add("a")
+    assert queue.get() == "a"
     for after in (1000, 0.05, 1000):
-        queue.mark("a", after=after)
+        queue.add_after("a", after)
     ended = time.monotonic()
     queue.done("a")
-    queue.mark("b", after=0.01)
-    assert [queue.wait_next(), queue.wait_next()] == ["b", "a"]
+    queue.add_after("b", 0.01)
+    assert [queue.get(), queue.get()] == ["b", "a"]
     assert time.monotonic() - ended >= 0.05
 
 
-def test_a_mark_for_now_during_a_look_waits_for_no_other() -> None:
-    queue = dirty()
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.mark("a", after=1000)
-    queue.mark("a")
+def test_an_add_without_delay_wins_over_one_with_delay() -> None:
+    queue = work_queue()
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add_after("a", 1000)
+    queue.add("a")
     queue.done("a")
-    assert queue.wait_next() == "a"
+    assert queue.get() == "a"
 
 
-def test_a_mark_for_soon_during_a_look_that_fails_is_no_later_than_asked_for() -> None:
-    queue = dirty(retry_seconds=1000)
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.mark("a", after=0.01)
-    queue.failed("a")
-    assert queue.wait_next() == "a"
+def test_a_backoff_does_not_delay_a_key_that_is_due_sooner() -> None:
+    queue = work_queue(retry_seconds=1000)
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add_after("a", 0.01)
+    fail(queue, "a")
+    assert queue.get() == "a"
 
 
-def test_failure_is_tried_again_and_counted() -> None:
-    queue = dirty()
-    queue.mark("a")
+def test_a_failed_key_is_retried_and_its_failures_are_counted() -> None:
+    queue = work_queue()
+    queue.add("a")
     for failures in range(3):
-        assert queue.failures("a") == failures
-        assert queue.wait_next() == "a"
-        queue.failed("a")
-    assert queue.wait_next() == "a"
+        assert queue.num_requeues("a") == failures
+        assert queue.get() == "a"
+        fail(queue, "a")
+    assert queue.get() == "a"
+    queue.forget("a")
     queue.done("a")
-    assert queue.failures("a") == 0
+    assert queue.num_requeues("a") == 0
 
 
-def test_failure_waits_its_time_but_not_for_a_mark() -> None:
-    queue = dirty(retry_seconds=1000)
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.failed("a")
-    queue.mark("b")
-    assert queue.wait_next() == "b"
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.mark("a")
-    queue.failed("a")
-    assert queue.wait_next() == "a"
+def test_an_add_ends_the_backoff_of_a_failed_key() -> None:
+    queue = work_queue(retry_seconds=1000)
+    queue.add("a")
+    assert queue.get() == "a"
+    fail(queue, "a")
+    queue.add("b")
+    assert queue.get() == "b"
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add("a")
+    fail(queue, "a")
+    assert queue.get() == "a"
 
 
-def test_what_is_put_off_is_tried_again_and_not_counted() -> None:
-    queue = dirty()
-    queue.mark("a")
+def test_a_delayed_retry_is_no_failure() -> None:
+    queue = work_queue()
+    queue.add("a")
     for _ in range(3):
-        assert queue.wait_next() == "a"
-        queue.put_off("a")
-    assert queue.failures("a") == 0
-    assert queue.wait_next() == "a"
+        assert queue.get() == "a"
+        put_off(queue, "a", 0.0)
+    assert queue.num_requeues("a") == 0
+    assert queue.get() == "a"
 
 
-def test_what_is_put_off_waits_its_time_but_not_for_a_mark() -> None:
-    queue = dirty(retry_seconds=1000)
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.put_off("a")
-    queue.mark("b")
-    assert queue.wait_next() == "b"
-    queue.mark("a")
-    assert queue.wait_next() == "a"
-    queue.mark("a")
-    queue.put_off("a")
-    assert queue.wait_next() == "a"
+def test_an_add_ends_the_delay_of_a_retry() -> None:
+    queue = work_queue()
+    queue.add("a")
+    assert queue.get() == "a"
+    put_off(queue, "a", 1000)
+    queue.add("b")
+    assert queue.get() == "b"
+    queue.add("a")
+    assert queue.get() == "a"
+    queue.add("a")
+    put_off(queue, "a", 1000)
+    assert queue.get() == "a"
 
 
-def test_what_has_been_looked_at_elsewhere_has_not_failed_before() -> None:
-    queue = dirty()
-    queue.mark_failed("a")
-    queue.forgive("a")
-    assert queue.failures("a") == 0
-    assert queue.wait_next() == "a"
+def test_forget_resets_the_failures_of_a_queued_key() -> None:
+    queue = work_queue()
+    queue.add_rate_limited("a")
+    queue.forget("a")
+    assert queue.num_requeues("a") == 0
+    assert queue.get() == "a"
 
 
-def test_what_is_marked_for_later_lets_the_others_pass() -> None:
-    queue = dirty()
-    queue.mark("later", after=0.01)
-    queue.mark("at once")
-    assert queue.wait_next() == "at once"
-    assert queue.wait_next() == "later"
+def test_a_delayed_key_lets_others_pass() -> None:
+    queue = work_queue()
+    queue.add_after("later", 0.01)
+    queue.add("at once")
+    assert queue.get() == "at once"
+    assert queue.get() == "later"
 
 
-def test_what_is_marked_for_later_is_given_once_when_it_is_marked_for_now() -> None:
-    queue = dirty()
-    queue.mark("a", after=1000)
-    queue.mark("a")
-    queue.mark("a", after=1000)
-    assert queue.wait_next() == "a"
+def test_a_delayed_key_that_is_added_is_returned_once() -> None:
+    queue = work_queue()
+    queue.add_after("a", 1000)
+    queue.add("a")
+    queue.add_after("a", 1000)
+    assert queue.get() == "a"
     queue.done("a")
-    queue.mark("b")
-    assert queue.wait_next() == "b"
+    queue.add("b")
+    assert queue.get() == "b"
 
 
-def test_a_later_mark_puts_nothing_off() -> None:
-    queue = dirty()
-    queue.mark("a", after=0.01)
-    queue.mark("a", after=1000)
-    assert queue.wait_next() == "a"
+def test_a_longer_delay_does_not_replace_a_shorter_one() -> None:
+    queue = work_queue()
+    queue.add_after("a", 0.01)
+    queue.add_after("a", 1000)
+    assert queue.get() == "a"
 
 
-def test_failure_elsewhere_is_tried_again() -> None:
-    queue = dirty()
-    queue.mark_failed("a")
-    assert queue.failures("a") == 1
-    assert queue.wait_next() == "a"
+def test_a_failure_outside_of_the_workers_is_retried() -> None:
+    queue = work_queue()
+    queue.add_rate_limited("a")
+    assert queue.num_requeues("a") == 1
+    assert queue.get() == "a"
 
 
-def test_failed_keys_leave_workers_to_the_others() -> None:
-    queue = dirty(slow_workers=1)
+def test_failed_keys_occupy_slow_workers_only() -> None:
+    queue = work_queue(slow_workers=1)
     for key in ("slow-1", "slow-2"):
-        queue.mark_failed(key)
-    assert queue.wait_next() == "slow-1"
-    queue.mark("quick")
-    assert queue.wait_next() == "quick"
+        queue.add_rate_limited(key)
+    assert queue.get() == "slow-1"
+    queue.add("quick")
+    assert queue.get() == "quick"
     queue.done("slow-1")
-    assert queue.wait_next() == "slow-2"
+    assert queue.get() == "slow-2"
 
 
-def test_waiting_worker_is_woken() -> None:
-    queue = dirty()
+def test_add_wakes_a_waiting_worker() -> None:
+    queue = work_queue()
     taken: list[str | None] = []
-    worker = threading.Thread(target=lambda: taken.append(queue.wait_next()))
+    worker = threading.Thread(target=lambda: taken.append(queue.get()))
     worker.start()
-    queue.mark("a")
+    queue.add("a")
     worker.join(10)
     assert taken == ["a"]
 
 
-def test_close_ends_all_workers() -> None:
-    queue = dirty()
-    workers = [threading.Thread(target=queue.wait_next) for _ in range(3)]
+def test_shut_down_ends_all_workers() -> None:
+    queue = work_queue()
+    workers = [threading.Thread(target=queue.get) for _ in range(3)]
     for worker in workers:
         worker.start()
-    queue.close()
+    queue.shut_down()
     for worker in workers:
         worker.join(10)
         assert not worker.is_alive()
-    queue.mark("a")
-    assert queue.wait_next() is None
+    queue.add("a")
+    assert queue.get() is None

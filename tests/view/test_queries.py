@@ -1,7 +1,7 @@
 """Records are sorted out by kind and by sandbox."""
 
 from shim.domain.ids import SandboxId
-from shim.view.lists import lists_from_records
+from shim.view.queries import lists_from_records
 from tests.view.samples import container, sandbox
 
 

@@ -1,7 +1,7 @@
-"""Which steps lie between two records of one container. Pure.
+"""Which CRI events lie between two records of one container. Pure.
 
-Steps come from records and not from Docker's events: those are repeated after a reconnect, lost while there is no
-connection, and told apart from what an RPC of ours has published already by nothing.
+They are computed from records and not taken from Docker's events: those are repeated after a reconnect, lost while
+disconnected, and cannot be distinguished from changes that an RPC has already published.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ DELETED = pb.CONTAINER_DELETED_EVENT
 
 
 def steps(old: Record | None, new: Record | None) -> tuple[pb.ContainerEventType, ...]:
-    """Give the steps from `old` to `new` in order; None stands for a container that is not there."""
+    """Return the events from `old` to `new` in order; None if there is no container."""
     if new is None:
         if old is None:
             return ()
@@ -25,16 +25,16 @@ def steps(old: Record | None, new: Record | None) -> tuple[pb.ContainerEventType
     if old is None:
         return (CREATED, *_run(new.state))
     if old.state.from_list_only:
-        return _after_guess(old.state, new.state)
+        return _after_list_only(old.state, new.state)
     if _run_of(old.state) != _run_of(new.state):
-        # Docker restarted it while nobody looked: the run that was known has ended.
+        # Docker restarted it between two inspects: the run that was known has ended.
         ended = (STOPPED,) if _alive(old.state) else ()
         return (*ended, *_run(new.state))
     return (STOPPED,) if _alive(old.state) and _ended(new.state) else ()
 
 
 def removed(record: Record, *, at: int) -> Record:
-    """Give the last state of a container that is gone; one that still ran has ended, nobody knows how."""
+    """Return the last record of a container that is gone; one that was running has exited with an unknown result."""
     if not _alive(record.state):
         return record
     state = replace(
@@ -50,7 +50,7 @@ def removed(record: Record, *, at: int) -> Record:
 
 
 def missed_exit(record: Record, *, at: int) -> Record:
-    """Give the state of a container whose process was found gone while Docker calls it running."""
+    """Return the record of a container whose process is gone while Docker lists it as running."""
     state = replace(
         record.state,
         phase=pb.CONTAINER_EXITED,
@@ -65,7 +65,7 @@ def missed_exit(record: Record, *, at: int) -> Record:
 
 
 def _run(state: ContainerState) -> tuple[pb.ContainerEventType, ...]:
-    """Steps of one run from its beginning; a container whose start failed has ended without having started."""
+    """Return the events of one run from its beginning; a container whose start failed has only stopped."""
     if state.reason == START_ERROR:
         return (STOPPED,)
     if not state.started_at:
@@ -73,20 +73,20 @@ def _run(state: ContainerState) -> tuple[pb.ContainerEventType, ...]:
     return (STARTED, STOPPED) if _ended(state) else (STARTED,)
 
 
-def _after_guess(old: ContainerState, new: ContainerState) -> tuple[pb.ContainerEventType, ...]:
-    """Steps after a guess, whose times cannot tell one run from another."""
+def _after_list_only(old: ContainerState, new: ContainerState) -> tuple[pb.ContainerEventType, ...]:
+    """Return the events after a record from a list, which has no times that identify a run."""
     if _ended(new):
         return (STOPPED,)
     return (STARTED,) if _alive(new) and not _alive(old) else ()
 
 
 def _run_of(state: ContainerState) -> tuple[int, bool]:
-    """What tells one run of a container from the next. A failed start is a run of its own."""
+    """Return what identifies a run of a container. A failed start is a run of its own."""
     return state.started_at, state.reason == START_ERROR
 
 
 def _alive(state: ContainerState) -> bool:
-    """Whether a run goes on, as far as was known last: an UNKNOWN container keeps its times."""
+    """Whether a run has not ended by what is known: an UNKNOWN container keeps its times."""
     return bool(state.started_at) and not state.finished_at
 
 

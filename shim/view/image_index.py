@@ -1,4 +1,4 @@
-"""The images of the node, found by whatever a client calls them."""
+"""The images of the node by id, tag, digest and id prefix."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -29,7 +29,7 @@ class ImageIndex:
     __slots__ = ("_by_id", "_by_name", "records")
 
     def __init__(self, records: Iterable[ImageRecord]) -> None:
-        """An image that is there several times has all names that it has in any of them."""
+        """Merge the names of records with the same id."""
         self._by_id: dict[ImageId, ImageRecord] = {}
         for record in records:
             known = self._by_id.get(record.id)
@@ -38,10 +38,10 @@ class ImageIndex:
         self._by_name = {name: record for record in self.records for name in (*record.repo_tags, *record.repo_digests)}
 
     def find(self, reference: str) -> ImageRecord | None:
-        """Find an image by id, tag, digest or the beginning of its id; None when there is none.
+        """Find an image by id, tag, digest or id prefix; None if there is none.
 
-        A name wins over a beginning of an id that reads the same, as in Docker. InvalidArgument for what is no
-        reference at all, and for a beginning that several images share.
+        A name wins over an equal id prefix, as in Docker. Raise InvalidArgument for what is no reference, and for a
+        prefix that several images share.
         """
         whole = references.image_id(reference)
         if whole is not None:
@@ -54,18 +54,18 @@ class ImageIndex:
         return None if only is None else self._by_id[ImageId(only)]
 
     def with_record(self, record: ImageRecord) -> "ImageIndex":
-        """Give the index with this image as it is now; its tags are no other's any more."""
+        """Return an index with this record of an image, whose tags are removed from all others."""
         others = (_without_tags(other, record.repo_tags) for other in self.records if other.id != record.id)
         return ImageIndex([*others, record])
 
     def without(self, image_id: ImageId) -> "ImageIndex":
-        """Give the index without this image."""
+        """Return an index without this image."""
         return ImageIndex(record for record in self.records if record.id != image_id)
 
     def with_name(self, reference: str, record: ImageRecord) -> "ImageIndex":
-        """Give the index with this name, one of `record`'s, as a name of that image and of no other.
+        """Return an index with this name, one of `record`'s, as a name of that image and of no other.
 
-        Of all else that the record tells, what the index has of the image is the newer, if it has the image.
+        Everything else in the index is newer than `record`, if the index has the image.
         """
         part = _only_as(record, references.canonical(reference))
         known = self._by_id.get(record.id)
@@ -73,7 +73,7 @@ class ImageIndex:
 
 
 def name_for_people(record: ImageRecord, *, wanted: str) -> str:
-    """Name an image that is known by its id: as `wanted` if that is one of its names, else by its first one."""
+    """Return `wanted` if that is a name of this image, else its first name, else its id."""
     names = (*record.repo_tags, *record.repo_digests)
     if wanted in names:
         return wanted
@@ -90,7 +90,7 @@ def _without_tags(record: ImageRecord, tags: Sequence[str]) -> ImageRecord:
 
 
 def _only_as(record: ImageRecord, name: str) -> ImageRecord:
-    """Give the record with this tag and the digests in its repository alone."""
+    """Return the record with only this tag and the digests in its repository."""
     repository = references.parse(name).name
     return replace(
         record,
@@ -106,7 +106,7 @@ def _with_names(record: ImageRecord, other: ImageRecord) -> ImageRecord:
 
 
 class ImageDetails:
-    """What only an inspect tells of an image. One for each image, and another when its names have changed.
+    """The inspects of images: one for each image, and another when its names have changed.
 
     Several threads may use it at the same time.
     """
@@ -117,10 +117,10 @@ class ImageDetails:
         """Why an image could not be inspected, as it was logged, by id."""
 
     def of_listed(self, engine: Engine, listed: Sequence[ImageSummary]) -> dict[str, ImageInspect]:
-        """Give the inspects of what is listed, by id; those of images that cannot be inspected are left out.
+        """Return the inspects of the listed images by id, without those of images that cannot be inspected.
 
-        Each inspect is kept as soon as it has succeeded. So when this raises, because Docker is lost or the time is
-        over, the next call only has to ask for the rest.
+        Each inspect is kept as soon as it has succeeded. So if this raises, because Docker cannot be reached or the
+        time is over, the next call only inspects the rest.
         """
         known = self._known
         current = {image.id: known[image.id] for image in listed if image.id in known and known[image.id][0] == image}
@@ -133,7 +133,7 @@ class ImageDetails:
         return {image_id: detail for image_id, (_, detail) in current.items()}
 
     def _inspect(self, engine: Engine, image: ImageSummary) -> ImageInspect | None:
-        """Inspect an image and keep the answer. None for one that is gone, or that Docker cannot inspect."""
+        """Inspect an image and keep the result. None if it is gone, or if Docker cannot inspect it."""
         what = f"inspect image {image.id}"
         try:
             with answered_within(INSPECT_SECONDS, what=what):

@@ -47,7 +47,7 @@ class ImageView:
         reads: InFlightReads,
         timeout: float,
     ) -> None:
-        """`changed` is the lock of the node view, which guards its `availability` and its `reads`.
+        """Create an empty view; `changed` is the lock of the node view, which guards `availability` and `reads`.
 
         `timeout` is how many seconds a read waits for the first list of a connection to Docker.
         """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shim.view.image_index import ImageIndex
 
-_MAX_DRIFT_NS = 1_000_000
+_CLOCK_SET_NS = 1_000_000
 """By more than that the two clocks differ only if one was set; read one after the other they differ by far less."""
 
 
@@ -29,7 +29,7 @@ class Moment:
 
     def follows(self, stamp: int, *, now: "Moment") -> bool:
         """Whether this is later than Docker's `stamp`; False if the clock was set by more than 1 ms since then."""
-        return 0 < stamp < self.wall and abs(self.offset - now.offset) < _MAX_DRIFT_NS
+        return 0 < stamp < self.wall and abs(self.offset - now.offset) < _CLOCK_SET_NS
 
 
 def this_moment() -> Moment:

@@ -1,8 +1,8 @@
-"""Pods that cri-dockerd, or the kubelet's own dockershim before it, has made on this Engine.
+"""Legacy pods: created on this Engine by cri-dockerd, or by the kubelet's own dockershim before it.
 
-They wrote no configuration of ours. Metadata is in the Docker name alone, perhaps with eight hexadecimal digits behind
-it: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, annotations have a prefix, and three
-or four keys are their own (source: `core/naming.go` and `core/helpers.go` of cri-dockerd).
+They have no label with their configuration. Metadata is in the Docker name alone, perhaps followed by eight hexadecimal
+digits: `k8s_<name>_<pod>_<namespace>_<uid>_<attempt>`. CRI labels are Docker labels, annotations have a prefix, and
+three or four keys are their own (source: `core/naming.go` and `core/helpers.go` of cri-dockerd).
 """
 
 import re
@@ -25,7 +25,7 @@ _PROPAGATION = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyName:
-    """What a name of theirs tells."""
+    """The metadata in the Docker name of a legacy container."""
 
     container: str
     """`POD` for a sandbox."""
@@ -36,7 +36,7 @@ class LegacyName:
 
 
 def legacy_name(name: str) -> LegacyName | None:
-    """Read a Docker name (with or without its slash); None for one that is not theirs."""
+    """Parse a Docker name (with or without its slash); None if it has another form."""
     bare = name.lstrip("/")
     parts = bare.removeprefix(names.PREFIX).split("_")
     if not bare.startswith(names.PREFIX) or len(parts) not in {5, 6}:
@@ -50,7 +50,7 @@ def legacy_name(name: str) -> LegacyName | None:
 
 
 def sandbox_config(name: LegacyName, *, settings: ContainerSettings, host: HostSettings) -> pb.PodSandboxConfig:
-    """Give as much of a sandbox's configuration as can be read back; its log directory and DNS cannot."""
+    """Return what of a sandbox's configuration can be read back; its log directory and DNS cannot."""
     config = pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name=name.pod, namespace=name.namespace, uid=name.uid, attempt=name.attempt),
         labels=dict(_cri_labels(settings, hidden={labels.CONTAINER_NAME})),
@@ -64,9 +64,9 @@ def sandbox_config(name: LegacyName, *, settings: ContainerSettings, host: HostS
 def container_config(
     name: LegacyName, *, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
 ) -> pb.ContainerConfig:
-    """Give as much of a container's configuration as can be read back; the user it was asked for cannot.
+    """Return what of a container's configuration can be read back; the requested user cannot.
 
-    Its mounts are Docker's, volumes of its image among them. A kubelet looks in them for the termination message.
+    Its mounts are Docker's, including volumes of its image. A kubelet searches them for the termination message.
     """
     config = pb.ContainerConfig(
         metadata=pb.ContainerMetadata(name=name.container, attempt=name.attempt),

@@ -1,15 +1,13 @@
 """The node view: an informer, as client-go has them, of this node's pods, containers and images.
 
 `shim.view.watch` syncs it and keeps it current with Docker's events; an RPC that has changed something refreshes that
-before it returns, so that clients read their own writes. No call to Docker is made under the lock.
-
-An inspect takes one way to the clients: `NodeView.refresh_container` inspects, `_publish` discards an answer that has
-been superseded, `RecordStore.put_locked` keeps the record, and makes visible what of it may be.
+before it returns, so that clients read their own writes. `Inspector` puts inspects into the `RecordStore`, `Queries`
+answer from it. All share one lock, under which Docker is never called.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -17,17 +15,17 @@ import structlog
 
 from shim.base import deadline
 from shim.base.broadcast import Subscription
-from shim.domain.errors import Cancelled, NotFound, ShimError, Unavailable
+from shim.domain.errors import Unavailable
 from shim.domain.ids import SandboxId
-from shim.engine.answers import ContainerInspect, ContainerSummary
 from shim.engine.interface import Engine
 from shim.logs.interface import Drains
-from shim.view import changes, translate
+from shim.view import changes
 from shim.view.availability import Availability
 from shim.view.event_publisher import EventPublisher
 from shim.view.image_view import ImageView
-from shim.view.in_flight_reads import InFlightReads, Moment, Read, this_moment
-from shim.view.pending_exits import NoLogs, with_log_path
+from shim.view.in_flight_reads import InFlightReads, Moment, this_moment
+from shim.view.inspector import Fallback, Inspector
+from shim.view.pending_exits import NoLogs
 from shim.view.queries import Queries
 from shim.view.records import Change, ContainerRecord, Record, SandboxRecord
 from shim.view.store import RecordStore
@@ -41,9 +39,6 @@ SUBSCRIBER_TIMEOUT = 60.0
 never again: a restart of Docker would cost it its events for good."""
 
 log = structlog.get_logger(__name__)
-
-Fallback = Callable[[Record | None], Record | None]
-"""Returns the record of a container that cannot be inspected, given its latest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +84,14 @@ class NodeView:
         `sync_timeout` is how many seconds a read waits for a sync in progress, `subscriber_timeout` how many a
         subscriber waits for Docker.
         """
-        self._engine = engine
-        self._logs = logs or NoLogs()
-        self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
+        logs = logs or NoLogs()
         self._changed = threading.Condition()
         self._availability = Availability(self._changed, timeout=sync_timeout)
         self._clock = clock
-        self._reads = InFlightReads(clock=clock)
-        self._store = RecordStore(
-            changed=self._changed, reads=self._reads, logs=self._logs, on_change=self._publish_change_locked
+        reads = InFlightReads(clock=clock)
+        self._store = RecordStore(changed=self._changed, reads=reads, logs=logs, on_change=self._publish_change_locked)
+        self._inspector = Inspector(
+            engine, self._store, lock=self._changed, reads=reads, logs=logs, docker_root=docker_root
         )
         self._queries = Queries(self._store, availability=self._availability, lock=self._changed)
         self._publisher = EventPublisher(capacity=subscriber_capacity)
@@ -105,7 +99,7 @@ class NodeView:
         self._last_event_at = 0
         self._resynced: float | None = None
         self.images = ImageView(
-            engine, changed=self._changed, availability=self._availability, reads=self._reads, timeout=sync_timeout
+            engine, changed=self._changed, availability=self._availability, reads=reads, timeout=sync_timeout
         )
         """The images of the node."""
 
@@ -140,14 +134,6 @@ class NodeView:
         """Return all records by id, without a wait, also while disconnected."""
         with self._changed:
             return dict(self._store.records_locked())
-
-    def drifted_ids(self, listed: Sequence[ContainerSummary]) -> set[str]:
-        """Return the ids of the containers whose records differ from Docker's list."""
-        records = self.records()
-        gone = records.keys() - {container.id for container in listed}
-        return gone | {
-            container.id for container in listed if not translate.agrees(container, records.get(container.id))
-        }
 
     def inspected_after(self, container_id: str, stamp: int) -> bool:
         """Whether the record of a container is from an inspect that began after an event, so that it includes that.
@@ -220,28 +206,12 @@ class NodeView:
     # Writes after a change
 
     def refresh_container(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
-        """Inspect a container, by its full id, and publish the result.
+        """Inspect a container and publish the result, as `Inspector.refresh` does."""
+        return self._inspector.refresh(container_id, fallback=fallback)
 
-        Return None if it is gone, or does not belong to a pod. Raise what the inspect raises otherwise; the record then
-        stays as it is, or becomes what `fallback` returns if only this container cannot be inspected.
-
-        Strategy: an answer that was superseded while Docker worked on it may be older than the record, so the container
-        is inspected again, until an answer has been superseded by none.
-        """
-        while True:
-            with self._reads.reading(container_id, lock=self._changed) as read:
-                try:
-                    inspect = self._inspect(container_id)
-                except NotFound:
-                    self.forget(container_id)
-                    return None
-                except ShimError as error:
-                    if fallback is not None and not isinstance(error, (Unavailable, Cancelled)):
-                        self._publish(container_id, fallback(self._latest(container_id)), read=read)
-                    raise
-                record = translate.record_from_inspect(inspect, previous=self._latest(container_id))
-                if self._publish(container_id, record, read=read, inspected=read.began):
-                    return record
+    def forget(self, container_id: str) -> None:
+        """Remove the record of a container that is gone. Idempotent; Docker never uses an id twice."""
+        self._inspector.forget(container_id)
 
     def refresh_exited(self, container_id: str) -> None:
         """Inspect a container that has just exited, and wait until its exit is published."""
@@ -262,12 +232,6 @@ class NodeView:
         with self._changed:
             if self._store.visible_locked(record.id) == record:
                 self._store.put_locked(record.id, changes.missed_exit(record, at=time.time_ns()))
-
-    def forget(self, container_id: str) -> None:
-        """Remove the record of a container that is gone. Idempotent; Docker never uses an id twice."""
-        with self._changed:
-            self._store.put_locked(container_id, None)
-        self._logs.forget(container_id)
 
     # Sync
 
@@ -311,26 +275,6 @@ class NodeView:
         self._resynced = time.monotonic()
 
     # Internals
-
-    def _inspect(self, container_id: str) -> ContainerInspect:
-        return with_log_path(self._engine.inspect_container(container_id), root=self._docker_root)
-
-    def _latest(self, container_id: str) -> Record | None:
-        with self._changed:
-            return self._store.latest_locked(container_id)
-
-    def _publish(
-        self, container_id: str, record: Record | None, *, read: Read, inspected: Moment | None = None
-    ) -> bool:
-        """Publish the record that a read has led to, unless a newer one has superseded the read.
-
-        A superseded record that equals the latest one is as good: both are the state at one moment.
-        """
-        with self._changed:
-            if read.superseded and record != self._store.latest_locked(container_id):
-                return False
-            self._store.put_locked(container_id, record, inspected=inspected)
-            return True
 
     def _publish_change_locked(self, before: Record | None, after: Record | None) -> None:
         if self._availability.syncs:  # what the first sync finds has not changed

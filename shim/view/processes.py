@@ -1,8 +1,8 @@
-"""Whether the first process of a container is still there, whatever Docker says.
+"""Whether the first process of a container still exists, whatever Docker reports.
 
 Docker learns of an exit from containerd, and containerd from the container's shim; an event that is lost on that way
 (a shim that hangs or was killed, a containerd that was restarted at the wrong moment) leaves a container "running" for
-good. The pids Docker tells are ours too: without a shared pid namespace no pod network could be set up either.
+ever. Docker's pids are valid in this process too: without a shared pid namespace no pod network could be set up either.
 """
 
 import os
@@ -13,17 +13,17 @@ from shim.base.times import SECOND
 from shim.view.records import Record
 
 SLACK_NS = 10_000_000_000
-"""How much later than Docker's `StartedAt` a container's process may seem to have begun: clocks get set."""
+"""How much later than Docker's `StartedAt` a container's process may seem to have begun: clocks are set."""
 
 _NS_PER_TICK = SECOND // os.sysconf("SC_CLK_TCK")
 
 
 def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
-    """Whether a container is called running, yet its process has ended or its pid is somebody else's by now.
+    """Whether the process of a running container has ended, or its pid is that of another process.
 
-    A process that has ended but is not collected has ended; one whose main thread alone has ended has not. A pid is
-    somebody else's only if both the time it began and its cgroup say so: a runtime with a sandbox of its own may put
-    its process into another cgroup, and clocks are set. False wherever it cannot be told.
+    A zombie has ended; a process of which only the main thread has ended has not. A pid counts as that of another
+    process only if both its start time and its cgroup differ: a runtime with a sandbox of its own may put its process
+    into another cgroup, and clocks are set. False if that cannot be determined.
     """
     state = record.state
     if not state.running or not state.pid:

@@ -1,8 +1,8 @@
 """One immutable record for each pod sandbox, container and image of the node.
 
 A change makes a new record, so a reader may keep one as long as it likes. The CRI messages inside are shared and
-must not be changed by readers; copy first. What lists answer is made with the record: kubelets list every second, and
-building messages for all containers each time would cost more than all the rest.
+must not be changed by readers; copy first. The message of each list item is built with its record: kubelets list every
+second, and building the messages of all containers each time would cost more than everything else.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +16,12 @@ _NO_IMAGE = ImageId("")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """Where a container is between its creation and its end. Times are ns since the epoch, 0 for never."""
+    """The state of a container. Times are ns since the epoch, 0 for never."""
 
     phase: pb.ContainerState
+    """CREATED, RUNNING, EXITED or UNKNOWN."""
     pid: int
-    """Of the first process, 0 unless running, and while the end of a container is held back for its output."""
+    """Of the first process; 0 unless running, and while the exit of a container is pending."""
     exit_code: int
     reason: str
     """`Completed`, `Error`, `OOMKilled`, `StartError` or `Unknown` once EXITED, else empty."""
@@ -29,9 +30,9 @@ class ContainerState:
     started_at: int
     finished_at: int
     from_list_only: bool = False
-    """Told by a list alone, since Docker has not answered an inspect yet: pid and `started_at` are not known."""
+    """Known from Docker's list only, since no inspect has succeeded yet: pid and `started_at` are not known."""
     missed_exit: bool = False
-    """EXITED although Docker says that it runs: its process is gone, and Docker has missed that."""
+    """EXITED although Docker lists it as running: its process is gone, and Docker has missed that."""
 
     @property
     def running(self) -> bool:
@@ -40,13 +41,13 @@ class ContainerState:
 
     @property
     def may_run(self) -> bool:
-        """Whether it runs for all that is known: what Docker tells nothing of has to be stopped too."""
+        """Whether it is running or UNKNOWN: a container of unknown state has to be stopped too."""
         return self.phase in {pb.CONTAINER_RUNNING, pb.CONTAINER_UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """A pause container and the pod it stands for."""
+    """A pause container and its pod."""
 
     id: SandboxId
     name: str
@@ -55,13 +56,13 @@ class SandboxRecord:
     runtime_handler: str
     state: ContainerState
     legacy: bool = False
-    """Made by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
+    """Created by cri-dockerd: listed, stopped and removed, but without a checkpoint of ours."""
     image_id: ImageId = _NO_IMAGE
-    """What pause was made from."""
+    """The image of the pause container."""
     mount_label: str = ""
     """SELinux label of the files its pod may use; empty where SELinux does not confine it."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
-    """As ListPodSandbox tells it, but for its state, which the checkpoint decides too."""
+    """Its item of ListPodSandbox, except for the state, which also depends on the checkpoint."""
 
     def __post_init__(self) -> None:
         message = pb.PodSandbox(
@@ -89,9 +90,9 @@ class ContainerRecord:
     log_path: str
     """Absolute, or empty for a container without a log."""
     stop_signal: str
-    """What Docker will send on stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
+    """The signal of Docker's stop: `SIGTERM`, `SIGRTMIN+1`, a number, or empty for Docker's default."""
     host: HostSettings
-    """The resources as Docker applies them now, and the groups it adds."""
+    """The present resources, and the groups that Docker adds."""
     state: ContainerState
     legacy: bool = False
     user: str = ""
@@ -99,7 +100,7 @@ class ContainerRecord:
     docker_log_path: str = ""
     """Docker's own log of it; empty where it is not known: of the driver `json-file` until it has been started."""
     listed: pb.Container = field(init=False, compare=False, repr=False)
-    """As ListContainers tells it."""
+    """Its item of ListContainers."""
 
     def __post_init__(self) -> None:
         message = pb.Container(
@@ -114,13 +115,13 @@ class ContainerRecord:
             labels=self.config.labels,
             annotations=self.config.annotations,
         )
-        # A kubelet that tells images apart by handler looks for this one in ListImages, where no image has any.
+        # A kubelet that distinguishes images by handler searches ListImages for this one; no image there has a handler.
         message.image.ClearField("runtime_handler")
         object.__setattr__(self, "listed", message)  # the dataclass is frozen
 
     @property
     def image_spec(self) -> pb.ImageSpec:
-        """The image as the client named it at create; its id for a container that does not tell."""
+        """The image as the client named it at create; its id if that is not known."""
         return self.config.image if self.config.image.image else pb.ImageSpec(image=self.image_id)
 
 
@@ -129,13 +130,13 @@ Record = SandboxRecord | ContainerRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step in the life of a pod sandbox or container, as subscribers get it: each once, in order for each."""
+    """One change of a pod sandbox or container for subscribers: each is published once, and in order per object."""
 
     kind: pb.ContainerEventType
     record: Record
-    """As it is after the change; of what was deleted, its last state."""
+    """The record after the change; of a deleted object its last one."""
     at: int
-    """When the view learned of it, ns since the epoch."""
+    """When the view published it, ns since the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

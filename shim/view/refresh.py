@@ -10,7 +10,8 @@ from shim.base import deadline
 from shim.domain.errors import Cancelled, ShimError, Unavailable
 from shim.engine.hanging import answered_within
 from shim.view.image_view import IMAGES
-from shim.view.node import Fallback, NodeView
+from shim.view.inspector import Fallback
+from shim.view.node import NodeView
 from shim.view.translate import inspect_failed
 from shim.view.work_queue import WorkQueue
 

@@ -23,7 +23,7 @@ class RecordStore:
     def __init__(
         self, *, changed: threading.Condition, reads: InFlightReads, logs: Drains, on_change: OnChange
     ) -> None:
-        """`changed` is the owner's lock, notified when an exit is no longer pending; `reads` are those in flight."""
+        """Create an empty store; `changed` is the owner's lock, notified when an exit is no longer pending."""
         self._changed = changed
         self._reads = reads
         self._logs = logs

@@ -1,10 +1,10 @@
-"""Docker's answers into records. Pure.
+"""Translates Docker's answers into records. Pure.
 
-A container's configuration never changes, so it is read from its labels once and then taken over from the record
-before: reading JSON for every event of a busy node would cost more than all the rest.
+A container's configuration never changes, so it is parsed from its labels once and then copied from the previous
+record: parsing JSON for every event of a busy node would cost more than everything else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from google.protobuf.json_format import ParseError
@@ -32,9 +32,9 @@ EXIT_START_ERROR = 128
 """What the other runtimes of the CRI report for a container that never ran."""
 EXIT_SIGKILL = 137
 EXIT_UNSEEN = 255
-"""Exit code of a container that ended unseen by Docker, or vanished before Docker told its own."""
+"""Exit code of a container whose exit Docker missed, or that was removed before Docker reported its own."""
 UNSEEN = "Unknown"
-"""Reason of an exit that nobody has seen, as in containerd."""
+"""Reason of an exit that was missed, as in containerd."""
 
 _PHASES = {
     "created": pb.CONTAINER_CREATED,
@@ -58,49 +58,55 @@ EMPTY_STATE = ContainerState(
 )
 
 
-def record_from_inspect(seen: ContainerInspect, *, previous: Record | None) -> Record | None:
-    """Give the record of a container that belongs to a pod, ours or a legacy one; None for any other.
+def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -> Record | None:
+    """Return the record of a container that belongs to a pod, ours or a legacy one; None for any other.
 
     `previous` is the record this container had before.
     """
-    name = seen.name.lstrip("/")
-    host = seen.host_config
-    ours = labels.is_ours(name, seen.config.labels or {}, init=host.init)
-    # A guess is from a list, which takes some of others for ours.
+    name = inspect.name.lstrip("/")
+    host = inspect.host_config
+    ours = labels.is_ours(name, inspect.config.labels or {}, init=host.init)
+    # From a list alone some legacy containers seem to be ours.
     certain = None if previous is None or previous.state.from_list_only else previous
-    known = _identified(
-        seen.id, name=name, settings=seen.config, host=host, ours=ours, previous=certain, mounts=seen.mounts or ()
+    known = _identify(
+        inspect.id,
+        name=name,
+        settings=inspect.config,
+        host=host,
+        ours=ours,
+        previous=certain,
+        mounts=inspect.mounts or (),
     )
     if known is None:
         return None
-    state = state_from_inspect(seen)
-    if previous is not None and previous.state.missed_exit and _same_run(previous.state, state):
+    state = state_from_inspect(inspect)
+    if previous is not None and previous.state.missed_exit and _is_same_run(previous.state, state):
         state = previous.state
     if isinstance(known, SandboxRecord):
-        return replace(known, name=name, image_id=ImageId(seen.image), mount_label=seen.mount_label, state=state)
+        return replace(known, name=name, image_id=ImageId(inspect.image), mount_label=inspect.mount_label, state=state)
     return replace(
         known,
         name=name,
-        image_id=ImageId(seen.image),
-        stop_signal=seen.config.stop_signal,
+        image_id=ImageId(inspect.image),
+        stop_signal=inspect.config.stop_signal,
         host=host,
-        user=seen.config.user,
+        user=inspect.config.user,
         state=state,
-        docker_log_path=seen.log_path,
+        docker_log_path=inspect.log_path,
     )
 
 
-def _same_run(ended: ContainerState, seen: ContainerState) -> bool:
-    """Whether Docker goes on calling running what is known to have ended."""
-    return seen.running and seen.started_at == ended.started_at
+def _is_same_run(ended: ContainerState, now: ContainerState) -> bool:
+    """Whether Docker still reports a run as running that is known to have ended."""
+    return now.running and now.started_at == ended.started_at
 
 
 def record_from_summary(listed: ContainerSummary) -> Record | None:
-    """Give what a list tells of a pod's container, for as long as its inspect hangs; None for any other."""
+    """Return what a list contains of a pod's container, until an inspect succeeds; None for any other."""
     name = name_from_summary(listed)
     settings = ContainerSettings(labels=listed.labels)
     ours = labels.may_be_ours(name, listed.labels or {})
-    known = _identified(listed.id, name=name, settings=settings, host=HostSettings(), ours=ours, previous=None)
+    known = _identify(listed.id, name=name, settings=settings, host=HostSettings(), ours=ours, previous=None)
     if known is None:
         return None
     state = _state_from_summary(listed)
@@ -110,18 +116,18 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
 
 
 def name_from_summary(listed: ContainerSummary) -> str:
-    """The container's own name: legacy links give it more, of the form `/other/alias`."""
+    """Return the container's own name; legacy links add others of the form `/other/alias`."""
     plain = (name.lstrip("/") for name in listed.names or ())
     return next((name for name in plain if "/" not in name), "")
 
 
 def may_be_of_a_pod(listed: ContainerSummary) -> bool:
-    """Whether a list leaves it possible that a container belongs to a pod: enough to spare the others' inspect."""
+    """Whether a container may belong to a pod by its name in a list; the others need no inspect."""
     return name_from_summary(listed).startswith(names.PREFIX)
 
 
 def agrees(listed: ContainerSummary, record: Record | None) -> bool:
-    """Whether a list tells of a container what its record, or the lack of one, does."""
+    """Whether a list and the record of a container, or the lack of one, agree."""
     if record is None:
         return not may_be_of_a_pod(listed)
     phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
@@ -131,24 +137,30 @@ def agrees(listed: ContainerSummary, record: Record | None) -> bool:
     return same_phase and not record.state.from_list_only and name_from_summary(listed) == record.name
 
 
+def drifted_ids(listed: Sequence[ContainerSummary], records: Mapping[str, Record]) -> set[str]:
+    """Return the ids of the containers whose records differ from Docker's list."""
+    gone = records.keys() - {container.id for container in listed}
+    return gone | {container.id for container in listed if not agrees(container, records.get(container.id))}
+
+
 def mark_unknown(record: Record | None, *, message: str) -> Record | None:
-    """Call the state of a container unknown, since Docker does not tell. What has ended has ended."""
+    """Return the record as UNKNOWN, since Docker does not report its state; an exited container stays so."""
     if record is None or record.state.phase == pb.CONTAINER_EXITED:
         return record
     return replace(record, state=replace(record.state, phase=pb.CONTAINER_UNKNOWN, pid=0, message=message))
 
 
 def inspect_failed(record: Record | None, *, message: str) -> Record | None:
-    """Give the state of a container that Docker does not inspect, though it tells nothing else of it either.
+    """Return the record of a container whose inspects fail: UNKNOWN.
 
     A sandbox stays as it is: the CRI has no UNKNOWN for it, and not being ready is the end of its pod. The end of its
-    process is found by the compare.
+    process is found by the resync.
     """
     return record if isinstance(record, SandboxRecord) else mark_unknown(record, message=message)
 
 
 def from_list_only(record: Record | None, *, listed: ContainerSummary) -> Record | None:
-    """Give the last known state of a container as long as it is what Docker lists, else what the list tells."""
+    """Return the record that a list justifies: the present one if both agree, else UNKNOWN, or one from the list."""
     if record is None or record.state.from_list_only:
         return record_from_summary(listed)
     if agrees(listed, record):
@@ -156,31 +168,32 @@ def from_list_only(record: Record | None, *, listed: ContainerSummary) -> Record
     return mark_unknown(record, message=f"docker lists it as {listed.state}, but does not answer an inspect")
 
 
-def state_from_inspect(seen: ContainerInspect) -> ContainerState:
-    """Give the CRI's view of a container's state."""
-    phase = _PHASES.get(seen.state.status, pb.CONTAINER_UNKNOWN)
-    created_at = ns_from_rfc3339(seen.created)
-    born = replace(EMPTY_STATE, phase=phase, created_at=created_at)
+def state_from_inspect(inspect: ContainerInspect) -> ContainerState:
+    """Return the CRI state of a container."""
+    phase = _PHASES.get(inspect.state.status, pb.CONTAINER_UNKNOWN)
+    created_at = ns_from_rfc3339(inspect.created)
+    created = replace(EMPTY_STATE, phase=phase, created_at=created_at)
     if phase == pb.CONTAINER_RUNNING:
-        return replace(born, pid=seen.state.pid, started_at=ns_from_rfc3339(seen.state.started_at))
+        return replace(created, pid=inspect.state.pid, started_at=ns_from_rfc3339(inspect.state.started_at))
     if phase == pb.CONTAINER_EXITED:
-        return _exited(born, seen) if ns_from_rfc3339(seen.state.started_at) else _removed_unstarted(born, seen)
-    if phase == pb.CONTAINER_CREATED and (seen.state.exit_code or seen.state.error):
-        return _never_ran(born, seen)
+        has_run = ns_from_rfc3339(inspect.state.started_at)
+        return _exited(created, inspect) if has_run else _removed_before_start(created, inspect)
+    if phase == pb.CONTAINER_CREATED and (inspect.state.exit_code or inspect.state.error):
+        return _start_failed(created, inspect)
     if phase == pb.CONTAINER_UNKNOWN:
-        return replace(born, message=f"docker calls its state {seen.state.status!r}")
-    return born
+        return replace(created, message=f"docker calls its state {inspect.state.status!r}")
+    return created
 
 
-def _exited(born: ContainerState, seen: ContainerInspect) -> ContainerState:
-    state = seen.state
+def _exited(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
+    state = inspect.state
     started_at = ns_from_rfc3339(state.started_at)
     reason = COMPLETED if state.exit_code == 0 else ERROR
     # Docker sets the flag also when the kernel killed a child and the container went on: only a SIGKILL is an end.
     if state.oom_killed and state.exit_code == EXIT_SIGKILL:
         reason = OOM_KILLED
     return replace(
-        born,
+        created,
         exit_code=state.exit_code,
         reason=reason,
         message=state.error,
@@ -190,33 +203,33 @@ def _exited(born: ContainerState, seen: ContainerInspect) -> ContainerState:
     )
 
 
-def _never_ran(born: ContainerState, seen: ContainerInspect) -> ContainerState:
-    """Docker leaves a container whose start failed as created, with the error of the OCI runtime."""
+def _start_failed(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
+    """Return the state after a failed start; Docker leaves the container as created, with the OCI runtime's error."""
     return replace(
-        born,
+        created,
         phase=pb.CONTAINER_EXITED,
         exit_code=EXIT_START_ERROR,
         reason=START_ERROR,
-        message=plain_start_error(seen.state.error),
-        started_at=born.created_at,
-        finished_at=born.created_at,
+        message=plain_start_error(inspect.state.error),
+        started_at=created.created_at,
+        finished_at=created.created_at,
     )
 
 
-def _removed_unstarted(born: ContainerState, seen: ContainerInspect) -> ContainerState:
-    """One that is being removed, or could not be, and has never run.
+def _removed_before_start(created: ContainerState, inspect: ContainerInspect) -> ContainerState:
+    """Return the state of a container that has never run, and is being removed or could not be.
 
-    Docker's exit code is 0 unless a start has failed, which would end a Job as a success. It has no end either, yet the
-    CRI wants one of what has exited.
+    Docker's exit code is 0 unless a start has failed, which would end a Job as a success. It has no time of exit
+    either, which the CRI requires.
     """
-    if seen.state.exit_code:
-        return _never_ran(born, seen)
+    if inspect.state.exit_code:
+        return _start_failed(created, inspect)
     return replace(
-        born,
+        created,
         exit_code=EXIT_UNSEEN,
         reason=UNSEEN,
-        message=seen.state.error or "it is being removed, and was never started",
-        finished_at=born.created_at,
+        message=inspect.state.error or "it is being removed, and was never started",
+        finished_at=created.created_at,
     )
 
 
@@ -224,12 +237,12 @@ def _state_from_summary(listed: ContainerSummary) -> ContainerState:
     phase = _PHASES.get(listed.state, pb.CONTAINER_UNKNOWN)
     state = replace(EMPTY_STATE, created_at=listed.created * SECOND, from_list_only=True)
     if phase == pb.CONTAINER_EXITED:
-        # Without an exit code it must not be called EXITED: 0 would end a Job as a success.
+        # Without an exit code it must not be EXITED: 0 would end a Job as a success.
         return replace(state, message=f"docker lists it as {listed.state}, but does not answer an inspect")
     return replace(state, phase=phase, started_at=state.created_at if phase == pb.CONTAINER_RUNNING else NEVER)
 
 
-def _identified(
+def _identify(
     container_id: str,
     *,
     name: str,
@@ -239,21 +252,24 @@ def _identified(
     previous: Record | None,
     mounts: Sequence[MountPoint] = (),
 ) -> Record | None:
-    """Say who a container is. What was known of one of ours is kept; of a legacy one, a list told only a part."""
+    """Return the record of a container by its identity, without a state; None if it belongs to no pod.
+
+    The previous record of one of ours is kept; of a legacy container, a list contains only a part.
+    """
     if not name.startswith(names.PREFIX):
         return None
     if previous is not None and not previous.legacy:
         return previous
     if ours:
         try:
-            return _own(container_id, name=name, tags=settings.labels or {})
+            return _record_of_ours(container_id, name=name, tags=settings.labels or {})
         except ParseError:
-            # A label nobody can read must not hide a pod from Stop and Remove: its name still tells whose it is.
+            # A label that cannot be parsed must not hide a pod from Stop and Remove: its name still identifies it.
             pass
-    return _legacy(container_id, name=name, settings=settings, host=host, mounts=mounts)
+    return _legacy_record(container_id, name=name, settings=settings, host=host, mounts=mounts)
 
 
-def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
+def _record_of_ours(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
     if labels.is_sandbox(tags):
         return SandboxRecord(
             id=SandboxId(container_id),
@@ -262,10 +278,10 @@ def _own(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
             runtime_handler=tags.get(labels.RUNTIME_HANDLER, ""),
             state=EMPTY_STATE,
         )
-    return _container(container_id, name=name, tags=tags, config=labels.container_config(tags), legacy=False)
+    return _container_record(container_id, name=name, tags=tags, config=labels.container_config(tags), legacy=False)
 
 
-def _legacy(
+def _legacy_record(
     container_id: str, *, name: str, settings: ContainerSettings, host: HostSettings, mounts: Sequence[MountPoint]
 ) -> Record | None:
     tags = settings.labels or {}
@@ -283,10 +299,10 @@ def _legacy(
             legacy=True,
         )
     config = container_config(parsed, settings=settings, host=host, mounts=mounts)
-    return _container(container_id, name=name, tags=tags, config=config, legacy=True)
+    return _container_record(container_id, name=name, tags=tags, config=config, legacy=True)
 
 
-def _container(
+def _container_record(
     container_id: str, *, name: str, tags: dict[str, str], config: pb.ContainerConfig, legacy: bool
 ) -> ContainerRecord:
     return ContainerRecord(
@@ -304,10 +320,10 @@ def _container(
 
 
 def image_record(listed: ImageSummary | ImageInspect, detail: ImageInspect | None) -> ImageRecord:
-    """Give the record of an image.
+    """Return the record of an image.
 
-    `detail` is None for one that cannot be inspected: without its user it counts as one of root, which no pod that
-    refuses root will run. On the containerd image store only the inspect knows all digests.
+    `detail` is None for one that cannot be inspected: without its user it counts as one of root, which a pod that
+    refuses root will not run. On the containerd image store only the inspect has all digests.
     """
     names = listed if detail is None else detail
     settings = detail.config if detail else None
@@ -323,7 +339,7 @@ def image_record(listed: ImageSummary | ImageInspect, detail: ImageInspect | Non
 
 
 def _canonical(spellings: list[str] | None) -> tuple[str, ...]:
-    """Spell names in one way. `<none>:<none>`, which Docker before 23.0 gives to untagged images, is none."""
+    """Return names in canonical form. `<none>:<none>`, which Docker before 23.0 gives to untagged images, is none."""
     named = set()
     for spelling in spellings or ():
         try:

@@ -28,7 +28,7 @@ from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record
 from shim.view.refresh import Refresher
-from shim.view.translate import from_list_only, may_be_of_a_pod
+from shim.view.translate import drifted_ids, from_list_only, may_be_of_a_pod
 
 CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
 """Container events after which a record may differ.
@@ -118,7 +118,7 @@ class Watcher:
         on_connect: Callable[[], None] = lambda: None,
         before_first_sync: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ended` returns whether the process of a container that Docker lists as running is gone.
+        """Create a stopped watcher; `ended` returns whether the process of a running container is gone.
 
         `on_connect` is called with each new connection to Docker, which may be to another daemon; it must not wait.
         `before_first_sync` is called when the view has all records for the first time and still refuses reads, and
@@ -250,7 +250,7 @@ class Watcher:
         Return the containers whose process is missing; those of `missing_before` that still are have exited.
         """
         missing = self._missing_processes()
-        for container_id in self._view.drifted_ids(self._list()) | missing.keys():
+        for container_id in drifted_ids(self._list(), self._view.records()) | missing.keys():
             self._refresher.enqueue(container_id)
         self._refresher.enqueue_images()
         self._view.note_resync()

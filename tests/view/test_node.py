@@ -380,7 +380,7 @@ def test_a_waiting_subscriber_goes_with_its_client(view: NodeView) -> None:
 # What the watcher asks
 
 
-def test_suspects_are_those_of_which_the_list_tells_something_else(engine: LateEngine, view: NodeView) -> None:
+def test_drifted_ids_are_those_whose_records_differ_from_the_list(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     same, ended, gone, new = (
         create_container(engine, sandbox_id, name=name, start=True) for name in ("same", "ended", "gone", "new")
@@ -391,7 +391,7 @@ def test_suspects_are_those_of_which_the_list_tells_something_else(engine: LateE
     assert tuple(view.records()) == (sandbox_id, same, ended, gone)
     engine.exit_container(ended)
     engine.remove_container(gone)
-    assert view.drifted_ids(engine.list_containers()) == {ended, gone, new}
+    assert translate.drifted_ids(engine.list_containers(), view.records()) == {ended, gone, new}
 
 
 def test_stats(engine: LateEngine, view: NodeView) -> None:

@@ -1,0 +1,97 @@
+"""The way of one inspect into the view: inspect, publish, put, show.
+
+`Inspector.refresh` inspects a container, and `_publish` discards an answer that has been superseded.
+`RecordStore.put_locked` keeps the record, and `_show_locked` makes visible what of it may be. Docker is never called
+under the lock.
+"""
+
+import threading
+from collections.abc import Callable
+
+from shim.domain.errors import Cancelled, NotFound, ShimError, Unavailable
+from shim.engine.answers import ContainerInspect
+from shim.engine.interface import Engine
+from shim.logs.interface import Drains
+from shim.view import translate
+from shim.view.in_flight_reads import InFlightReads, Moment, Read
+from shim.view.pending_exits import with_log_path
+from shim.view.records import Record
+from shim.view.store import RecordStore
+
+Fallback = Callable[[Record | None], Record | None]
+"""Returns the record of a container that cannot be inspected, given its latest one."""
+
+
+class Inspector:
+    """Inspects containers and publishes the results. Thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: RecordStore,
+        *,
+        lock: threading.Condition,
+        reads: InFlightReads,
+        logs: Drains,
+        docker_root: Callable[[], str] | None,
+    ) -> None:
+        """Create an inspector; `lock` guards the store and `reads`.
+
+        `docker_root` returns Docker's own directory; None to get it from the Engine each time.
+        """
+        self._engine = engine
+        self._store = store
+        self._lock = lock
+        self._reads = reads
+        self._logs = logs
+        self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
+
+    def refresh(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
+        """Inspect a container, by its full id, and publish the result.
+
+        Return None if it is gone, or does not belong to a pod. Raise what the inspect raises otherwise; the record then
+        stays as it is, or becomes what `fallback` returns if only this container cannot be inspected.
+
+        Strategy: an answer that was superseded while Docker worked on it may be older than the record. Nothing in it
+        shows that, so the container is inspected again, until an answer has not been superseded.
+        """
+        while True:
+            with self._reads.reading(container_id, lock=self._lock) as read:
+                try:
+                    inspect = self._inspect(container_id)
+                except NotFound:
+                    self.forget(container_id)
+                    return None
+                except ShimError as error:
+                    if fallback is not None and not isinstance(error, (Unavailable, Cancelled)):
+                        self._publish(container_id, fallback(self._latest(container_id)), read=read)
+                    raise
+                record = translate.record_from_inspect(inspect, previous=self._latest(container_id))
+                if self._publish(container_id, record, read=read, inspected=read.began):
+                    return record
+
+    def forget(self, container_id: str) -> None:
+        """Remove the record of a container that is gone. Idempotent; Docker never uses an id twice."""
+        with self._lock:
+            self._store.put_locked(container_id, None)
+        self._logs.forget(container_id)
+
+    def _inspect(self, container_id: str) -> ContainerInspect:
+        return with_log_path(self._engine.inspect_container(container_id), root=self._docker_root)
+
+    def _latest(self, container_id: str) -> Record | None:
+        with self._lock:
+            return self._store.latest_locked(container_id)
+
+    def _publish(
+        self, container_id: str, record: Record | None, *, read: Read, inspected: Moment | None = None
+    ) -> bool:
+        """Publish the record that a read has led to, and return True; return False if the read was superseded.
+
+        A superseded record that equals the latest one is as good: both are the state at one moment.
+        """
+        with self._lock:
+            if read.superseded and record != self._store.latest_locked(container_id):
+                return False
+            self._store.put_locked(container_id, record, inspected=inspected)
+            return True

@@ -1,4 +1,4 @@
-"""An empty Engine, and a view of it that a test feeds by hand."""
+"""An empty Engine, and a view of it that a test syncs by hand."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from tests.view.late import LateEngine
 
 @pytest.fixture
 def engine() -> LateEngine:
-    """An Engine without containers and images; its answers travel as slowly as a test says."""
+    """An Engine without containers and images, whose answers a test may delay."""
     return LateEngine()
 
 
 @pytest.fixture
 def view(engine: LateEngine) -> NodeView:
-    """A view that has been told of everything there was, and that waits for nobody's look."""
+    """A view that is synced, and whose reads wait for no sync."""
     view = NodeView(engine, sync_timeout=0)
     view.complete_sync(view.begin_sync())
     view.images.refresh()

@@ -1,4 +1,4 @@
-"""Questions are answered between the end of a rebuild and the next loss, never else."""
+"""Reads are answered between the end of a sync and the next disconnect, never else."""
 
 import threading
 
@@ -19,7 +19,7 @@ def made(*, timeout: float = 30) -> tuple[threading.Condition, Availability]:
     return changed, Availability(changed, timeout=timeout)
 
 
-def test_question_waits_for_the_rebuild() -> None:
+def test_a_read_waits_for_the_sync() -> None:
     changed, availability = made()
     answered = threading.Event()
 
@@ -38,7 +38,7 @@ def test_question_waits_for_the_rebuild() -> None:
     assert answered.is_set()
 
 
-def test_loss_refuses_at_once_with_its_reason() -> None:
+def test_a_disconnect_refuses_reads_at_once_with_its_reason() -> None:
     changed, availability = made(timeout=deadline.LONGEST)
     with changed:
         availability.complete_sync(availability.begin_sync())
@@ -48,7 +48,7 @@ def test_loss_refuses_at_once_with_its_reason() -> None:
         asked(changed, availability)
 
 
-def test_loss_wakes_those_who_wait() -> None:
+def test_a_disconnect_wakes_waiting_reads() -> None:
     changed, availability = made(timeout=deadline.LONGEST)
     refused: list[str] = []
 
@@ -65,7 +65,7 @@ def test_loss_wakes_those_who_wait() -> None:
     assert refused == ["no such socket"]
 
 
-def test_rebuild_that_was_overtaken_by_a_loss_counts_for_nothing() -> None:
+def test_a_sync_that_ends_after_a_disconnect_does_not_count() -> None:
     changed, availability = made(timeout=0)
     with changed:
         epoch = availability.begin_sync()
@@ -132,7 +132,7 @@ def test_a_docker_that_is_never_reached_is_not_waited_for_long(monkeypatch: pyte
         asked(changed, availability)
 
 
-def test_a_question_from_before_the_first_connection_waits_for_the_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_from_before_the_first_connection_waits_for_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.view.availability.CONNECT_SECONDS", 3.0)
     changed, availability = made()
     answered = threading.Event()

@@ -90,7 +90,7 @@ def test_any_history_reads_as_one(seen: list[bool]) -> None:
     assert not there
 
 
-def test_vanished_while_it_ran_has_ended() -> None:
+def test_a_container_removed_while_running_has_exited() -> None:
     last = removed(RUNS, at=70)
     assert (last.state.phase, last.state.exit_code, last.state.reason) == (pb.CONTAINER_EXITED, 255, "Error")
     assert (last.state.finished_at, last.state.pid) == (70, 0)
@@ -98,5 +98,5 @@ def test_vanished_while_it_ran_has_ended() -> None:
 
 
 @pytest.mark.parametrize("record", [NEW, ENDED, FAILED])
-def test_vanished_after_its_end_is_as_it_was(record: ContainerRecord) -> None:
+def test_an_exited_container_that_is_removed_keeps_its_state(record: ContainerRecord) -> None:
     assert removed(record, at=70) is record

@@ -1,4 +1,4 @@
-"""Who subscribes hears of a sandbox when it is made, of all else at once."""
+"""Events of a sandbox that is being set up are deferred, all others published at once."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def publisher() -> EventPublisher:
     return EventPublisher(capacity=10)
 
 
-def born() -> SandboxRecord:
+def just_created() -> SandboxRecord:
     return replace(sandbox(), state=container_state(pb.CONTAINER_CREATED))
 
 
@@ -38,11 +38,11 @@ def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventTyp
             return told
 
 
-def test_a_sandbox_that_is_being_made_is_told_when_it_is_made(publisher: EventPublisher) -> None:
+def test_events_of_a_deferred_sandbox_are_published_at_the_flush(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
         publisher.defer(NAME)
-        publisher.publish(None, born())
-        publisher.publish(born(), sandbox())
+        publisher.publish(None, just_created())
+        publisher.publish(just_created(), sandbox())
         assert heard(changes) == []
         publisher.flush(NAME)
         assert heard(changes) == [("s1", CREATED), ("s1", STARTED)]
@@ -50,7 +50,7 @@ def test_a_sandbox_that_is_being_made_is_told_when_it_is_made(publisher: EventPu
         assert heard(changes) == [("s1", STOPPED), ("s1", DELETED)]
 
 
-def test_one_that_was_given_up_is_told_to_its_end(publisher: EventPublisher) -> None:
+def test_a_deferred_sandbox_that_is_removed_has_all_its_events(publisher: EventPublisher) -> None:
     with publisher.subscribe() as changes:
         publisher.defer(NAME)
         publisher.publish(None, sandbox())
@@ -59,7 +59,7 @@ def test_one_that_was_given_up_is_told_to_its_end(publisher: EventPublisher) -> 
         assert heard(changes) == [("s1", kind) for kind in (CREATED, STARTED, STOPPED, DELETED)]
 
 
-def test_others_are_told_at_once(publisher: EventPublisher) -> None:
+def test_events_of_others_are_not_deferred(publisher: EventPublisher) -> None:
     other = replace(
         sandbox("s2"), config=pb.PodSandboxConfig(metadata=pb.PodSandboxMetadata(name="other", namespace="n", uid="u"))
     )

@@ -1,4 +1,4 @@
-"""The view's images are never older than what was learned of them, by whatever look."""
+"""The view's images are never older than a read that has ended, be it a list or an inspect."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def test_late_image_list_does_not_replace_a_newer_one(engine: LateEngine, view: 
     assert len(view.images.all()) == 2
 
 
-def test_one_image_is_looked_at_alone(engine: FakeEngine, view: NodeView) -> None:
+def test_one_image_is_inspected_alone(engine: FakeEngine, view: NodeView) -> None:
     image_id = engine.add_image("docker.io/library/busybox:latest")
     engine.calls.clear()
     record = view.images.refresh_one("docker.io/library/busybox:latest")
@@ -85,7 +85,7 @@ def test_what_was_confirmed_after_a_list_was_asked_for_wins_over_it(engine: Late
     assert found.id == second
 
 
-def test_a_look_at_one_image_is_repeated_when_a_list_begins_meanwhile(engine: LateEngine, view: NodeView) -> None:
+def test_an_inspect_of_one_image_is_superseded_by_a_list_that_begins(engine: LateEngine, view: NodeView) -> None:
     """The list may have been asked for because the image is gone."""
     reference = "docker.io/library/busybox:latest"
     engine.add_image(reference)

@@ -1,4 +1,4 @@
-"""A look is worthless once something newer about the same thing is known."""
+"""A read is superseded once something newer about the same key is published."""
 
 import threading
 
@@ -11,7 +11,7 @@ SECOND = 10**9
 NOW = Moment(wall=100 * SECOND, offset=7 * SECOND)
 
 
-def test_only_reads_under_way_at_the_same_thing_are_superseded() -> None:
+def test_only_reads_in_flight_of_the_same_key_are_superseded() -> None:
     reads = InFlightReads()
     early, other = reads.begin("a"), reads.begin("b")
     reads.supersede("a")
@@ -30,10 +30,10 @@ def test_nothing_is_kept_of_reads_that_ended() -> None:
     assert len(reads) == 0
 
 
-def test_a_look_lasts_as_long_as_the_block_which_need_not_hold_the_lock() -> None:
+def test_a_read_lasts_as_long_as_its_block_which_does_not_hold_the_lock() -> None:
     reads, lock = InFlightReads(), threading.Lock()
 
-    def look_and_fail() -> None:
+    def read_and_fail() -> None:
         with reads.reading("a", lock=lock) as read:
             with lock:
                 reads.supersede("a")
@@ -41,7 +41,7 @@ def test_a_look_lasts_as_long_as_the_block_which_need_not_hold_the_lock() -> Non
             raise Unavailable("no answer")
 
     with pytest.raises(Unavailable):
-        look_and_fail()
+        read_and_fail()
     assert (len(reads), lock.locked()) == (0, False)
 
 

@@ -1,4 +1,4 @@
-"""The view answers what is true, from memory, and tells each change once."""
+"""The view answers from memory, and publishes each change once."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,7 +50,7 @@ def test_pod_with_its_containers(engine: LateEngine, view: NodeView) -> None:
     assert view.container(app).state.running
 
 
-def test_lists_are_not_made_anew_while_nothing_changes(engine: LateEngine, view: NodeView) -> None:
+def test_lists_are_rebuilt_only_after_a_change(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine))
     view.refresh_container(container_id)
     first = view.containers()
@@ -98,7 +98,7 @@ def test_unknown_and_empty_ids(view: NodeView, wanted: str) -> None:
             kind(wanted)
 
 
-def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view: NodeView) -> None:
+def test_every_read_is_refused_while_disconnected(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     view.refresh_container(sandbox_id)
     view.disconnect("the socket is gone")
@@ -117,17 +117,17 @@ def test_every_question_is_refused_while_docker_is_lost(engine: LateEngine, view
     assert (view.stats().outage, view.stats().sandboxes) == ("the socket is gone", 1)
 
 
-# InFlightReads that overlap
+# Reads that overlap
 
 
 def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
 
-    def ends_and_is_looked_at() -> None:
+    def exits_and_is_inspected() -> None:
         engine.exit_container(container_id, exit_code=3)
         view.refresh_container(container_id)
 
-    engine.meanwhile.append(ends_and_is_looked_at)
+    engine.meanwhile.append(exits_and_is_inspected)
     record = view.refresh_container(container_id)
     assert record is not None
     assert record.state.exit_code == view.container(container_id).state.exit_code == 3
@@ -170,7 +170,7 @@ def test_late_answer_does_not_bring_back_what_was_removed(engine: LateEngine, vi
     assert view.containers() == ()
 
 
-def doubtful(record: Record | None) -> Record | None:
+def unknown(record: Record | None) -> Record | None:
     return translate.mark_unknown(record, message="no answer")
 
 
@@ -180,7 +180,7 @@ def test_fallback_of_a_container_that_cannot_be_inspected(engine: LateEngine, vi
     view.refresh_container(container_id)
     engine.fail_next("inspect_container", error)
     with pytest.raises(type(error)):
-        view.refresh_container(container_id, fallback=doubtful)
+        view.refresh_container(container_id, fallback=unknown)
     assert view.container(container_id).state.phase == pb.CONTAINER_UNKNOWN
     view.refresh_container(container_id)
     assert view.container(container_id).state.running
@@ -192,20 +192,20 @@ def test_no_fallback_when_it_is_not_the_container(engine: LateEngine, view: Node
     view.refresh_container(container_id)
     engine.fail_next("inspect_container", error)
     with pytest.raises(type(error)):
-        view.refresh_container(container_id, fallback=doubtful)
+        view.refresh_container(container_id, fallback=unknown)
     assert view.container(container_id).state.running
 
 
-def test_no_fallback_when_another_look_was_answered(engine: LateEngine, view: NodeView) -> None:
+def test_no_fallback_when_another_inspect_succeeded(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
 
-    def looked_at() -> None:
+    def inspected() -> None:
         view.refresh_container(container_id)
         raise DeadlineExceeded("slow")
 
-    engine.meanwhile.append(looked_at)
+    engine.meanwhile.append(inspected)
     with pytest.raises(DeadlineExceeded):
-        view.refresh_container(container_id, fallback=doubtful)
+        view.refresh_container(container_id, fallback=unknown)
     assert view.container(container_id).state.running
 
 
@@ -221,7 +221,7 @@ def test_failed_inspect_leaves_the_record(engine: LateEngine, view: NodeView) ->
 # Changes
 
 
-def test_each_change_is_told_once_and_in_order(engine: LateEngine, view: NodeView) -> None:
+def test_each_change_is_published_once_and_in_order(engine: LateEngine, view: NodeView) -> None:
     with view.subscribe() as changes:
         sandbox_id = create_sandbox(engine, start=False)
         view.refresh_container(sandbox_id)
@@ -300,7 +300,7 @@ def waiting_subscriber(
         yield subscribing
 
 
-def test_who_subscribes_while_docker_is_lost_is_told_what_has_changed(engine: LateEngine, view: NodeView) -> None:
+def test_a_subscriber_that_comes_while_disconnected_gets_what_has_changed(engine: LateEngine, view: NodeView) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     view.disconnect("the socket is gone")
@@ -316,9 +316,7 @@ def test_who_subscribes_while_docker_is_lost_is_told_what_has_changed(engine: La
     assert view.stats().subscribers == 0
 
 
-def test_who_subscribes_in_the_middle_of_a_rebuild_is_told_all_that_has_changed(
-    engine: LateEngine, view: NodeView
-) -> None:
+def test_a_subscriber_that_comes_during_a_sync_gets_all_that_has_changed(engine: LateEngine, view: NodeView) -> None:
     sandbox_id = create_sandbox(engine)
     ended, gone = (create_container(engine, sandbox_id, name=name, start=True) for name in ("ended", "gone"))
     for known in (ended, gone):
@@ -336,7 +334,7 @@ def test_who_subscribes_in_the_middle_of_a_rebuild_is_told_all_that_has_changed(
         assert told(changes, 1) == [(CREATED, sandbox_id)]
 
 
-def test_who_subscribes_behind_more_changes_than_he_may_fall_behind_is_told_so(engine: LateEngine) -> None:
+def test_a_subscriber_behind_too_many_changes_is_dropped(engine: LateEngine) -> None:
     view = NodeView(engine, subscriber_capacity=1)
     view.complete_sync(view.begin_sync())
     view.disconnect("the socket is gone")
@@ -348,7 +346,7 @@ def test_who_subscribes_behind_more_changes_than_he_may_fall_behind_is_told_so(e
     assert view.stats().subscribers == 0
 
 
-def test_what_the_first_look_finds_is_no_change(engine: LateEngine) -> None:
+def test_what_the_first_sync_finds_is_no_change(engine: LateEngine) -> None:
     view = NodeView(engine)
     old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)
     with waiting_subscriber(view) as subscribing:

@@ -1,4 +1,4 @@
-"""The end of a container is shown when its output is written, to everybody at once."""
+"""An exit is published when its log is drained, to lists, statuses and events alike."""
 
 import threading
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_a_running_container_is_followed(logs: FakeLogs) -> None:
     }
 
 
-def test_until_its_output_is_written_a_container_runs(logs: FakeLogs) -> None:
+def test_a_container_is_visible_as_running_until_its_log_is_drained(logs: FakeLogs) -> None:
     logs.holding = True
     shown = visible_record(logged(), logs)
     assert isinstance(shown, ContainerRecord)
@@ -91,7 +91,7 @@ def test_there_is_nothing_to_wait_for(logs: FakeLogs, changes: dict[str, object]
     assert visible_record(record, logs) is record
 
 
-def test_without_logging_every_end_is_shown() -> None:
+def test_without_logs_every_exit_is_visible() -> None:
     assert visible_record(logged(), NoLogs()) == logged()
 
 
@@ -144,7 +144,7 @@ def test_lists_statuses_and_events_agree(engine: FakeEngine, view: NodeView, log
         assert stopped.record == view.container(container_id)
 
 
-def test_looking_again_shows_no_end_before_its_time(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_another_inspect_publishes_no_pending_exit(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     for _ in range(3):
         view.refresh_container(container_id)
@@ -202,13 +202,13 @@ def found_ended(engine: FakeEngine, logs: FakeLogs) -> tuple[NodeView, str]:
     return view, container_id
 
 
-def test_at_the_start_ends_are_shown_at_last(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_the_first_sync_publishes_pending_exits(engine: FakeEngine, logs: FakeLogs) -> None:
     """Clients may have seen them before; they must not see the container run again."""
     view, container_id = found_ended(engine, logs)
     assert not view.container(container_id).state.running
 
 
-def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_a_container_that_is_unknown_at_the_start_stays_so_until_its_exit(engine: FakeEngine, logs: FakeLogs) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.exit_container(container_id)
     logs.holding = True
@@ -229,7 +229,7 @@ def test_what_was_in_doubt_at_the_start_is_not_said_to_run_before_its_end(engine
         assert wait_change(changes).kind == STOPPED
 
 
-def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_a_published_exit_stays_visible(engine: FakeEngine, logs: FakeLogs) -> None:
     """Its log may never be written; a later look must not let it run again, a start must."""
     view, container_id = found_ended(engine, logs)
     with view.subscribe() as changes:
@@ -243,14 +243,14 @@ def test_an_end_that_was_shown_stays_shown(engine: FakeEngine, logs: FakeLogs) -
     assert view.container(container_id).state.running  # the end of the second run, whose output is not written
 
 
-def test_a_later_rebuild_holds_ends_back(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_exits_stay_pending_over_a_later_sync(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = ended(engine, view, logs)
     view.disconnect("docker is away")
     assert view.complete_sync(view.begin_sync(), timeout=0.01)
     assert view.container(container_id).state.running
 
 
-def test_an_end_that_docker_missed_is_held_back_too(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
+def test_an_exit_that_docker_missed_is_pending_too(engine: FakeEngine, view: NodeView, logs: FakeLogs) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     view.refresh_container(container_id)
     logs.holding = True

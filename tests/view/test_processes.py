@@ -121,7 +121,7 @@ def test_when_the_kernel_began() -> None:
     assert abs(boot_time() - int(words[words.index("btime") + 1]) * 10**9) < 2 * 10**9  # which is in whole seconds
 
 
-def test_what_cannot_be_told_is_not_believed(tmp_path: Path) -> None:
+def test_a_process_of_unknown_state_has_not_ended(tmp_path: Path) -> None:
     (tmp_path / "77").mkdir()
     (tmp_path / "77/stat").write_text("77 (a) S")
     assert not process_ended(record(77), proc=tmp_path)

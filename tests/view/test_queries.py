@@ -1,11 +1,11 @@
-"""Records are sorted out by kind and by sandbox."""
+"""Lists of records by kind and by sandbox."""
 
 from shim.domain.ids import SandboxId
 from shim.view.queries import lists_from_records
 from tests.view.samples import container, sandbox
 
 
-def test_sorted_out() -> None:
+def test_lists_by_kind_and_by_sandbox() -> None:
     s1, s2 = sandbox("s1"), sandbox("s2")
     a, b, stray = container("a", sandbox="s1"), container("b", sandbox="s1"), container("c", sandbox="gone")
     lists = lists_from_records([a, s2, stray, s1, b])

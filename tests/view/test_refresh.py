@@ -1,4 +1,4 @@
-"""Workers look at what is marked, and one that hangs holds up no other."""
+"""Workers inspect what is queued, and an inspect that hangs delays no other."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def refresher(view: NodeView) -> Iterator[Refresher]:
         yield refresher
 
 
-def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+def test_a_queued_container_is_published(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     sandbox_id = create_sandbox(engine)
     with view.subscribe() as changes:
         refresher.enqueue(sandbox_id)
@@ -51,7 +51,7 @@ def test_marked_container_is_published(engine: FakeEngine, view: NodeView, refre
 @pytest.mark.parametrize(
     ("age", "looks"), [(1, 0), (-1, 1), (None, 1)], ids=["older than the last look", "newer", "of unknown age"]
 )
-def test_change_is_looked_at_unless_a_look_has_begun_since(
+def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, view: NodeView, age: int | None, looks: int
 ) -> None:
     monkeypatch.setattr("shim.view.refresh.WORKERS", 1)  # what is marked first is then done first
@@ -68,7 +68,7 @@ def test_change_is_looked_at_unless_a_look_has_begun_since(
     assert inspects(engine) - before == looks + 1
 
 
-def test_look_that_failed_is_repeated_whatever_was_seen_before(
+def test_a_failed_inspect_is_retried_whatever_was_inspected_before(
     engine: FakeEngine, view: NodeView, refresher: Refresher
 ) -> None:
     sandbox_id = create_sandbox(engine)
@@ -79,7 +79,7 @@ def test_look_that_failed_is_repeated_whatever_was_seen_before(
     wait_until(lambda: not view.sandbox(sandbox_id).state.running)
 
 
-def test_marked_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
+def test_queued_images_are_listed(engine: FakeEngine, view: NodeView, refresher: Refresher) -> None:
     engine.add_image("busybox")
     refresher.enqueue_images()
     wait_until(view.images.all)
@@ -136,7 +136,7 @@ class FailingEngine(FakeEngine):
         return super().inspect_container(container_id)
 
 
-def test_an_outage_of_docker_casts_no_doubt_on_a_container() -> None:
+def test_failures_while_docker_is_unreachable_make_no_container_unknown() -> None:
     engine = FailingEngine()
     engine.failures = [*[Unavailable("docker is away")] * (UNKNOWN_AFTER + 1), ShimError("docker is slow")]
     with refreshing(engine.view, inspect_seconds=30) as refresher:
@@ -145,7 +145,7 @@ def test_an_outage_of_docker_casts_no_doubt_on_a_container() -> None:
     assert engine.seen_running == [True] * (UNKNOWN_AFTER + 3)
 
 
-def test_failures_before_a_look_that_succeeded_cast_no_doubt_on_a_container() -> None:
+def test_failures_before_a_successful_inspect_make_no_container_unknown() -> None:
     engine = FailingEngine()
     refresher = Refresher(engine.view, inspect_seconds=30, retry_seconds=0.001)
     engine.failures = [ShimError("docker is slow")] * UNKNOWN_AFTER
@@ -191,7 +191,7 @@ def test_failure_of_any_kind_is_repeated(
         assert wait_change(changes).record.id == sandbox_id
 
 
-def test_first_look_has_its_own_bound_and_leaves_the_rest_for_later(
+def test_the_first_inspect_has_its_own_bound_and_is_retried_later(
     engine: FakeEngine, view: NodeView, refresher: Refresher
 ) -> None:
     sandbox_id = create_sandbox(engine)
@@ -202,7 +202,7 @@ def test_first_look_has_its_own_bound_and_leaves_the_rest_for_later(
     wait_until(view.sandboxes)
 
 
-def test_first_look_raises_what_is_not_about_the_container(engine: FakeEngine, refresher: Refresher) -> None:
+def test_the_first_inspect_raises_what_is_not_about_the_container(engine: FakeEngine, refresher: Refresher) -> None:
     engine.fail_next("inspect_container", Unavailable("docker is gone"))
     with pytest.raises(Unavailable):
         refresher.refresh_first("any", seconds=1, fallback=None)

@@ -193,14 +193,14 @@ def test_an_image_cannot_make_a_container_of_another_shim_ours(recording: Record
     assert found.config.labels["tier"] == "back"
 
 
-def test_what_a_list_took_for_ours_is_told_by_its_inspect(recording: Recording) -> None:
+def test_an_inspect_corrects_what_seems_ours_by_its_list(recording: Recording) -> None:
     listed = recording.listed("foreign-container")
     listed = msgspec.structs.replace(listed, labels={**(listed.labels or {}), **FORGED})
-    guess = translate.from_list_only(None, listed=listed)
-    assert guess is not None
-    assert not guess.legacy
+    from_list = translate.from_list_only(None, listed=listed)
+    assert from_list is not None
+    assert not from_list.legacy
     seen = with_labels(recording.inspect("foreign-container"), **FORGED)
-    found = translate.record_from_inspect(seen, previous=guess)
+    found = translate.record_from_inspect(seen, previous=from_list)
     assert found == record_of(seen)
     assert found.legacy
 
@@ -247,7 +247,7 @@ def test_list_agrees_with_inspect(recording: Recording, what: str) -> None:
     [({"state": "exited"}, False), ({"names": ["/k8s_other"]}, False), ({"names": ["/x/alias", None]}, True)],
     ids=["state", "name", "alias of a link"],
 )
-def test_list_that_tells_something_else(recording: Recording, change: dict[str, Any], agrees: bool) -> None:
+def test_a_list_that_differs_from_the_record(recording: Recording, change: dict[str, Any], agrees: bool) -> None:
     listed, record = recording.listed("running"), record_of(recording.inspect("running"))
     if names := change.get("names"):
         change = {"names": [name or f"/{record.name}" for name in names]}
@@ -264,27 +264,27 @@ def test_list_that_tells_something_else(recording: Recording, change: dict[str, 
         ("failed", pb.CONTAINER_UNKNOWN),
     ],
 )
-def test_guess_from_a_list(recording: Recording, what: str, state: pb.ContainerState) -> None:
+def test_record_from_a_list_only(recording: Recording, what: str, state: pb.ContainerState) -> None:
     listed, known = recording.listed(what), record_of(recording.inspect(what))
-    guess = translate.from_list_only(None, listed=listed)
-    assert guess is not None
-    assert (guess.id, guess.name, guess.config.metadata) == (known.id, known.name, known.config.metadata)
-    assert (guess.state.phase, guess.state.from_list_only) == (state, True)
-    assert guess.state.created_at == known.state.created_at // 10**9 * 10**9
-    assert not translate.agrees(listed, guess)
-    assert translate.record_from_inspect(recording.inspect(what), previous=guess) == known
+    from_list = translate.from_list_only(None, listed=listed)
+    assert from_list is not None
+    assert (from_list.id, from_list.name, from_list.config.metadata) == (known.id, known.name, known.config.metadata)
+    assert (from_list.state.phase, from_list.state.from_list_only) == (state, True)
+    assert from_list.state.created_at == known.state.created_at // 10**9 * 10**9
+    assert not translate.agrees(listed, from_list)
+    assert translate.record_from_inspect(recording.inspect(what), previous=from_list) == known
 
 
-def test_guess_keeps_what_was_known_and_is_still_listed(recording: Recording) -> None:
+def test_a_record_that_agrees_with_the_list_is_kept(recording: Recording) -> None:
     record, listed = record_of(recording.inspect("running")), recording.listed("running")
     assert translate.from_list_only(record, listed=listed) is record
-    guess = translate.from_list_only(record, listed=msgspec.structs.replace(listed, state="exited"))
-    assert guess is not None
-    assert (guess.state.phase, guess.state.started_at) == (pb.CONTAINER_UNKNOWN, record.state.started_at)
-    assert "exited" in guess.state.message
+    from_list = translate.from_list_only(record, listed=msgspec.structs.replace(listed, state="exited"))
+    assert from_list is not None
+    assert (from_list.state.phase, from_list.state.started_at) == (pb.CONTAINER_UNKNOWN, record.state.started_at)
+    assert "exited" in from_list.state.message
 
 
-def test_stranger_is_not_guessed(recording: Recording) -> None:
+def test_no_record_of_a_container_of_no_pod_from_a_list(recording: Recording) -> None:
     assert translate.from_list_only(None, listed=recording.listed("stranger")) is None
 
 

@@ -142,8 +142,8 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     timings = Timings(resync=1000, sync_inspect_timeout=0.05, retry_delay=1)  # three failed looks would make it UNKNOWN
     with engine.held("inspect_container", hangs) as gate, watching(engine, timings=timings) as view:
         wait_until(lambda: view.container(fine).state.pid)  # a busy machine may keep it waiting too
-        guess = view.container(hangs).state
-        assert (guess.phase, guess.from_list_only, guess.pid) == (pb.CONTAINER_RUNNING, True, 0)
+        found = view.container(hangs).state
+        assert (found.phase, found.from_list_only, found.pid) == (pb.CONTAINER_RUNNING, True, 0)
         engine.release(gate)
         wait_until(lambda: view.container(hangs).state.pid)
 
@@ -151,7 +151,7 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
 # Events
 
 
-def test_what_others_do_is_told_as_it_happens(engine: FakeEngine) -> None:
+def test_what_others_do_is_published_as_it_happens(engine: FakeEngine) -> None:
     with watching(engine) as view, view.subscribe() as changes:
         sandbox_id = create_sandbox(engine, start=False)
         assert told(wait_change(changes)) == (CREATED, sandbox_id)
@@ -241,7 +241,7 @@ def test_repeated_events_change_nothing(copies: list[int]) -> None:
         assert [told(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
 
 
-def test_change_without_event_is_found_by_the_compare(engine: FakeEngine) -> None:
+def test_change_without_event_is_found_by_the_resync(engine: FakeEngine) -> None:
     gone, ended = create_sandbox(engine), create_sandbox(engine, attempt=1)
     timings = Timings(resync=0.01)
     with watching(engine, timings=timings) as view:
@@ -277,7 +277,7 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
         assert view.container(container_id).state == state
 
 
-def test_exit_that_docker_tells_soon_is_dockers(engine: FakeEngine) -> None:
+def test_exit_that_docker_reports_soon_is_dockers(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone: set[str] = set()
     looked = threading.Event()
@@ -316,7 +316,7 @@ def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> Non
 # Interruptions
 
 
-def test_lost_stream_refuses_questions_until_all_is_looked_at_again(engine: FakeEngine) -> None:
+def test_lost_stream_refuses_reads_until_the_next_sync(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     with watching(engine, sync_timeout=0) as view:
@@ -339,7 +339,7 @@ def test_lost_stream_refuses_questions_until_all_is_looked_at_again(engine: Fake
         assert view.stats().reconnects == 1
 
 
-def test_stream_that_breaks_during_the_rebuild(engine: FakeEngine) -> None:
+def test_stream_that_breaks_during_the_sync(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     with engine.held("inspect_container", sandbox_id) as gate, watching(engine) as view:
         gate.wait_entered()
@@ -455,7 +455,7 @@ def test_subscribers_learn_of_the_loss(engine: FakeEngine) -> None:
             wait_change(changes)
 
 
-def test_lost_at_a_compare(engine: FakeEngine) -> None:
+def test_lost_at_a_resync(engine: FakeEngine) -> None:
     """An Engine that does not list its containers is out of reach, although its stream stands."""
     with watching(engine, timings=Timings(resync=0.01, min_reconnect_delay=0.001)) as view:
         view.sandboxes()
@@ -463,7 +463,7 @@ def test_lost_at_a_compare(engine: FakeEngine) -> None:
         wait_until(lambda: view.stats().reconnects == 1)
 
 
-def test_fault_in_the_view_itself_is_repaired_by_a_rebuild(engine: FakeEngine) -> None:
+def test_fault_in_the_view_itself_is_repaired_by_a_sync(engine: FakeEngine) -> None:
     create_sandbox(engine)
     engine.fail_next("list_containers", ValueError("who would have thought"))
     with watching(engine) as view:
@@ -472,7 +472,7 @@ def test_fault_in_the_view_itself_is_repaired_by_a_rebuild(engine: FakeEngine) -
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_fault_in_the_reader_is_repaired_by_a_rebuild() -> None:
+def test_fault_in_the_reader_is_repaired_by_a_sync() -> None:
     class Garbled(FakeEngine):
         streams = 0
 
@@ -564,7 +564,7 @@ def test_a_docker_that_sends_events_is_busy_and_asked_once_more() -> None:
 
 
 @pytest.mark.parametrize("method", ["list_containers", "inspect_container"])
-def test_the_cause_of_a_failed_rebuild_is_logged_once_and_told_to_clients(engine: FakeEngine, method: str) -> None:
+def test_the_cause_of_a_failed_sync_is_logged_once_and_returned_to_clients(engine: FakeEngine, method: str) -> None:
     create_sandbox(engine)
     engine.fail_next(method, *[Unavailable("list containers: the disk of docker is gone")] * 20)
     with capture_logs() as logs, watching(engine, sync_timeout=0) as view:
@@ -576,7 +576,7 @@ def test_the_cause_of_a_failed_rebuild_is_logged_once_and_told_to_clients(engine
     assert lost == ["list containers: the disk of docker is gone"]
 
 
-def test_the_cause_of_a_failed_compare_is_told_to_clients(engine: FakeEngine) -> None:
+def test_the_cause_of_a_failed_resync_is_returned_to_clients(engine: FakeEngine) -> None:
     with watching(
         engine, timings=Timings(resync=0.01, min_reconnect_delay=1, max_reconnect_delay=1), sync_timeout=0
     ) as view:
@@ -677,10 +677,10 @@ def test_images_whose_inspects_take_long_are_known_after_some_passes(monkeypatch
     assert len(inspected) - len(set(inspected)) <= (passes - 1) * WIDTH
 
 
-# What RPCs have looked at
+# What RPCs have inspected
 
 
-def test_what_an_rpc_has_looked_at_is_not_looked_at_again(engine: FakeEngine) -> None:
+def test_what_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) -> None:
     other = create_sandbox(engine)
     with watching(engine, timings=Timings(event_delay=0.2)) as view:
         view.sandboxes()
@@ -691,7 +691,7 @@ def test_what_an_rpc_has_looked_at_is_not_looked_at_again(engine: FakeEngine) ->
     assert engine.calls_of("inspect_container").count(sandbox_id) == 1
 
 
-def test_what_others_do_after_an_rpc_has_looked_is_looked_at(engine: FakeEngine) -> None:
+def test_what_others_change_after_an_inspect_of_an_rpc_is_inspected(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
     with watching(engine) as view:

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +54,16 @@ def no_thread_fails() -> Iterator[None]:
 
 
 @contextmanager
-def nothing_left() -> Iterator[None]:
-    """Check that the block leaves no thread and no descriptor."""
+def nothing_left() -> Iterator[Callable[[], Held]]:
+    """Check that the block leaves no thread and no descriptor; yield what counts those that are left."""
     gc.collect()
     before = Held.now()
-    yield
+
+    def left() -> Held:
+        now = Held.now()
+        return Held(now.threads - before.threads, now.descriptors - before.descriptors)
+
+    yield left
     until = time.monotonic() + SETTLE_SECONDS
     while (now := Held.now()) != before and time.monotonic() < until:
         gc.collect()

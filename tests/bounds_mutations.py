@@ -132,10 +132,10 @@ def _without(bound: Bound, copies: SimpleQueue[Path]) -> Result:
 
 
 def _pytest(copy: Path, tests: list[str]) -> tuple[int, str]:
-    """Run tests in a copy; return the exit status of pytest and its last line."""
+    """Run tests in a copy; return the exit status of pytest and its last lines."""
     # Modules are compiled each time: a changed file can have the time and size of the one before.
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", f"--timeout={SECONDS}"]
+    options = ["-q", "-x", "--tb=no", "-rfE", "-p", "no:cacheprovider", f"--timeout={SECONDS}"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=copy,
@@ -144,7 +144,8 @@ def _pytest(copy: Path, tests: list[str]) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return run.returncode, " ".join((run.stdout + run.stderr).strip().splitlines()[-2:])
+    last = [line for line in (run.stdout + run.stderr).splitlines() if line and not line.startswith("!!")][-2:]
+    return run.returncode, " ".join(last)
 
 
 def _multiplied(text: bytes, spans: list[tuple[int, int]], factor: int) -> bytes:

@@ -348,6 +348,20 @@ def test_who_subscribes_behind_more_changes_than_he_may_fall_behind_is_told_so(e
     assert view.stats().subscribers == 0
 
 
+def test_a_subscriber_may_fall_4096_changes_behind(engine: LateEngine) -> None:
+    view = NodeView(engine)
+    view.complete_rebuild(view.begin_rebuild())
+    sandbox_id = create_sandbox(engine)
+    with view.subscribe() as changes:
+        for _ in range(1024):  # created, started, stopped, deleted
+            view.refresh_container(sandbox_id)
+            view.forget(sandbox_id)
+        assert view.stats().subscribers == 1
+        view.refresh_container(sandbox_id)
+        with pytest.raises(ResourceExhausted, match="it fell 4096 changes behind"):
+            changes.wait_next()
+
+
 def test_what_the_first_look_finds_is_no_change(engine: LateEngine) -> None:
     view = NodeView(engine)
     old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)

@@ -165,7 +165,9 @@ def test_a_message_of_more_than_64_mebibytes_is_refused(serve: Serve) -> None:
     request = pb.ListImagesRequest(filter=pb.ImageFilter(image=pb.ImageSpec(image="x" * (64 << 20))))
 
     with (
-        grpc.insecure_channel(f"unix://{at.path}", options=[("grpc.max_send_message_length", -1)]) as channel,
+        grpc.insecure_channel(
+            f"unix://{at.path}", options=[(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+        ) as channel,
         pytest.raises(grpc.RpcError, match="larger than max") as refused,
     ):
         api.ImageServiceStub(channel).ListImages(request, timeout=SECONDS)

@@ -25,7 +25,7 @@ import pytest
 from shim import daemon
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
-from shim.ids import SandboxId
+from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
 from shim.streaming.listener import listen
 from shim.streaming.sessions import PortForwardTask

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 
 from tests.test_limits_page import ROOT, TESTS, rows
 
-COPIED = ("shim", "tests", "docs", "packaging", "pyproject.toml", "README.md")
+COPIED = ("shim", "tests", "integration", "docs", "packaging", "pyproject.toml", "README.md")
 
 FACTOR = 64
 OTHER_FACTORS = {"shim/cri/server.py MAX_MESSAGE": 4, "shim/streaming/server.py REQUEST_SECONDS": 1000}

@@ -14,7 +14,7 @@ V2_SECONDS := 3600
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-v2 chaos soak fuzz demo run
+.PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
 .PHONY: clean clean-packages
 
@@ -47,6 +47,9 @@ unit: venv ## unit tests, anywhere and without root
 
 integration: venv ## integration tests on two Docker Engines in a box of their own (root)
 	$(BOX) $(PY) -m pytest $(TESTS) $(ARGS)
+
+test-bounds: venv ## whether a test fails for each bound of docs/limits.md that is taken out of the code, ARGS="--only spdy"
+	$(PY) -m tests.bounds_mutations $(ARGS)
 
 fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [--only NAME]"
 	$(PY) -m tests.fuzz $(ARGS)

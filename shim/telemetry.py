@@ -36,11 +36,11 @@ _NAMES = {
         "Exec, attach and port-forward sessions: how many, and how long they took.",
     ),
 }
-_REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
 """For a request to come completely, counted from the end of the one before; and for its answer to be taken."""
-_MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 """At a time; a further one takes the place of the oldest, of those first that have not sent a request."""
-_MOST_THREADS = 2 * _MOST_CONNECTIONS
+_MOST_THREADS = 2 * MAX_CONNECTIONS
 """Those of connections that were cut, and end, included."""
 
 log = structlog.get_logger(__name__)
@@ -123,11 +123,11 @@ class _Requests(io.RawIOBase):
 
     def __init__(self, connected: socket.socket) -> None:
         self._connected = connected
-        self._scope = deadline.Scope(seconds=_REQUEST_SECONDS)
+        self._scope = deadline.Scope(seconds=REQUEST_SECONDS)
 
     def begin(self) -> None:
         """Wait for another request from now on."""
-        self._scope = deadline.Scope(seconds=_REQUEST_SECONDS)
+        self._scope = deadline.Scope(seconds=REQUEST_SECONDS)
 
     def readable(self) -> bool:
         return True
@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request() or not self.server.serve_request(self.connection):
             self.close_connection = True
             return False
-        self.connection.settimeout(_REQUEST_SECONDS)
+        self.connection.settimeout(REQUEST_SECONDS)
         return True
 
     def do_GET(self) -> None:
@@ -247,7 +247,7 @@ class _Server(ThreadingHTTPServer):
 
     def _make_place(self, connected: socket.socket) -> None:
         with self._places:
-            full = len(self._waiting) + len(self._serving) >= _MOST_CONNECTIONS
+            full = len(self._waiting) + len(self._serving) >= MAX_CONNECTIONS
             if full:
                 places = self._waiting or self._serving
                 oldest = next(iter(places))
@@ -256,7 +256,7 @@ class _Server(ThreadingHTTPServer):
                     oldest.shutdown(socket.SHUT_RDWR)
             self._waiting[connected] = None
         if full:
-            self._refusals.note(FULL, text=f"{_MOST_CONNECTIONS} connections are open; the oldest ends")
+            self._refusals.note(FULL, text=f"{MAX_CONNECTIONS} connections are open; the oldest ends")
 
     def _leave(self, connected: socket.socket) -> None:
         with self._places:

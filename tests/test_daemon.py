@@ -1,6 +1,8 @@
 """The whole server in a process of its own, on a machine without Docker."""
 
+import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import select
@@ -14,12 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import grpc
+import msgspec
 import pytest
 
+from shim import daemon
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.domain.ids import SandboxId
+from shim.runtime import Runtime
+from shim.streaming.listener import listen
+from shim.streaming.sessions import PortForwardTask
 from tests.facts import mode_of
 
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine, 0)
@@ -284,3 +293,21 @@ def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> N
 
     assert 'pydockershim_rpc_seconds_count{code="OK",method="Status"} 1.0' in text
     assert "pydockershim_view_up 0.0" in text
+
+
+def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
+    settings = {"streaming_max_sessions": 2, "streaming_max_sessions_per_container": 1}
+    rt = dataclasses.replace(rt, config=msgspec.structs.replace(rt.config, **settings))
+    with contextlib.ExitStack() as open_ones:
+        listener = listen(rt.config)
+        where = listener.socket.getsockname()
+        open_ones.enter_context(daemon._streaming(rt, listener))
+        found = []
+        for pod in ("a", "a", "b", "c"):
+            path = urlsplit(rt.sessions.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path
+            client = open_ones.enter_context(socket.create_connection(where, timeout=SECONDS))
+            head = f"POST {path} HTTP/1.1\r\nHost: {where[0]}:{where[1]}\r\n"
+            client.sendall(f"{head}Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n".encode())
+            found.append(int(client.recv(12)[-3:]))
+
+    assert found == [101, 503, 101, 503]

@@ -15,6 +15,11 @@ from shim.streaming.spdy import Limits
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "limits.md").read_text()
 
+TESTS = dict(
+    line.split("\t") for line in (ROOT / "tests/data/bounds.tsv").read_text().splitlines() if not line.startswith("#")
+)
+"""The test of each constant, which `tests.bounds_mutations` runs without the bound."""
+
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "bytes": 1, "characters": 1, "s": 1}
 BOUND = re.compile(r"([\d,]+)(?: (KiB|MiB|bytes|characters|s))?(?: |$)")
 CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
@@ -103,3 +108,10 @@ def test_a_bound_has_a_row(file: str, name: str) -> None:
 def test_nothing_is_left_out_that_is_not_there() -> None:
     assert LEFT_OUT.keys() <= {f"{file}.py {name}" for file, name in constants()}
     assert not LEFT_OUT.keys() & {f"{file}.py {name}" for file, name, _ in rows()}
+
+
+def test_a_row_has_a_test_that_is_there() -> None:
+    assert TESTS.keys() == {f"{file}.py {name}" for file, name, _ in rows()}
+    for test in TESTS.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text()

@@ -161,7 +161,7 @@ def test_silent_connections_shut_nobody_out(port: int, view: NodeView) -> None:
 
 
 def test_a_request_must_come_in_time_however_it_trickles(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry_module, "_REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(telemetry_module, "REQUEST_SECONDS", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as trickler:
         assert seconds_of_trickle(trickler) < 5
 

@@ -129,6 +129,11 @@ def _raw_providers(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{where}: provider {name if isinstance(name, str) and name else number}", raw
 
 
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""ValueError: not UTF-8, or `!!int` before what is none. The library does not check what `!!bool` and `!!timestamp` are
+put before, nor whether there is anything: LookupError, AttributeError."""
+
+
 class _Loader(yaml.SafeLoader):
     """Loads YAML as the kubelet does, where a date and `1:30` are strings."""
 
@@ -143,11 +148,7 @@ def _parse(path: Path, *, where: str) -> object:
         return _decode(read_regular(path, most=FILE_LIMIT).decode())
     except OSError as failure:
         raise _unreadable_error(where, failure) from failure
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as failure:  # ValueError: not UTF-8, or `!!int` before what is none
+    except _NOT_YAML as failure:
         # The error text quotes the malformed line, which may hold a secret.
         mark = getattr(failure, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""

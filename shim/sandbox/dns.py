@@ -46,12 +46,20 @@ def write_resolv_conf(path: Path, content: bytes) -> None:
     """Make or rewrite the file in place: running containers have mounted this very inode."""
     with failing_as(f"write {path}"):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if path.exists() and path.read_bytes() == content:
+        if _has(path, content):
             path.touch()  # by its time the recovery knows what no request of this server is about
             return
         # Not atomic on purpose: a rename would leave the containers with the old file.
         path.write_bytes(content)
         path.chmod(0o644)
+
+
+def _has(path: Path, content: bytes) -> bool:
+    """Return whether the file is as it should be. A pod may have written to it, as much as it likes."""
+    try:
+        return read_regular(path, most=len(content)) == content
+    except OSError:
+        return False  # what is wrong with it, the write says
 
 
 def ensure_pod_resolv_conf(rt: Runtime, config: pb.PodSandboxConfig) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shim.base import atomic_files
-from shim.domain.errors import ResourceExhausted, ShimError
+from shim.domain.errors import InvalidArgument, ResourceExhausted, ShimError
 from tests.facts import mode_of
 from tests.mounts import small_tmpfs
 
@@ -30,6 +30,20 @@ def test_a_system_error_becomes_one_of_the_domain(number: int, kind: type[ShimEr
     assert type(caught.value) is kind
     assert str(caught.value) == f"write /state/a: {os.strerror(number).lower()}"
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a/" * 2048, "path has 4096 bytes, at most 4095 are allowed"),
+        ("a/" + "é" * 128, "path holds a name of 256 bytes, at most 255 are allowed"),
+    ],
+    ids=["path", "name"],
+)
+def test_a_path_is_as_long_as_the_kernel_takes(path: str, reason: str) -> None:
+    atomic_files.check_path_length(path[:-1], field="path")
+    with pytest.raises(InvalidArgument, match=f"^{reason}$"):
+        atomic_files.check_path_length(path, field="path")
 
 
 def test_errors_of_the_domain_pass_unchanged() -> None:

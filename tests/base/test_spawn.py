@@ -76,6 +76,11 @@ def test_output_at_the_limit_is_kept_whole(program: Program) -> None:
     assert len(run(program(f"head -c {STDOUT_LIMIT} /dev/zero")).stdout) == STDOUT_LIMIT
 
 
+def test_output_of_a_byte_more_is_refused(program: Program) -> None:
+    with pytest.raises(ResourceExhausted, match="printed more than 1048576 bytes"):
+        run(program(f"head -c {STDOUT_LIMIT + 1} /dev/zero"))
+
+
 def test_endless_output_is_cut_off_and_the_program_killed(program: Program, tmp_path: Path) -> None:
     with pytest.raises(ResourceExhausted, match=r"^try: printed more than 1048576 bytes, killed"):
         run(program(f"echo $$ >{tmp_path}/pid; exec yes"))

@@ -145,10 +145,16 @@ def test_a_disk_that_refuses_is_an_error_that_names_the_file_and_leaves_nothing(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize(
-    "result", [b"[" * 100_000, b'{"x":' * 100_000, b'"' + b"x" * FILE_LIMIT + b'"'], ids=["lists", "objects", "large"]
-)
-def test_an_entry_that_is_nested_too_deeply_or_too_large_counts_as_absent(tmp_path: Path, result: bytes) -> None:
+@pytest.mark.parametrize(("more", "found"), [(0, 1), (1, 0)])
+def test_an_entry_of_more_than_4_mib_counts_as_absent(tmp_path: Path, more: int, found: int) -> None:
+    path = written_by_go(tmp_path)
+    path.write_bytes(path.read_bytes().ljust(FILE_LIMIT + more))
+
+    assert len(cached_attachments(tmp_path, container_id="c0ffee")) == found
+
+
+@pytest.mark.parametrize("result", [b"[" * 100_000, b'{"x":' * 100_000], ids=["lists", "objects"])
+def test_an_entry_that_is_nested_too_deeply_counts_as_absent(tmp_path: Path, result: bytes) -> None:
     path = written_by_go(tmp_path)
     path.write_bytes(path.read_bytes().removesuffix(b"}") + b',"result":' + result + b"}")
 

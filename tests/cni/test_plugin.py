@@ -71,6 +71,15 @@ def test_an_error_object_keeps_code_message_and_details(fakes: FakePlugins) -> N
     )
 
 
+def test_1000_characters_of_each_text_are_kept(fakes: FakePlugins) -> None:
+    answer = json.dumps({"code": 7, "msg": "m" * 3000, "details": "d" * 3000})
+    binary = fakes.write("bridge", f"printf %03000d 0 >&2; echo '{answer}'; exit 1")
+
+    text = str(failure(binary))
+
+    assert text.endswith(f": {'m' * 1000} (code 7): {'d' * 1000}; stderr: {'0' * 1000}")
+
+
 def test_the_last_lines_of_stderr_are_told(fakes: FakePlugins) -> None:
     binary = fakes.write(
         "bridge", """printf 'one\\ntwo\\nthree\\nfour\\n' >&2; echo '{"code": 7, "msg": "bad"}'; exit 1"""

@@ -115,6 +115,14 @@ def test_a_malformed_file_is_reported_and_the_next_one_taken(tmp_path: Path, con
     assert "s3cret" not in str(logs)
 
 
+@pytest.mark.parametrize(("size", "counts"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_a_file_of_more_than_1_mib_is_passed_over(tmp_path: Path, size: int, counts: bool) -> None:
+    path = tmp_path / ".dockercfg"
+    path.write_text(json.dumps({"r.example": {"auth": AUTH}}).ljust(size))
+
+    assert (read_first([path]) is not None) is counts
+
+
 def test_what_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     with capture_logs() as logs:

@@ -1,9 +1,14 @@
 """Runs of programs: what they printed stays unsaid."""
 
+from pathlib import Path
+
 import pytest
 
 from shim.base.spawn import Outcome
 from shim.credentials.program import failure_of, run_helper
+from shim.credentials.provider import Provider
+from shim.credentials.provider_config import ProviderSettings
+from shim.credentials.store import CredentialStores
 from shim.domain.errors import DeadlineExceeded, ShimError
 from tests.credentials.programs import Programs
 
@@ -23,6 +28,13 @@ def test_arguments_and_stdin(programs: Programs) -> None:
 def test_one_that_is_not_there(programs: Programs) -> None:
     with pytest.raises(ShimError, match=r"^try it: /\S+/none cannot be started: no such file"):
         asked(programs, "none")
+
+
+def test_a_run_may_take_a_minute(tmp_path: Path) -> None:
+    settings = ProviderSettings(
+        name="one", binary=tmp_path / "one", match_images=("r.example",), api_version="v1", default_cache_seconds=0
+    )
+    assert (CredentialStores()._timeout, Provider(settings)._timeout) == (60.0, 60.0)
 
 
 def test_one_that_hangs(programs: Programs) -> None:

@@ -133,7 +133,11 @@ def test_what_looks_like_a_date_or_a_time_is_text_for_the_kubelet(programs: Prog
     assert settings.environment == {"AWS_PROFILE": "12:30:45.5"}
 
 
-@pytest.mark.parametrize("text", ["a: [s3cret", "\ta: s3cret", "{s3cret"], ids=["open", "tab", "brace"])
+@pytest.mark.parametrize(
+    "text",
+    ["a: [s3cret", "\ta: s3cret", "{s3cret", "!!int s3cret", "? !!int ", "!!bool s3cret", "!!timestamp s3cret"],
+    ids=["open", "tab", "brace", "int", "empty int", "bool", "timestamp"],
+)
 def test_what_is_no_yaml(programs: Programs, text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not YAML") as caught:
         read(programs, text)

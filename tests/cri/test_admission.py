@@ -38,6 +38,27 @@ def test_each_kind_has_its_own_limit(kind: Kind) -> None:
         admission.enter(name, Scope())
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("Status", 128),
+        ("ImageStatus", 128),
+        ("GetContainerEvents", 16),
+        ("ExecSync", 512),
+        ("PullImage", 64),
+        ("StopContainer", 1024),
+        ("CreateContainer", 384),
+    ],
+)
+def test_so_many_of_a_kind_run_at_a_time(name: str, most: int) -> None:
+    admission = Admission()
+    for _ in range(most):
+        admission.enter(name, Scope())
+
+    with pytest.raises(ResourceExhausted, match=f"{name}: {most} calls of the kind"):
+        admission.enter(name, Scope())
+
+
 def test_a_place_is_free_again_after_an_rpc() -> None:
     admission = Admission(limits={**LIMITS, Kind.PULL: 1})
 

@@ -160,6 +160,35 @@ def test_messages_of_sixty_mebibytes_pass_both_ways(serve: Serve) -> None:
     assert at.image.ListImages(request).images[0].id == large
 
 
+def test_a_message_of_more_than_64_mebibytes_is_refused(serve: Serve) -> None:
+    at = serve(image=Image())
+    request = pb.ListImagesRequest(filter=pb.ImageFilter(image=pb.ImageSpec(image="x" * (64 << 20))))
+
+    with (
+        grpc.insecure_channel(
+            f"unix://{at.path}", options=[(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+        ) as channel,
+        pytest.raises(grpc.RpcError, match="larger than max") as refused,
+    ):
+        api.ImageServiceStub(channel).ListImages(request, timeout=SECONDS)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_rpcs_of_all_kinds_together_are_limited(
+    serve: Serve, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shim.cri.server.MAX_RPCS", 2)
+    at = serve(runtime)
+    calls = [stopping(at.runtime, runtime) for _ in range(2)]
+
+    with pytest.raises(grpc.RpcError) as refused:
+        at.runtime.Version(pb.VersionRequest(), timeout=SECONDS)
+    runtime.leave.set()
+
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [call.result() for call in calls] == [pb.StopContainerResponse()] * 2
+
+
 def test_many_slow_stops_do_not_delay_others(serve: Serve, runtime: Runtime) -> None:
     at = serve(runtime)
     calls = [stopping(at.runtime, runtime) for _ in range(64)]

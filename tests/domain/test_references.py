@@ -157,6 +157,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert references.canonical(references.familiar(spelled)) == spelled
 
 
+def test_a_reference_of_1025_characters_is_too_long() -> None:
+    tail = ":" + "t" * 20
+    with pytest.raises(InvalidArgument, match="has 1025 characters, at most 1024"):
+        references.parse("a" * (1025 - len(tail)) + tail)
+
+
 def test_a_reference_of_any_length_is_refused_in_few_words() -> None:
     with pytest.raises(InvalidArgument, match=r"image reference 'a-a-.*'\.\.\. has 60000001 characters, at most 1024"):
         references.parse("a-" * 30_000_000 + "a")

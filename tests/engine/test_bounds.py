@@ -121,6 +121,25 @@ def test_an_inspect_that_is_too_large_is_an_error_of_that_container(
     assert [request.connection for request in server.requests if "json" in request.line] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("path", "most", "ask"),
+    [
+        pytest.param("images/i/json", 2 * MIB, lambda adapter: adapter.inspect_image("i"), id="image"),
+        pytest.param("info", 4 * MIB, lambda adapter: adapter.info(), id="info"),
+        pytest.param("containers/c/exec", MIB, lambda adapter: adapter.create_exec("c", body={}), id="any other"),
+    ],
+)
+def test_an_answer_may_have_so_many_bytes(
+    adapter: DockerEngine, server: ScriptedServer, path: str, most: int, ask: Callable[[DockerEngine], object]
+) -> None:
+    begin = b'{"Id":"i","ID":"i","Name":"'
+    verb = "POST" if path.endswith("exec") else "GET"
+    server.on(f"{verb} /v1.51/{path}", chunked(), *[chunk(begin), chunk(b"x" * (most - len(begin) + 1)), chunk(b"")])
+
+    with pytest.raises(ResourceExhausted, match=f"docker's answer has more than {most} bytes"):
+        ask(adapter)
+
+
 def test_an_inspect_of_many_labels_is_not_decoded(adapter: DockerEngine, server: ScriptedServer) -> None:
     labels = {f"{number:x}": "" for number in range(bounds.ITEMS)}
     server.on(INSPECT, response(200, {"Id": "c", "Config": {"Labels": labels}}))

@@ -12,6 +12,7 @@ from shim.base.deadline import Scope
 from shim.engine.bounds import Whole
 from shim.engine.connection import ConnectionLost, DockerConnection, TimedOut, connect
 from shim.engine.pool import Pool
+from tests.waits import wait_until
 
 UNBOUND = Scope()
 
@@ -91,6 +92,22 @@ def left(pair: tuple[DockerConnection, socket.socket]) -> tuple[DockerConnection
     assert connection.read(UNBOUND) == b"last"
     connection.abandon()
     return connection, theirs
+
+
+@pytest.mark.parametrize(("rest", "reusable"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_so_much_is_read_of_a_response_that_was_left(
+    pair: tuple[DockerConnection, socket.socket], rest: int, reusable: bool
+) -> None:
+    connection, theirs = pair
+    theirs.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {rest}\r\n\r\n".encode())
+    request(connection)
+    connection.abandon()
+    sending = threading.Thread(target=theirs.sendall, args=(bytes(rest),))
+    sending.start()
+    wait_until(connection.drain_abandoned)
+    sending.join()
+
+    assert connection.reusable is reusable
 
 
 def test_a_response_that_was_left_ends_in_its_own_time(pair: tuple[DockerConnection, socket.socket]) -> None:

@@ -16,7 +16,7 @@ from shim.engine.answers import Event, PullProgress
 from shim.engine.client import DockerEngine
 from shim.engine.errors import RegistryDenied
 from shim.engine.interface import RegistryAuth
-from shim.engine.messages import split_reference
+from shim.engine.messages import _Lines, split_reference
 from tests.fakes.http_unix import CLOSE, HANG, SECONDS, ScriptedServer, Step, chunk, chunked, response
 
 PULL = "POST /v1.51/images/create"
@@ -36,6 +36,18 @@ def pull(engine: DockerEngine, reference: str = "a/b:1", auth: RegistryAuth | No
     told: list[PullProgress] = []
     engine.pull_image(reference, auth=auth, progress=told.append)
     return told
+
+
+# Lines
+
+
+def test_of_a_line_of_more_than_1_mib_the_first_4_kib_are_kept() -> None:
+    cutter = _Lines()
+    assert cutter.take(b"x" * (1 << 20)) == []
+    assert cutter.take(b"\n" + b"y" * (1 << 20)) == [(b"x" * (1 << 20), False)]
+    assert cutter.take(b"z" * 9000) == []
+
+    assert cutter.take(b"z\n") == [(b"y" * 4096, True)]
 
 
 # Pull

@@ -54,8 +54,9 @@ def _run(target: Target, *, seed: int, seconds: float) -> bool:
         save(finding, SAVED)
         print(f"FOUND {finding}", file=sys.stderr, flush=True)
         return True
-    memory = f"{done.rss[0] >> 20} to {done.rss[-1] >> 20} MiB" if done.rss else ""
-    print(f"ok {target.name}: {done.inputs} inputs, {done.refused} refused, {memory}", flush=True)
+    memory = f"{done.rss[0] >> 20} to {done.rss[-1] >> 20} MiB" if done.rss else "memory not compared"
+    left = f"{done.left.threads} threads and {done.left.descriptors} descriptors left"
+    print(f"ok {target.name}: {done.inputs} inputs, {done.refused} refused, {memory}, {left}", flush=True)
     return False
 
 

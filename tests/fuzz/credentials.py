@@ -122,6 +122,9 @@ WORDS = (
     b"&a ",
     b"*a",
     b"!!int ",
+    b"? !!int ",
+    b"!!bool maybe",
+    b"!!timestamp soon",
 )
 TARGETS = (
     Target(

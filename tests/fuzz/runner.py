@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.fuzz.accounting import RSS_GROWTH, TooExpensive, costing, no_thread_fails, nothing_left, rss, traced
+from tests.fuzz.accounting import RSS_GROWTH, Held, TooExpensive, costing, no_thread_fails, nothing_left, rss, traced
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Run, Target
 
@@ -48,6 +48,8 @@ class Outcome:
     """Inputs that ended in a declared error."""
     slowest: float = 0.0
     rss: list[int] = field(default_factory=list)
+    left: Held = field(default_factory=lambda: Held(0, 0))
+    """Threads and descriptors, once the run has settled."""
 
 
 def replay(target: Target, data: bytes) -> None:
@@ -66,7 +68,7 @@ def fuzz(
 ) -> Outcome:
     """Feed a target for some seconds, after its corpus and, with `enormous`, its enormous inputs. Raise Finding."""
     done = Outcome()
-    with nothing_left(), target.open() as run:
+    with nothing_left() as left, target.open() as run:
         check = _Check(target, run, done)
         try:
             for data in target.corpus:
@@ -76,6 +78,7 @@ def fuzz(
             _feed(target, check, seed=seed, until=time.monotonic() + seconds, progress=progress)
         except Exception as error:
             raise Finding(target.name, seed, check.last) from error
+    done.left = left()
     _check_growth(target, done, seed)
     return done
 

@@ -98,6 +98,12 @@ def test_what_cannot_be_read_costs_no_other_line(torn: bytes) -> None:
     assert whole(data) == len(data)
 
 
+@pytest.mark.parametrize(("size", "unreadable"), [(128 << 10, 2), ((128 << 10) + 1, 1)])
+def test_what_is_longer_than_a_message_begins_none(size: int, unreadable: int) -> None:
+    begin = struct.pack(">I", size) + b"\n\x06stdout" + bytes(20)
+    assert lines(b"torn" + begin + record() * 2).unreadable == unreadable
+
+
 def test_a_record_torn_before_its_second_size_costs_no_other_of_its_length() -> None:
     data = record(b"first\n")[:-4] + record(b"other\n") + record(b"third\n")
     found = [line.split()[-1] for _, line in each(data)]

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_a_rewrite_keeps_the_inode_that_containers_have_mounted(tmp_path: Path) 
     assert path.read_text() == "nameserver 2.2.2.2\n"
     assert path.stat().st_ino == inode
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_a_pod_has_made_of_its_file_is_not_read_but_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "resolv.conf"
+    content = b"nameserver 1.1.1.1\n"
+    write_resolv_conf(path, content)
+    inode = path.stat().st_ino
+    os.truncate(path, 1 << 40)  # it has no blocks
+
+    write_resolv_conf(path, content)
+
+    assert (path.read_bytes(), path.stat().st_ino) == (content, inode)
 
 
 def test_removal_accepts_that_there_is_nothing(tmp_path: Path) -> None:

@@ -120,6 +120,24 @@ def test_a_flood_of_sizes_is_the_last_of_them() -> None:
         assert list(rc.Sizes(channel)) == [rc.TerminalSize(width=7, height=7)]
 
 
+@pytest.mark.parametrize(("spaces", "known"), [(4000, True), (4200, False)])
+def test_the_beginning_of_a_size_is_kept_up_to_4_kib(spaces: int, known: bool) -> None:
+    with session_of(spdy.Connection()) as (session, far):
+        client = SpdyClient(far)
+        resize, marker = client.open(streamtype="resize"), client.open(streamtype="stdin")
+        channel, other = session.next_channel(seconds=10), session.next_channel(seconds=10)
+        assert channel is not None
+        assert other is not None
+        sizes = rc.Sizes(channel)
+        client.send(resize, b'{"Width":7,' + b" " * spaces)
+        client.send(marker, b"x")
+        other.read()
+        assert sizes.known() is None
+        client.send(resize, b'"Height":9}', fin=True)
+
+        assert list(sizes) == [rc.TerminalSize(width=7, height=9)] * known
+
+
 def test_sizes_that_have_come_are_known_without_waiting() -> None:
     with session_of(spdy.Connection()) as (session, far):
         client = SpdyClient(far)

@@ -278,6 +278,43 @@ def test_a_refused_client_that_goes_on_sending_is_cut(running: Running, monkeypa
         assert seconds_of_trickle(trickler) < 5
 
 
+def test_so_many_clients_read_why_they_were_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "REFUSED_SECONDS", 3600.0)
+    with ExitStack() as open_ones:
+        refused = []
+        for _ in range(65):
+            answer, connected = running.ask("/exec/guess", SPDY + V4)
+            refused.append(open_ones.enter_context(connected))
+            assert status(answer) == 404
+
+        wait_until(lambda: has_ended(refused[0]))
+        assert not has_ended(refused[1])
+
+
+def has_ended(connected: socket.socket) -> bool:
+    """Whether the server takes nothing more."""
+    try:
+        connected.sendall(b"x")
+    except OSError:
+        return True
+    return False
+
+
+def test_a_connection_waits_while_so_many_have_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_STARTING", 2)
+    with serving(Config()) as running:
+        silent = [running.connect() for _ in range(2)]
+        with running.connect() as waiting:
+            waiting.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            waiting.settimeout(0.5)
+            with pytest.raises(TimeoutError):
+                read_head(waiting)
+            waiting.settimeout(SECONDS)
+            silent[0].close()
+            assert status(read_head(waiting)) == 403
+        silent[1].close()
+
+
 def test_refused_clients_hold_no_place_of_a_request(running: Running) -> None:
     with ExitStack() as open_ones:
         for _ in range(2 * server_module.MAX_REFUSED):
@@ -325,6 +362,19 @@ def test_each_task_limits_the_streams_of_its_client() -> None:
         refused.set()
         client.read_to_end()
     assert client.received == {opened[1]: b"hello"}
+
+
+def test_a_port_forward_has_1002_streams() -> None:
+    leave = threading.Event()
+    with serving(Config(), until=leave) as running:
+        answer, connected = running.ask(running.path(PortForwardTask(sandbox_id=SandboxId("a"), ports=())), SPDY)
+        with connected:
+            assert status(answer) == 101
+            client = SpdyClient(connected)
+            last = [client.open(streamtype="data") for _ in range(1003)][-1]
+            client.read_until_ended(last)
+            assert client.reset == {last}
+            leave.set()
 
 
 def assert_serves(running: Running) -> None:

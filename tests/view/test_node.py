@@ -346,6 +346,20 @@ def test_a_subscriber_behind_too_many_changes_is_dropped(engine: LateEngine) -> 
     assert view.stats().subscribers == 0
 
 
+def test_a_subscriber_may_fall_4096_changes_behind(engine: LateEngine) -> None:
+    view = NodeView(engine)
+    view.complete_sync(view.begin_sync())
+    sandbox_id = create_sandbox(engine)
+    with view.subscribe() as changes:
+        for _ in range(1024):  # created, started, stopped, deleted
+            view.refresh_container(sandbox_id)
+            view.forget(sandbox_id)
+        assert view.stats().subscribers == 1
+        view.refresh_container(sandbox_id)
+        with pytest.raises(ResourceExhausted, match="it fell 4096 changes behind"):
+            changes.wait_next()
+
+
 def test_what_the_first_sync_finds_is_no_change(engine: LateEngine) -> None:
     view = NodeView(engine)
     old, new = create_sandbox(engine), create_sandbox(engine, attempt=1)

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from shim.cni import cache
 from shim.cni.cache import (
     FILE_LIMIT,
+    MAX_ORPHANS,
     Attachment,
     Owner,
     attached_to,
@@ -173,14 +173,15 @@ def test_who_made_it_is_in_a_key_of_its_own_and_comes_back(tmp_path: Path) -> No
     assert own_attachments(tmp_path, docker="/run/docker.sock", beside=["c0" * 32]) == []
 
 
-def test_more_orphans_than_one_round_takes_are_found_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MAX_ORPHANS", 2)
-    for digit in "abc":
-        owner = Owner(docker="/d", sandbox=f"k8s_POD_{digit}")
-        write_cached(tmp_path, msgspec.structs.replace(ATTACHMENT, container_id=digit * 64, owner=owner), result=RESULT)
+def test_more_orphans_than_one_round_takes_are_found_later(tmp_path: Path) -> None:
+    owner = Owner(docker="/d", sandbox="k8s_POD_a")
+    write_cached(tmp_path, msgspec.structs.replace(ATTACHMENT, container_id="a" * 64, owner=owner), result=RESULT)
+    (written,) = (tmp_path / "results").iterdir()
+    for number in range(MAX_ORPHANS):
+        entry = written.read_bytes().replace(b"a" * 64, f"{number:064}".encode())
+        written.with_name(written.name.replace("a" * 64, f"{number:064}")).write_bytes(entry)
 
-    found = own_attachments(tmp_path, docker="/d", beside=())
-    assert [attachment.container_id[0] for attachment in found] == ["a", "b"]
+    assert len(own_attachments(tmp_path, docker="/d", beside=())) == 1000
 
 
 def test_a_network_with_the_beginning_of_anothers_name_is_another(tmp_path: Path) -> None:

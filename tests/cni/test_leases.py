@@ -1,10 +1,10 @@
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shim.cni import leases
-from shim.cni.leases import leased
+from shim.cni.leases import FILE_LIMIT, MAX_LEASES, leased
 from shim.domain.errors import ShimError
 
 
@@ -39,10 +39,17 @@ def test_a_network_without_reservations_has_none(tmp_path: Path) -> None:
     assert leased(conflist(tmp_path)) == set()
 
 
-def test_more_than_can_be_read_is_an_error(tmp_path: Path, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "MAX_LEASES", 1)
-    for name in ("10.1.0.2", "10.1.0.3"):
-        (network / name).write_bytes(b"c0ffee\r\neth0")
+def test_more_than_can_be_read_is_an_error(tmp_path: Path, network: Path) -> None:
+    for number in range(MAX_LEASES + 1):
+        (network / f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}").touch()
 
-    with pytest.raises(ShimError, match=f"read {network}: 2 reservations, at most 1 are read"):
+    with pytest.raises(ShimError, match=f"read {network}: 65537 reservations, at most 65536 are read"):
         leased(conflist(tmp_path))
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_reservation_that_is_too_long_is_an_error(tmp_path: Path, network: Path, *, more: int, is_read: bool) -> None:
+    (network / "10.1.0.2").write_bytes(b"c0ffee\r\neth0".ljust(FILE_LIMIT + more))
+
+    with nullcontext() if is_read else pytest.raises(ShimError, match="more than 4096 bytes"):
+        assert leased(conflist(tmp_path)) == {("c0ffee", "eth0")}

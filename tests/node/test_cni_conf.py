@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.cni.template import FILE
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.node.cni_conf import prepare_cni_conf, write_cni_conf
+from shim.node.cni_conf import TEMPLATE_LIMIT, prepare_cni_conf, write_cni_conf
 from shim.node.update_runtime_config import update_runtime_config
 from shim.runtime import Runtime
 
@@ -90,4 +91,12 @@ def test_a_template_that_is_wrong_is_refused_before_any_range_is_known(templated
     Path(templated.cni_conf_template).write_text(TEMPLATE.replace("PodCIDRRanges", "Ranges"))
 
     with pytest.raises(InvalidArgument, match=r"unknown placeholder '\{\{.Ranges\}\}'"):
+        prepare_cni_conf(templated, ranges=())
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False)])
+def test_a_template_that_is_too_large_is_an_error(templated: Config, *, more: int, is_read: bool) -> None:
+    Path(templated.cni_conf_template).write_text(TEMPLATE.ljust(TEMPLATE_LIMIT + more))
+
+    with nullcontext() if is_read else pytest.raises(FailedPrecondition, match="more than 1048576 bytes"):
         prepare_cni_conf(templated, ranges=())

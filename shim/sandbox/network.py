@@ -20,6 +20,7 @@ from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
+from shim.cni.host_ports import accept_host_ports
 from shim.cni.network import Attachment, knows_check
 from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
@@ -121,6 +122,8 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
         raise FailedPrecondition(
             f"cni network {attachment.network} gave pod sandbox {checkpoint.sandbox_id} no address on {INTERFACE}"
         )
+    if "portMappings" in attachment.capabilities:
+        accept_host_ports(attachment.conflist, addresses=ips)
     return attached
 
 

@@ -14,7 +14,7 @@ V2_SECONDS := 3600
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-v2 chaos soak fuzz demo run
+.PHONY: help venv lint types contracts unit integration test test-v2 networking chaos soak fuzz demo run
 .PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
 .PHONY: clean clean-packages
 
@@ -56,6 +56,9 @@ test: lint types contracts ## all checks and all tests (root)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(BOX) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+
+networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
+	$(BOX) $(PY) -m integration.networking.connections $(ARGS)
 
 chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
 	$(BOX) $(PY) -m integration.chaos $(ARGS)

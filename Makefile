@@ -15,6 +15,8 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
+.PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
+.PHONY: clean clean-packages
 .PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
 .PHONY: clean clean-packages
 
@@ -59,6 +61,9 @@ test: lint types contracts ## all checks and all tests (root)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(BOX) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+
+networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
+	$(BOX) $(PY) -m integration.networking.connections $(ARGS)
 
 chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
 	$(BOX) $(PY) -m integration.chaos $(ARGS)

@@ -24,6 +24,7 @@ from integration.node.engine import Engine, own_link
 from integration.node.engines import ENGINES
 from integration.node.images import Image
 from integration.node.mounts import unmount_all
+from integration.node.place import Place
 from integration.node.registry import Registry
 from integration.node.traces import Traces, traces
 from integration.server import PROGRAM, Server
@@ -305,12 +306,12 @@ class Served:
 
 @contextmanager
 def serving(
-    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, /, **settings: object
+    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, place: Place | None = None, /, **settings: object
 ) -> Iterator[Served]:
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
     `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
-    `program` is what the interpreter is given to run.
+    `program` is what the interpreter is given to run; `place` is the network namespace of the server.
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,
@@ -322,7 +323,7 @@ def serving(
         **settings,
     }
     flags = {name.replace("_", "-"): value for name, value in values.items()}
-    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program)
+    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program, place=place)
     server.start()
     try:
         with connected(dirs.socket) as cri:

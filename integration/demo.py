@@ -19,6 +19,7 @@ from integration.cri import Cri, connected, container_config, pod_config
 from integration.node.commands import run_foreground
 from integration.node.host import SOCKET
 from integration.node.images import BUSYBOX
+from integration.node.outside import outside
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 
@@ -125,6 +126,8 @@ def _drive(cri: Cri, home: Path) -> str:
             "ExecSync: hostname", lambda: cri.exec(container, "hostname"), tell=lambda r: r.stdout.decode().strip()
         )
         steps.run(f"GET http://{address}:{PORT}/", lambda: _get(address), tell=lambda page: page)
+        with outside(home / "outside") as url:
+            steps.run(f"from the pod: GET {url}", lambda: _fetched(cri, container, url), tell=lambda page: page)
         steps.run("UpdateContainerResources: 128 MiB", lambda: _limit_memory(cri, container), tell=_mebibytes)
         steps.run("StopContainer", lambda: cri.stop_container(container, timeout=0))
         steps.run("RemoveContainer", lambda: cri.remove_container(container))
@@ -132,6 +135,17 @@ def _drive(cri: Cri, home: Path) -> str:
         steps.run("StopPodSandbox", lambda: cri.stop(pod))
         steps.run("RemovePodSandbox", lambda: cri.remove(pod))
     return pod
+
+
+def _fetched(cri: Cri, container: str, url: str) -> str:
+    """Have the pod fetch a page from another host; by nc, since the wget of a static busybox crashes in look-ups."""
+    address, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+    words = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | timeout {ANSWER_SECONDS:.0f} nc {address} {port}"
+    answer = cri.exec(container, "sh", "-c", words)
+    page = answer.stdout.decode().partition("\r\n\r\n")[2].strip()
+    if not page:
+        raise RuntimeError(f"the pod does not reach {url}: {answer}")
+    return page
 
 
 def _version(answer: pb.VersionResponse) -> str:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from integration.node.daemon import Daemon
+from integration.node.place import Place
 
 PROGRAM = ("-m", "shim")
 START_SECONDS = 60.0
@@ -27,17 +28,22 @@ class Server:
         log: Path,
         program: Sequence[str] = PROGRAM,
         environ: Mapping[str, str] | None = None,
+        place: Place | None = None,
     ) -> None:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
-        `program` is what the interpreter is given to run, `environ` is added to our own environment.
+        `program` is what the interpreter is given to run, `environ` is added to our own environment. It runs in the
+        network namespace `place`, or else in ours.
         """
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = Daemon(
-            [sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags],
+            [
+                *(place.prefix if place else ()),
+                *(sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags),
+            ],
             log=log,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, **(place.environ if place else {}), **(environ or {})},
         )
 
     def start(self) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from integration.cni.conftest import HOST_ADDRESSES, Place
+from integration.cni.conftest import HOST_ADDRESSES
 from integration.conftest import NodeDirs
 from integration.networks import names_port
+from integration.node.place import Place
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.cache import cached_attachments

@@ -1,1 +1,1 @@
-"""Networks of pods when their server, its state or its node fails: what is cleaned up, and what is not ours."""
+"""Networks of pods: their connections on a node as Docker leaves it, and what is cleaned up after failures."""

@@ -68,6 +68,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     kubectl: Path
     newer_kubectl: Path | None
     newer_kubectl_missing: str
+    newer_plugins: Unpacked | None
+    newer_plugins_missing: str
+    older_plugins: Unpacked | None
+    older_plugins_missing: str
     cgroup_parent: str
 
 

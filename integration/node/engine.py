@@ -16,6 +16,7 @@ import msgspec
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
+from integration.node.place import Place
 from integration.waiting import wait_until
 
 _START_SECONDS = 120
@@ -34,7 +35,8 @@ class Engine:
 
     `binaries` are searched for dockerd, containerd, its shim, runc and docker-init before the machine's PATH.
     `settings` go into its daemon.json. Everything it writes is below `home`, which must not lie on an overlay
-    file system and whose path must be short (it holds unix sockets).
+    file system and whose path must be short (it holds unix sockets). It runs in the network namespace `place`, with the
+    environment variables that belong to it, or else in ours.
     """
 
     cgroup_driver: CgroupDriver = "cgroupfs"
@@ -48,6 +50,7 @@ class Engine:
         cgroup_parent: str,
         settings: dict[str, object] | None = None,
         shares_bridge: bool = False,
+        place: Place | None = None,
     ) -> None:
         self.name = name
         self.home = home
@@ -56,14 +59,14 @@ class Engine:
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
         self._has_run = False
-        self._shares_bridge = shares_bridge
+        self._keeps_bridge = shares_bridge or place is not None
         home.mkdir(parents=True)
         (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
-        search = os.pathsep.join([*map(str, binaries), os.environ["PATH"]])
+        environ = {**os.environ, **(place.environ if place else {})}
         self.daemon = Daemon(
-            [program("dockerd", binaries), "--config-file", home / "daemon.json"],
+            [*(place.prefix if place else ()), program("dockerd", binaries), "--config-file", home / "daemon.json"],
             log=home / "dockerd.log",
-            env={**os.environ, "PATH": search},
+            env={**environ, "PATH": os.pathsep.join([*map(str, binaries), environ["PATH"]])},
         )
 
     def _settings(self, extra: dict[str, object]) -> dict[str, object]:
@@ -139,7 +142,7 @@ class Engine:
                 self._api.close()
             self.stop()
             unmount_all(self.home)  # such as the network namespace of pods of the host
-            if not self._shares_bridge:
+            if not self._keeps_bridge:
                 remove_link("docker0")
 
     def _remove_containers(self) -> None:

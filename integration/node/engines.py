@@ -3,15 +3,18 @@
 from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
+from integration.node.place import Place
 
 ENGINES = ("20.10", "28", "28-containerd")
 """The last one is 28 on the containerd image store."""
 
 
-def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None) -> Engine:
+def make_engine(
+    node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None, place: Place | None = None
+) -> Engine:
     """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own.
 
-    NodeError when it is not there.
+    It runs in the network namespace `place`, or else in ours. NodeError when it is not there.
     """
     binaries = node.stable.path
     settings = settings or {}
@@ -28,4 +31,5 @@ def make_engine(node: Node, name: str, *, variant: str = "", settings: dict[str,
         cgroup_parent=node.cgroup_parent,
         settings=settings,
         shares_bridge=bool(variant),
+        place=place,
     )

@@ -1,7 +1,7 @@
 """Docker, CNI and images on the machine itself, for the demo; what was not there before is undone after.
 
 What will have to be undone is written down, so that `release` also cleans up after a demo that was killed.
-Installed packages stay.
+Installed packages stay, and what Docker has stored.
 """
 
 import os
@@ -20,6 +20,7 @@ from integration.node.commands import NodeError, run, step
 from integration.node.daemon import Daemon
 from integration.node.engine import answers, has_link, remove_link
 from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
+from integration.node.rules import Rules, restore, rules_now
 
 SOCKET = Path("/var/run/docker.sock")
 CONF_DIR = Path("/etc/cni/net.d")
@@ -33,7 +34,7 @@ _STOP_SECONDS = 40
 
 
 class Undo(msgspec.Struct):
-    """What `release` takes back: images, a configuration file and its bridge, a dockerd.
+    """What `release` takes back: images, a configuration file and its bridge, a dockerd and its rules.
 
     `dockerd_started` is that process's start time in clock ticks since boot: a process id alone may have
     come to mean another program.
@@ -44,6 +45,8 @@ class Undo(msgspec.Struct):
     bridge: str = ""
     dockerd: int = 0
     dockerd_started: int = 0
+    rules: Rules | None = None
+    """How the machine forwarded packets; None when a Docker that was there already sees to that."""
 
     def save(self) -> None:
         """Write it down."""
@@ -87,6 +90,8 @@ def release() -> None:
             remove_link(undo.bridge)
         if undo.dockerd:
             _stop_engine(undo)
+        if undo.rules is not None:
+            restore(undo.rules)
     _RECORD.unlink()
 
 
@@ -107,6 +112,8 @@ def _ensure_engine(undo: Undo) -> Daemon | None:
     if answers(SOCKET):
         return None
     with step("starting dockerd"):
+        undo.rules = rules_now()
+        undo.save()
         daemon = Daemon(["dockerd"], log=_LOG, env=os.environ)
         daemon.spawn()
         undo.dockerd, undo.dockerd_started = daemon.pid, started_at(daemon.pid)

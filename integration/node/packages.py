@@ -24,7 +24,7 @@ _APT_SECONDS = 900
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _RECORD = "bundle.json"
 
-HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2")
+HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "nftables")
 """Tools and libraries without services, which the unpacked programs need in their usual places."""
 
 
@@ -72,6 +72,8 @@ NEWER = Bundle(
     least=(28,),
 )
 TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
+NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packages=("containernetworking-plugins",))
+OLDER_PLUGINS = Bundle(name="cni-plugins-0.9", suites=("bullseye",), packages=("containernetworking-plugins",))
 BUSYBOX = Bundle(name="busybox", suites=("bookworm",), packages=("busybox-static",))
 KUBECTL = Bundle(name="kubectl-1.20", suites=("bookworm",), packages=("kubernetes-client",))
 # The first kubectl that tries WebSocket before SPDY is 1.31.

@@ -10,6 +10,8 @@ from integration.node.packages import (
     KUBECTL,
     NEWER,
     NEWER_KUBECTL,
+    NEWER_PLUGINS,
+    OLDER_PLUGINS,
     STABLE,
     TOOLS,
     Bundle,
@@ -29,6 +31,8 @@ def prepare() -> Node:
     stable, tools, busybox, kubectl = (ensure_unpacked(bundle) for bundle in (STABLE, TOOLS, BUSYBOX, KUBECTL))
     newer, missing = _optional(NEWER, "the newer engine's tests")
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
+    newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
+    older_plugins, older_missing = _optional(OLDER_PLUGINS, "the tests with the older CNI plugins")
     return Node(
         stable=stable,
         newer=newer,
@@ -38,6 +42,10 @@ def prepare() -> Node:
         kubectl=kubectl.root / "usr/bin/kubectl",
         newer_kubectl=newer_kubectl.root / "usr/bin/kubectl" if newer_kubectl else None,
         newer_kubectl_missing=kubectl_missing,
+        newer_plugins=newer_plugins,
+        newer_plugins_missing=plugins_missing,
+        older_plugins=older_plugins,
+        older_plugins_missing=older_missing,
         cgroup_parent=cgroup_parent_here(),
     )
 

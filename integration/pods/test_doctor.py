@@ -1,18 +1,21 @@
 """What `pydockershim doctor` says of a node where pods run, and of one where Docker is gone."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from integration.conftest import Served
+from integration.node.place import Place
 from shim.api.v1 import api_pb2 as pb
 
 
-def doctor(served: Served, **settings: object) -> subprocess.CompletedProcess[str]:
+def doctor(served: Served, *, place: Place | None = None, **settings: object) -> subprocess.CompletedProcess[str]:
     own = served.server.daemon.argv[served.server.daemon.argv.index("serve") + 1 :]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "shim", "doctor", *own, *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    command = [*(place.prefix if place else ()), sys.executable, "-m", "shim", "doctor", *own, *flags]
+    environ = {**os.environ, **(place.environ if place else {})}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
 
 
 def levels(told: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ VALID_ATTACHMENTS = "cni.dev/valid-attachments"
 GC_WAIT_SECONDS = 10.0
 """How long a GC waits for a moment without any ADD or DEL; it is left to the next round then."""
 
+_FIRST_WITH_CHECK = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_RESULT_ON_DEL = SUPPORTED_VERSIONS.index("0.4.0")
 _FIRST_WITH_GC = SUPPORTED_VERSIONS.index("1.1.0")
 _UNKNOWN_VERB = 4
@@ -72,6 +73,16 @@ class Plugins:
         assert result is not None  # noqa: S101 - a list has at least one plugin
         write_cached(self._cache_dir, attachment, result=result)
         return result
+
+    def check(self, attachment: Attachment, *, timeout: float) -> None:
+        """Run CHECK along the list: whether all that ADD has made is there. To be called for lists that `knows_check`.
+
+        PluginError when something is missing or a plugin fails; FailedPrecondition when a binary is missing. Each
+        plugin may take `timeout` seconds.
+        """
+        result = attachment.result or cached_result(self._cache_dir, attachment)
+        for call, plugin in self._calls(attachment, verb="CHECK", netns=attachment.netns):
+            run_plugin(call, config=_config(attachment, plugin, previous=result), timeout=timeout)
 
     def delete(self, attachment: Attachment, *, forget: bool = True) -> None:
         """Run DEL against the order of ADD, each plugin with the final result of the ADD. May be repeated.
@@ -192,6 +203,12 @@ def knows_gc(conflist: JsonObject) -> bool:
         True,
         "true",
     )
+
+
+def knows_check(conflist: JsonObject) -> bool:
+    """Whether the list is of a version with CHECK (0.4.0), and does not forbid it."""
+    forbidden = conflist.get("disableCheck") in (True, "true")
+    return not forbidden and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_CHECK
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:

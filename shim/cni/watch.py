@@ -17,6 +17,7 @@ from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it s
 from shim.base import deadline
 from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
 from shim.cni.programs import FindPlugin, find_plugin
+from shim.cni.status import StatusWatch
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, reason_of
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,10 @@ TOLD_FILES = 10
 """How many files that are not usable one message names."""
 
 LOOK_SECONDS = 0.8
-"""How long Status waits for the directories of plugins: Docker may take 4 s of the 5 s that Status has."""
+"""How long Status waits for the directories of plugins, and for what these say of themselves.
+
+Docker may take 4 s of the 5 s that Status has.
+"""
 TRUSTED_SECONDS = 10.0
 """How long Status answers as before while these directories do not: a disk may be slow."""
 
@@ -63,6 +67,7 @@ class ConfDirectory:
         self._find = find
         self._directory = directory.absolute()
         self._bin_dirs = tuple(bin_dirs)
+        self._plugins = StatusWatch(bin_dirs, find=find)
         self._listing = Listing(self._directory)
         self._told: tuple[NetworkStatus, NetworkConfig | None] | None = None
         self._told_at = 0.0
@@ -83,6 +88,7 @@ class ConfDirectory:
 
     def stop(self) -> None:
         """End following, and wait for it."""
+        self._plugins.stop()
         if self._thread is None or self._stop is None:
             return
         os.eventfd_write(self._stop, 1)
@@ -98,18 +104,32 @@ class ConfDirectory:
         return network
 
     def status(self) -> NetworkStatus:
-        """Return whether there is a network for new pods, which one, and which files were skipped and why."""
+        """Return whether there is a network for new pods, which one, and which files were skipped and why.
+
+        Where plugins know STATUS, it is not ready while one of them says so.
+        """
+        until = time.monotonic() + LOOK_SECONDS
+        status, network = self._now_or_before()
+        if network is None:
+            return status
+        problem = self._plugins.problem(network, seconds=max(0.0, until - time.monotonic()))
+        if not problem:
+            return status
+        text = f"network {network.name} of {self._directory / network.file}: {problem}"
+        return NetworkStatus(ready=False, reason=NOT_READY, message=text)
+
+    def _now_or_before(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         outer = deadline.current()
         try:
             with deadline.bound(LOOK_SECONDS):
-                return self._now()[0]
+                return self._now()
         except DeadlineExceeded as error:
             outer.check(_FIND)
             with self._lock:
                 told, age = self._told, time.monotonic() - self._told_at
             if told is not None and age < TRUSTED_SECONDS:
-                return told[0]
-            return _not_ready(str(error))
+                return told
+            return _not_ready(str(error)), None
 
     def _now(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         listing = self._listing

@@ -34,6 +34,12 @@ def _pod_network(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield check_network(config)
 
 
+def _forwarding(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.forwarding import check_forwarding
+
+    yield from check_forwarding(config)
+
+
 def _credentials(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.node import check_credentials
 
@@ -59,6 +65,13 @@ def _directories(config: Config) -> str:
 
 CHECKS = (
     Check(subject="pod network", run=_pod_network, modules=("shim.doctor.node",), seconds=5.0, waits_for=_directories),
+    Check(
+        subject="forward chain",
+        run=_forwarding,
+        modules=("shim.doctor.forwarding",),
+        seconds=12.0,
+        waits_for=lambda config: f"iptables, nft, {_directories(config)}",
+    ),
     Check(
         subject="credentials",
         run=_credentials,

@@ -24,10 +24,10 @@ def _root(uid: int) -> Finding:
 
 def _forwarding(sysctls: Path) -> Finding:
     try:
-        forwards = (sysctls / _FORWARDING).read_text().strip() != "0"
+        value = (sysctls / _FORWARDING).read_text().strip()
     except OSError as error:
         return Finding("warn", "forwarding", f"{sysctls / _FORWARDING}: {reason_of(error)}")
-    if forwards:
-        return Finding("ok", "forwarding", "the kernel routes between pods and the world")
-    advice = "sysctl -w net.ipv4.ip_forward=1, and keep it in /etc/sysctl.d"
+    if value != "0":
+        return Finding("ok", "forwarding", f"net.ipv4.ip_forward is {value}")
+    advice = "sysctl -w net.ipv4.ip_forward=1; keep it in /etc/sysctl.d"
     return Finding("warn", "forwarding", "net.ipv4.ip_forward is 0: most pod networks need it", advice)

@@ -20,7 +20,8 @@ from shim.checkpoint.model import NetworkIntent, SandboxCheckpoint
 from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
-from shim.cni.network import Attachment
+from shim.cni.host_ports import accept_host_ports
+from shim.cni.network import Attachment, knows_check
 from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_config_from_dict
@@ -30,6 +31,9 @@ from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
+
+CHECK_SECONDS = 5.0
+"""How long each plugin may take for CHECK."""
 
 _LOOPBACK_IPV6 = frozenset(f"net.ipv6.conf.{which}.disable_ipv6" for which in ("all", "default", "lo"))
 """Sysctls by which a pod can ask to have no ::1."""
@@ -113,10 +117,13 @@ def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     attachment = _attachment(rt, checkpoint)
     result = rt.cni.plugins.add(attachment)
     attached = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, result=result))
-    if not addresses(attached):
+    ips = addresses(attached)
+    if not ips:
         raise FailedPrecondition(
             f"cni network {attachment.network} gave pod sandbox {checkpoint.sandbox_id} no address on {INTERFACE}"
         )
+    if "portMappings" in attachment.capabilities:
+        accept_host_ports(attachment.conflist, addresses=ips)
     return attached
 
 
@@ -140,6 +147,20 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     released = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, released=True), ready=False)
     rt.checkpoints.note(released)
     return released
+
+
+def check_result(rt: Runtime, checkpoint: SandboxCheckpoint | None) -> str:
+    """Run CNI CHECK, and return what is missing of the pod's network; "ok", or empty where nothing can be checked."""
+    network = checkpoint.network if checkpoint else None
+    if checkpoint is None or network is None or network.released or network.result is None:
+        return ""
+    if not knows_check(network.conflist):
+        return ""
+    try:
+        rt.cni.plugins.check(_attachment(rt, checkpoint), timeout=CHECK_SECONDS)
+    except (ShimError, OSError) as error:
+        return str(error)
+    return "ok"
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:

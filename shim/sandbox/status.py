@@ -67,6 +67,7 @@ def _verbose(rt: Runtime, record: SandboxRecord) -> dict[str, Any]:
         "netns": intent.netns if intent else "",
         "cniNetwork": intent.conflist.get("name", "") if intent else "",
         "cniResult": intent.result if intent else None,
+        "cniCheck": network.check_result(rt, checkpoint) if record.state.running else "",
         **_recorded_resources(checkpoint, record),
     }
 

@@ -18,6 +18,10 @@ NODE = Node(
     kubectl=Path("/cache/kubectl"),
     newer_kubectl=None,
     newer_kubectl_missing="no mirror",
+    newer_plugins=None,
+    newer_plugins_missing="no mirror",
+    older_plugins=None,
+    older_plugins_missing="no mirror",
     cgroup_parent="/parent",
 )
 

@@ -1,0 +1,104 @@
+"""The table of docs/networking.md: which connections there are with each example, and what is impossible."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from integration.networking.directions import DIRECTIONS
+
+PAGE = Path(__file__).parents[2] / "docs/networking.md"
+BEGIN, END = "<!-- table: make networking -->\n", "<!-- end of the table -->\n"
+
+FILTERS = ("iptables-legacy", "iptables-nft", "nftables")
+
+IMPOSSIBLE = {"60-ipvlan.conflist": "impossible here: the kernel of the tests has no ipvlan"}
+"""Examples that are not tried."""
+
+_PAST_THE_NODE = "impossible: packets of macvlan pods go past the node, which can neither redirect nor reach them"
+_WITH_MACVLAN = ("pod to pod", "pod to outside")
+WITHOUT = {
+    "50-macvlan.conflist": {direction: _PAST_THE_NODE for direction in DIRECTIONS if direction not in _WITH_MACVLAN}
+}
+"""Directions that cannot be, by example."""
+
+
+class Setting(NamedTuple):
+    """What the connections were tried with."""
+
+    docker: str
+    filter: str
+    plugins: str
+
+
+Seen = dict[tuple[str, int, str, Setting], str]
+"""By example, family, direction and setting: why there is no connection, empty where there is one."""
+
+
+def tries(name: str) -> Iterator[tuple[str, int]]:
+    """Yield the directions and families of an example that have to work."""
+    for direction in DIRECTIONS:
+        if direction not in WITHOUT.get(name, {}):
+            yield direction, 4
+            yield direction, 6
+
+
+def red(seen: Seen) -> list[str]:
+    """Return what was expected to work and does not."""
+    return [
+        f"{name}, IPv{family}, {way}, {setting}: {why}" for (name, family, way, setting), why in seen.items() if why
+    ]
+
+
+def table_of(seen: Seen) -> str:
+    """Return the table as Markdown, with what it was tried with above and the reasons of its gaps below."""
+    names = sorted({*(name for name, *_ in seen), *IMPOSSIBLE})
+    settings = sorted({setting for *_, setting in seen})
+    notes = _notes(names)
+    tried = f"Docker {_join(s.docker for s in settings)}; CNI plugins {_join(s.plugins for s in settings)}."
+    lines = [
+        f"{tried} A cell names the releases of Docker with which there is a connection.",
+        "",
+        f"| example | family | filter | {' | '.join(DIRECTIONS)} |",
+        f"| --- | --- | --- |{' --- |' * len(DIRECTIONS)}",
+    ]
+    for name in names:
+        for family in (4, 6):
+            for kind in FILTERS:
+                cells = [_cell(seen, name=name, family=family, way=way, kind=kind, notes=notes) for way in DIRECTIONS]
+                lines.append(f"| `{name}` | IPv{family} | {kind} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {mark}: {reason}" for reason, mark in notes.items()), ""]
+    return "\n".join(lines)
+
+
+def replace_table(page: str, table: str) -> str:
+    """Return the page with this table in the place of the one it has."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, foot = rest.partition(END)
+    return f"{head}{BEGIN}\n{table}\n{END}{foot}"
+
+
+def reason_without(name: str, way: str) -> str:
+    """Return why an example has no connections of a direction, empty where it has."""
+    return IMPOSSIBLE.get(name) or WITHOUT.get(name, {}).get(way, "")
+
+
+def _notes(names: list[str]) -> dict[str, str]:
+    """Return a mark for each reason."""
+    reasons = dict.fromkeys(reason_without(name, way) for name in names for way in DIRECTIONS)
+    return {reason: f"({number})" for number, reason in enumerate(filter(None, reasons), start=1)}
+
+
+def _cell(seen: Seen, *, name: str, family: int, way: str, kind: str, notes: dict[str, str]) -> str:
+    if reason := reason_without(name, way):
+        return notes[reason]
+    here = [
+        (setting.docker, why)
+        for (example, number, direction, setting), why in seen.items()
+        if (example, number, direction, setting.filter) == (name, family, way, kind)
+    ]
+    green = sorted({docker for docker, _ in here} - {docker for docker, why in here if why})
+    return ", ".join(green) or "no"
+
+
+def _join(words: Iterator[str]) -> str:
+    return " and ".join(sorted(set(words)))

@@ -17,8 +17,6 @@ V2_SECONDS := 3600
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
 .PHONY: clean clean-packages
-.PHONY: stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
-.PHONY: clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed

@@ -64,6 +64,19 @@ def test_very_many_files_with_several_names_are_not_remembered(tree: Path, monke
     assert total(tree) == Sum(blocks(*everything(tree), *more), 7)
 
 
+def test_of_those_that_are_not_remembered_each_name_counts_its_part(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAX_LINKED", 1)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    more = [tree / f"more-{number}" for number in range(2)]
+    for path in more:
+        path.write_bytes(os.urandom(9000))
+        os.link(path, elsewhere / path.name)
+
+    assert total(tree).used_bytes == blocks(*everything(tree), more[0]) + blocks(more[1]) // 2
+
+
 def test_very_many_directories_are_not_remembered_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_PENDING", 2)
     for outer in range(5):

@@ -60,6 +60,9 @@ from shim.view.watch import Watcher
 _RECOVER_RETRY = 1.0
 """Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
 
+_COLLECT_RETRY = 15.0
+"""Seconds until what could not be released is tried again."""
+
 _RECOVER_STOP = 1.0
 """Seconds for a step of the recovery to end, when the server stops. The next server does it again."""
 
@@ -320,9 +323,20 @@ def _collecting(rt: Runtime) -> Iterator[None]:
 def _collect_again(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
     with deadline.entered(scope):
         while True:
-            done = _take_step(rt, collect_networks)
-            if stopping.wait(rt.config.cni_gc_interval if done else _RECOVER_RETRY):
+            if stopping.wait(_collect(rt)):
                 return
+
+
+def _collect(rt: Runtime) -> float:
+    """Clean up once, and return the seconds until the next time."""
+    released: list[bool] = []
+
+    def collect(rt: Runtime) -> None:
+        released.append(collect_networks(rt))
+
+    if not _take_step(rt, collect):
+        return _RECOVER_RETRY
+    return rt.config.cni_gc_interval if all(released) else min(_COLLECT_RETRY, rt.config.cni_gc_interval)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from shim.base.atomic_files import failing_as
 from shim.domain.errors import ShimError
 from shim.netns.enter import in_netns, in_netns_of
+from shim.netns.pin import is_pinned
 
 _LOOPBACK = "lo"
 _NO_IPV6 = Path(f"/proc/sys/net/ipv6/conf/{_LOOPBACK}/disable_ipv6")
@@ -32,6 +33,11 @@ def ensure_loopback_up_of(pid: int, *, confirmed: Callable[[], bool], with_ipv6:
     """Do the same in the namespace of a process, which is not pinned; see `in_netns_of`."""
     path = Path(f"/proc/{pid}/ns/net")
     in_netns_of(pid, lambda: _ensure_up_here(path, with_ipv6=with_ipv6), confirmed=confirmed)
+
+
+def has_interface(path: Path, name: str) -> bool:
+    """Return whether there is an interface of this name in the namespace pinned on `path`; False without a pin."""
+    return is_pinned(path) and in_netns(path, lambda: name in {found for _, found in socket.if_nameindex()})
 
 
 def _ensure_up_here(path: Path, *, with_ipv6: bool) -> None:

@@ -21,7 +21,7 @@ from shim.cni.plugin import JsonObject
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError
 from shim.netns.pin import unpin
 from shim.runtime import Runtime
-from shim.sandbox.network import engine_of, netns_path
+from shim.sandbox.network import delete, engine_of, netns_path
 
 WIDTH = 8
 """Attachments that are cleaned up side by side."""
@@ -38,17 +38,18 @@ OTHER_CACHES = (Path("/var/lib/cni"), Path("/var/lib/cni/cache"))
 log = structlog.get_logger(__name__)
 
 
-def collect_networks(rt: Runtime) -> None:
+def collect_networks(rt: Runtime) -> bool:
     """Run DEL for attachments of this server without a pod, unpin their namespaces, and run GC where plugins know it.
 
-    Unavailable while Docker is away: then it is not known which pods there are. What fails is logged, and tried again
-    by the next call.
+    Unavailable while Docker is away: then it is not known which pods there are. What fails is logged; False if that was
+    the DEL of an attachment, which the next call tries again.
     """
     orphans = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=_pods(rt))
-    gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
+    released = gather([partial(_try_release, rt, orphan) for orphan in orphans], width=WIDTH)
     for conflist in _networks(rt).values():
         if knows_gc(conflist):
             _collect(rt, conflist)
+    return all(released)
 
 
 def _pods(rt: Runtime) -> set[str]:
@@ -56,7 +57,7 @@ def _pods(rt: Runtime) -> set[str]:
     return {record.id for record in rt.view.sandboxes()} | {known.sandbox_id for known in rt.checkpoints.all()}
 
 
-def _try_release(rt: Runtime, orphan: Attachment) -> None:
+def _try_release(rt: Runtime, orphan: Attachment) -> bool:
     assert orphan.owner is not None  # noqa: S101 - that is how it was found
     try:
         with deadline.bound(LOCK_SECONDS) as waiting, rt.locks.sandbox(orphan.owner.sandbox):
@@ -65,6 +66,8 @@ def _try_release(rt: Runtime, orphan: Attachment) -> None:
                 _release(rt, orphan)
     except ShimError as error:
         log.warning("cannot release an orphaned cni attachment", sandbox=orphan.container_id, error=error)
+        return False
+    return True
 
 
 def _is_orphan(rt: Runtime, orphan: Attachment) -> bool:
@@ -86,7 +89,7 @@ def _release(rt: Runtime, orphan: Attachment) -> None:
     # Its directory may have been another setting then.
     if path.name != netns_path(rt, orphan.container_id).name:
         raise FailedPrecondition(f"its network namespace {path} has not the name of a pin of this server")
-    rt.cni.plugins.delete(orphan, forget=False)
+    delete(rt, orphan, forget=False)
     unpin(path)
     rt.cni.plugins.forget(orphan)  # at last: it is what a next try starts from
     log.info("released an orphaned cni attachment", sandbox=orphan.container_id, network=orphan.network)

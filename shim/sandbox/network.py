@@ -21,12 +21,13 @@ from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.cache import Owner
 from shim.cni.conf import NetworkConfig
 from shim.cni.host_ports import accept_host_ports
+from shim.cni.masquerade import masquerades, remove_masquerade
 from shim.cni.network import Attachment, knows_check
 from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_config_from_dict
 from shim.domain.names import sandbox_name
-from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of
+from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of, has_interface
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 from shim.view.processes import is_process_of
@@ -143,7 +144,7 @@ def release(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
     """Run CNI DEL unless it has succeeded before; return the checkpoint that records it."""
     if checkpoint.network is None or checkpoint.network.released:
         return checkpoint
-    rt.cni.plugins.delete(_attachment(rt, checkpoint))
+    delete(rt, _attachment(rt, checkpoint))
     released = msgspec.structs.replace(checkpoint, network=_replace_network(checkpoint, released=True), ready=False)
     rt.checkpoints.note(released)
     return released
@@ -161,6 +162,18 @@ def check_result(rt: Runtime, checkpoint: SandboxCheckpoint | None) -> str:
     except (ShimError, OSError) as error:
         return str(error)
     return "ok"
+
+
+def delete(rt: Runtime, attachment: Attachment, *, forget: bool = True) -> None:
+    """Run CNI DEL, and remove what plugins leave when the interface has gone before."""
+    is_whole = has_interface(Path(attachment.netns), attachment.ifname)
+    rt.cni.plugins.delete(attachment, forget=forget and is_whole)
+    if is_whole:
+        return
+    if masquerades(attachment.conflist):
+        remove_masquerade(attachment.container_id)
+    if forget:
+        rt.cni.plugins.forget(attachment)
 
 
 def addresses(checkpoint: SandboxCheckpoint | None) -> list[str]:

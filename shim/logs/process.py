@@ -129,7 +129,8 @@ class LogProcess:
         with theirs:
             try:
                 orders = theirs.fileno()
-                return ours, start_module("shim.logs.worker", "--orders", str(orders), *self._words, pass_fds=[orders])
+                own = ("--orders", str(orders), "--parent", str(os.getpid()))
+                return ours, start_module("shim.logs.worker", *own, *self._words, pass_fds=[orders])
             except BaseException:
                 ours.close()
                 raise

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from shim.base.log import LEVELS, configure
+from shim.base.parent_death import die_with_parent
 from shim.config.model import LogFormat
 from shim.domain.errors import reason_of
 from shim.logs.follow import Counts, Follower
@@ -317,13 +318,16 @@ def _error_text(error: OSError) -> str:
 
 
 def main() -> None:
-    """Run the process: `--orders` is the descriptor of its socket."""
+    """Run the process: `--orders` is the descriptor of its socket, `--parent` the pid of the server."""
     parser = argparse.ArgumentParser(prog="python -m shim.logs.worker", description=__doc__)
     parser.add_argument("--orders", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--log-level", choices=list(LEVELS), default="info")
     parser.add_argument("--log-format", choices=get_args(LogFormat), default="auto")
     given = parser.parse_args()
     configure(level=given.log_level, style=given.log_format)
+    # A stopped process would hold the locks of its logs for as long as it is stopped, and the next one wait for them.
+    die_with_parent(given.parent)
     os.umask(0o022)
     with socket.socket(fileno=given.orders) as orders:
         try:

@@ -209,13 +209,13 @@ def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
     more for every probe of the node than the few questions here.
     """
     check = partial(_kill_late, rt, exec_id, container_id=container_id)
-    rt.deferred_checks.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
+    rt.deferred_checks.add(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
     """Kill the process of an exec if it has one now; return whether it has ended or never can begin."""
     try:
-        with deadline.bound(deferred_checks.LOOK_SECONDS):
+        with deadline.bound(deferred_checks.CHECK_SECONDS):
             found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
     except NotFound:  # the Engine has been restarted
         return True

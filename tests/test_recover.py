@@ -190,7 +190,7 @@ def test_a_step_that_fails_keeps_no_other_from_being_taken(
     leftover = rt.config.root_directory / "limits" / ("f" * 64)
     rt.limits.put(leftover.name, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
     monkeypatch.setattr(daemon, "restore_limits", failing)
-    with daemon._recovering(rt):
+    with daemon._recover(rt):
         wait_until(lambda: not leftover.exists())
 
 

@@ -87,7 +87,7 @@ def read_regular(path: Path, *, most: int) -> bytes:
 def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None:
     """Replace `path` by `content` atomically, 0600; on an error the old file is still there, whole.
 
-    `sync` chooses what a power loss afterwards may leave: with `name` the new content, with `content` the old or the new
+    A power loss afterwards may leave, by `sync`: with `name` the new content, with `content` the old or the new
     one, with `nothing` perhaps an empty file. When the last fsync fails, the new content is in place but may be lost
     with the power: an error too.
     """

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """At most one run of the work at a time, in a thread of its own, shared by all who ask in the meantime. Thread-safe.
+    """At most one run of the work at a time, in a thread of its own, shared by all callers until it ends. Thread-safe.
 
     Unlike with `shim.base.single_flight.SingleFlight`, nothing ends a run but the work itself, which has to
     bound itself. So no number of callers starts more than one thread, and work that takes longer than each of them

@@ -200,7 +200,7 @@ def test_wait_for_returns_what_is_there_also_when_the_scope_has_ended() -> None:
 def test_wait_for_ends_at_its_limit_and_at_the_deadline() -> None:
     box = Box()
     assert deadline.wait_for(box.changed, lambda: box.value, what="the box", limit=0.01) == ""
-    with deadline.bound(0.01), pytest.raises(DeadlineExceeded, match="^the box: "):
+    with deadline.bound(0.01), pytest.raises(DeadlineExceeded, match=r"^the box: "):
         deadline.wait_for(box.changed, lambda: box.value, what="the box", limit=20)
 
 
@@ -212,5 +212,5 @@ def test_wait_for_is_woken_when_the_client_goes() -> None:
         threading.Thread(target=scope.cancel).start()
         return box.value
 
-    with deadline.entered(scope), pytest.raises(Cancelled, match="^the box: "):
+    with deadline.entered(scope), pytest.raises(Cancelled, match=r"^the box: "):
         deadline.wait_for(box.changed, predicate, what="the box")

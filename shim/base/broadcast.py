@@ -62,7 +62,7 @@ class Subscription(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether no further item will be added."""
+        """Return whether no further item will be added."""
         return self._end is not None
 
     def wait_next(self) -> T:

@@ -48,12 +48,12 @@ class Scope:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """Return whether the client has gone."""
         return self._cancelled
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         expiry = self.expiry()
         return expiry is not None and time.monotonic() >= expiry
 

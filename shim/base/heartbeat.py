@@ -39,12 +39,12 @@ class Heartbeat:
 
     @property
     def is_ping_due(self) -> bool:
-        """Whether the next ping is due."""
+        """Return whether the next ping is due."""
         return self._pinged_at is None and self._until_ping() <= 0
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has not answered a ping in time."""
+        """Return whether it has not answered a ping in time."""
         return self._pinged_at is not None and self.seconds_left() <= 0
 
     def seconds_left(self) -> float:

@@ -71,7 +71,7 @@ class Units:
     socket: Unit = Unit()
     trouble: str = ""
     booted: bool = True
-    """Whether this machine runs systemd."""
+    """This machine runs systemd."""
     cause: str = ""
     """The last error of the server, where its unit is in trouble."""
 

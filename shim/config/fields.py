@@ -139,7 +139,7 @@ def _log_level(raw: object) -> object:
 
 
 def _network_plugin(raw: object) -> str:
-    """The plugin, also in the words of cri-dockerd."""
+    """Read the plugin, also in the words of cri-dockerd."""
     return _NETWORK_PLUGINS.parse("none" if raw in ("", "no-op") else raw)  # type: ignore[return-value] # a choice
 
 

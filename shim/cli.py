@@ -32,23 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command(given)
         sys.stdout.flush()
     except InvalidArgument as error:
-        return _failed(error, EXIT_USAGE)
+        return _print_error(error, EXIT_USAGE)
     except ShimError as error:
-        return _failed(error, EXIT_FAILED)
+        return _print_error(error, EXIT_FAILED)
     except BrokenPipeError:
-        # The reader has seen enough (`| head`); nothing more is to be written, not at the exit either.
+        # The reader has closed the pipe (`| head`); nothing more is to be written, not at the exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
 
 
 def _with_command(words: Sequence[str]) -> Sequence[str]:
-    """Let flags alone serve: cri-dockerd has no commands, and its unit files name none."""
+    """Put `serve` before flags alone: cri-dockerd has no commands, and its unit files name none."""
     flags_alone = words and words[0].startswith("--") and words[0] not in _WITHOUT_COMMAND
     return ["serve", *words] if flags_alone else words
 
 
-def _failed(error: ShimError, code: int) -> int:
+def _print_error(error: ShimError, code: int) -> int:
     print(f"pydockershim: error: {error}", file=sys.stderr)
     return code
 

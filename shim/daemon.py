@@ -1,4 +1,4 @@
-"""One server from its settings to its end: what it is made of, signals, and what systemd is told."""
+"""Composition and life of one server: its collaborators, signals, and notifications to systemd."""
 
 import contextlib
 import fcntl
@@ -58,7 +58,7 @@ from shim.view.node import NodeView
 from shim.view.watch import Watcher
 
 _RECOVER_RETRY = 1.0
-"""Seconds between two looks whether Docker is there, for the recovery that a start without Docker had to put off."""
+"""Seconds between two tries of a recovery step that needs Docker, while Docker is unavailable."""
 
 _COLLECT_RETRY = 15.0
 """Seconds until what could not be released is tried again."""
@@ -71,9 +71,9 @@ _STREAMS_GRACE = 1.5
 
 Step = Callable[[Runtime], None]
 
-DESCRIPTORS = 65536
-"""Open files: each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and
-some programs close every number below it one by one."""
+OPEN_FILES = 65536
+"""Each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and some
+programs close every number below it one by one."""
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
@@ -85,57 +85,57 @@ def serve(config: Config) -> bool:
 
     The first one lets pod sandboxes under way be completed, and reads go on meanwhile: the socket is gone only for the
     last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
-    does. ShimError when the server cannot start; False when a pod sandbox under way did not end even after that.
+    does. Raise ShimError when the server cannot start; return False when a pod sandbox under way did not end even then.
     """
     _raise_descriptor_limit()
     with (
-        _hearing_signals() as signals,
-        _alone(config.root_directory),
-        _listening(config) as listener,
-        _node(config, Sessions(base_url=listener.base_url)) as rt,
-        _counting(rt),
-        _recovering(rt),
-        _collecting(rt),
-        _measuring(rt),
-        _serving(rt) as server,
-        _streaming(rt, listener),
+        _signal_pipe() as signals,
+        _exclusive_lock(config.root_directory),
+        _open_listener(config) as listener,
+        _runtime(config, Sessions(base_url=listener.base_url)) as rt,
+        _serve_metrics(rt),
+        _recover(rt),
+        _collect_garbage(rt),
+        _stats_threads(rt),
+        _serve_cri(rt) as server,
+        _serve_streams(rt, listener),
     ):
-        # What is there now stays: the collector need not look at it again and again while RPCs wait.
+        # These objects live as long as the server: exempt them from collections, for which RPCs would wait.
         gc.collect()
         gc.freeze()
         notify("READY=1", os.environ)
-        _wait_told_to_stop(signals)
+        _wait_for_stop_signal(signals)
         notify("STOPPING=1", os.environ)
         return server.drain(grace=config.shutdown_grace)
 
 
 def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextlib.contextmanager
-def _hearing_signals() -> Iterator[socket.socket]:
-    """Give a socket with the numbers of the signals that come, a byte each.
+def _signal_pipe() -> Iterator[socket.socket]:
+    """Yield a socket from which the numbers of arriving signals can be read, a byte each.
 
     The interpreter writes them at once, in whichever thread the kernel interrupts. A handler in Python is called by the
     main thread only, which does not wake for it if it was just about to wait, or if another thread was interrupted.
     """
-    heard, told = socket.socketpair()
-    with heard, told:
-        told.setblocking(False)
-        signal.set_wakeup_fd(told.fileno())
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
         for number in (*_STOP, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
         try:
-            yield heard
+            yield reader
         finally:
             signal.set_wakeup_fd(-1)
 
 
-def _wait_told_to_stop(signals: socket.socket) -> None:
+def _wait_for_stop_signal(signals: socket.socket) -> None:
     while (number := signals.recv(1)[0]) == signal.SIGHUP:
         log.info("SIGHUP ignored: settings are read at the start")
     log.info("stopping", signal=signal.Signals(number).name)
@@ -144,8 +144,8 @@ def _wait_told_to_stop(signals: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Hold the state directory: two servers would undo each other's work."""
+def _exclusive_lock(root: Path) -> Iterator[None]:
+    """Lock the state directory: two servers would undo each other's work."""
     state.ensure_root_directory(root)
     with atomic_files.failing_as(f"open {root / state.LOCK}"):
         lock = os.open(root / state.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -169,15 +169,15 @@ def _engine(config: Config) -> Engine:
 
 
 @contextlib.contextmanager
-def _listening(config: Config) -> Iterator[Listener]:
-    """Bind the streaming address, which the URLs that RPCs answer with must tell."""
+def _open_listener(config: Config) -> Iterator[Listener]:
+    """Bind the streaming address, which RPCs return in URLs."""
     listener = listen(config)
     with listener.socket:
         yield listener
 
 
 @contextlib.contextmanager
-def _serving(rt: Runtime) -> Iterator[CriServer]:
+def _serve_cri(rt: Runtime) -> Iterator[CriServer]:
     """Answer RPCs inside the block."""
     server = CriServer(
         endpoint=rt.config.container_runtime_endpoint,
@@ -193,8 +193,8 @@ def _serving(rt: Runtime) -> Iterator[CriServer]:
 
 
 @contextlib.contextmanager
-def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
-    """Serve streaming sessions inside the block; those that are left at its end are ended."""
+def _serve_streams(rt: Runtime, listener: Listener) -> Iterator[None]:
+    """Serve streaming sessions inside the block, and end them with it."""
     server = StreamServer(
         listener,
         sessions=rt.sessions,
@@ -212,8 +212,8 @@ def _streaming(rt: Runtime, listener: Listener) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _node(config: Config, sessions: Sessions) -> Iterator[Runtime]:
-    """Put the collaborators together; the view and the CNI directory are followed inside the block."""
+def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
+    """Create the collaborators; the view and the CNI directory are kept in sync inside the block."""
     keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
         engine = _engine(config)
@@ -272,12 +272,12 @@ def _cni(config: Config, networks: Networks, *, pod_cidr: PodCidr, find: FindPlu
 
 
 @contextlib.contextmanager
-def _counting(rt: Runtime) -> Iterator[None]:
-    """Serve the server's own metrics inside the block, where that is asked for."""
+def _serve_metrics(rt: Runtime) -> Iterator[None]:
+    """Serve the server's own metrics inside the block, if an address is set."""
     if not rt.config.metrics_bind_addr:
         yield
         return
-    # Loaded on demand: it takes two MiB, which most nodes need not spend.
+    # Imported on demand: it takes two MiB, which most nodes do not need.
     from shim.telemetry import telemetry  # noqa: PLC0415
 
     with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs):
@@ -285,8 +285,8 @@ def _counting(rt: Runtime) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _measuring(rt: Runtime) -> Iterator[None]:
-    """Follow what containers use inside the block."""
+def _stats_threads(rt: Runtime) -> Iterator[None]:
+    """Sample the resource usage of containers inside the block."""
     sampler, layers = Sampler(rt), LayerMeter(rt, parts=StoreMeter(rt))
     sampler.start()
     layers.start()
@@ -298,29 +298,29 @@ def _measuring(rt: Runtime) -> Iterator[None]:
 
 
 def _recover_pods(rt: Runtime) -> None:
-    """Put right what pods depend on, after Docker has listed them, and before any RPC may ask about them."""
+    """Recover what pods depend on, after Docker has listed them, and before any RPC is answered about them."""
     for step in (end_orphaned_plugins, recover_checkpoints):
-        _take_step(rt, step)
+        _run_step(rt, step)
 
 
 @contextlib.contextmanager
-def _recovering(rt: Runtime) -> Iterator[None]:
-    """Put right what else an earlier server left, beside the block."""
-    with _beside(rt, _recover_rest, name="recover"):
+def _recover(rt: Runtime) -> Iterator[None]:
+    """Recover, in a thread beside the block, what else an earlier server left."""
+    with _thread_beside(rt, _recover_rest, name="recover"):
         yield
 
 
 @contextlib.contextmanager
-def _collecting(rt: Runtime) -> Iterator[None]:
-    """Clean up networks without a pod, at once and then now and then, beside the block."""
+def _collect_garbage(rt: Runtime) -> Iterator[None]:
+    """Clean up networks without a pod in a thread beside the block: at once, and then at an interval."""
     if not rt.config.cni_gc_interval:
         yield
         return
-    with _beside(rt, _collect_again, name="cni-gc"):
+    with _thread_beside(rt, _collect_networks, name="cni-gc"):
         yield
 
 
-def _collect_again(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+def _collect_networks(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
     with deadline.entered(scope):
         while True:
             if stopping.wait(_collect(rt)):
@@ -334,13 +334,13 @@ def _collect(rt: Runtime) -> float:
     def collect(rt: Runtime) -> None:
         released.append(collect_networks(rt))
 
-    if not _take_step(rt, collect):
+    if not _run_step(rt, collect):
         return _RECOVER_RETRY
     return rt.config.cni_gc_interval if all(released) else min(_COLLECT_RETRY, rt.config.cni_gc_interval)
 
 
 @contextlib.contextmanager
-def _beside(
+def _thread_beside(
     rt: Runtime, work: Callable[[Runtime, threading.Event, deadline.Scope], None], *, name: str
 ) -> Iterator[None]:
     """Run `work` in a thread of its own; when the block ends, it is cancelled."""
@@ -356,22 +356,22 @@ def _beside(
 
 
 def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
-    """Take each step as often as Docker is away."""
+    """Run each step, again while Docker is unavailable."""
     with deadline.entered(scope):
         for step in (restore_limits, remove_orphaned_files, remove_leftover_containers):
-            while not _take_step(rt, step):
+            while not _run_step(rt, step):
                 if stopping.wait(_RECOVER_RETRY):
                     return
 
 
-def _take_step(rt: Runtime, step: Step) -> bool:
-    """Take one step; False when it needs Docker, which is away."""
+def _run_step(rt: Runtime, step: Step) -> bool:
+    """Run one step; return False when it needs Docker, which is unavailable."""
     try:
         step(rt)
     except (Unavailable, Cancelled, DeadlineExceeded) as error:
-        log.debug("recovery waits for docker", error=error)
+        log.debug("recovery postponed: Docker is unavailable", error=error)
         return False
     except Exception:
-        # What it would have put right is one pod's; the others are to be served all the same.
-        log.exception("a step of the recovery failed", step=step.__name__)
+        # It concerns single pods; the others are to be served all the same.
+        log.exception("recovery step failed", step=step.__name__)
     return True

@@ -66,7 +66,7 @@ def restore_limits(rt: Runtime) -> None:
                 _restore_limits(rt, current)
         elif needs_writing(wanted_resources(rt, record)):
             check = partial(_restore_late_limits, rt, record.id)
-            rt.deferred_checks.watch(check, what=f"limits of container {record.id}", seconds=math.inf, asks=False)
+            rt.deferred_checks.add(check, what=f"limits of container {record.id}", seconds=math.inf, asks_docker=False)
 
 
 def _restore_late_limits(rt: Runtime, container_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""The second door: what a streaming session does, once its client is there."""
+"""Run streaming sessions: exec, attach and port-forward, once the client is connected."""
 
 import socket
 from functools import partial
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 def serve_session(rt: Runtime, task: Task, session: Session, protocol: str) -> None:
-    """Serve one session until it is over. Cancelled when the client has gone, ShimError when it breaks the protocol."""
+    """Serve one session to its end. Raise Cancelled when the client has gone, ShimError when it breaks the protocol."""
     kind = "portforward" if isinstance(task, PortForwardTask) else str(task.kind)
     with meter.timed(meter.Kind.STREAM, kind):
         if isinstance(task, PortForwardTask):
@@ -45,10 +45,10 @@ def _remote_command(rt: Runtime, task: RemoteTask, session: Session, protocol: s
         raise
     except ShimError as error:
         status = status_from_failure(str(error), protocol=protocol)
-    except Exception as fault:  # told all the same: a client takes an empty error stream for success
-        log.exception("a streaming session failed", kind=str(task.kind), container=task.container_id)
-        told = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the shim"
-        status = status_from_failure(told, protocol=protocol)
+    except Exception as fault:  # reported too: a client takes an empty error stream for success
+        log.exception("streaming session failed", kind=str(task.kind), container=task.container_id)
+        message = f"{task.kind}: unexpected {type(fault).__name__}, see the log of the shim"
+        status = status_from_failure(message, protocol=protocol)
     for output in (streams.stdout, streams.stderr):
         if output is not None:
             output.finish()

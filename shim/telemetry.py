@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from shim.base import deadline, meter
-from shim.base.meter import Done, Kind
+from shim.base.meter import Kind, Measurement
 from shim.domain.errors import FailedPrecondition, reason_of
 from shim.logs.interface import ContainerLogs
 from shim.streaming.slots import FULL, Refusals
@@ -58,22 +58,22 @@ class Counts:
             "pydockershim_refused", "Connections refused: how many.", Kind.REFUSED.value, registry=registry
         )
 
-    def hear(self, done: Done) -> None:
+    def observe(self, sample: Measurement) -> None:
         """Count one piece of work."""
-        if done.kind is Kind.REFUSED:
-            self._refused.labels(*done.labels).inc()
+        if sample.kind is Kind.REFUSED:
+            self._refused.labels(*sample.labels).inc()
         else:
-            self._durations[done.kind].labels(*done.labels).observe(done.seconds)
+            self._durations[sample.kind].labels(*sample.labels).observe(sample.seconds)
 
 
 class ViewCollector(Collector):
-    """Size and lag of the node view, looked at when they are asked for."""
+    """Size and lag of the node view, read at each scrape."""
 
     def __init__(self, view: NodeView) -> None:
         self._view = view
 
     def collect(self) -> Iterable[Metric]:
-        """See `Collector`."""
+        """Yield the metrics of the view."""
         stats = self._view.stats()
         records = GaugeMetricFamily("pydockershim_view_records", "What the node view holds.", labels=["kind"])
         for kind in ("sandboxes", "containers", "images"):
@@ -94,13 +94,13 @@ class ViewCollector(Collector):
 
 
 class LogCollector(Collector):
-    """Throughput and lag of the log process, which is asked when they are asked for."""
+    """Throughput and lag of the log process, which is asked at each scrape."""
 
     def __init__(self, logs: ContainerLogs) -> None:
         self._logs = logs
 
     def collect(self) -> Iterable[Metric]:
-        """See `Collector`."""
+        """Yield the metrics of the log process."""
         stats = self._logs.stats()
         yield GaugeMetricFamily("pydockershim_logs_up", "1 while the log process answers.", value=bool(stats.figures))
         yield CounterMetricFamily("pydockershim_logs_restarts", "Times the log process ended.", value=stats.restarts)
@@ -119,7 +119,7 @@ class LogCollector(Collector):
 
 
 class _Requests(io.RawIOBase):
-    """What a client sends, each request within a time: one that sends a byte now and then does not prolong it."""
+    """The bytes of requests, each within a time that a client cannot extend by sending a byte now and then."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._connected = connected
@@ -187,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """Has a thread for each connection, up to a number: any process of the node may connect."""
+    """A server with a thread for each connection, and a limit to both: any process of the node may connect."""
 
     daemon_threads = True
 
@@ -210,16 +210,16 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, _request: Any, client_address: Any) -> None:
         error = sys.exception()
         if isinstance(error, OSError):
-            log.debug("a client of the metrics has gone", client=client_address, error=error)
+            log.debug("metrics client disconnected", client=client_address, error=error)
         else:
-            log.error("metrics could not be told", client=client_address, exc_info=error)
+            log.error("failed to serve metrics", client=client_address, exc_info=error)
 
     def serve_request(self, connected: socket.socket) -> bool:
-        """Note that a connection has sent a request; False when it was cut before."""
+        """Record that a connection has sent a request; return False when it was closed before."""
         return self._move(connected, self._waiting, self._serving)
 
     def await_request(self, connected: socket.socket) -> None:
-        """Note that a connection has its answer."""
+        """Record that a connection has its answer."""
         self._move(connected, self._serving, self._waiting)
 
     def _move(self, connected: socket.socket, source: dict[socket.socket, None], to: dict[socket.socket, None]) -> bool:
@@ -231,7 +231,7 @@ class _Server(ThreadingHTTPServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._starting.acquire()  # they end within seconds: places and times see to it
+        self._starting.acquire()  # never blocks for long: places and timeouts end threads
         self._make_place(request)
         try:
             super().process_request(request, client_address)
@@ -267,9 +267,9 @@ class _Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[int]:
-    """Serve metrics at `host:port` inside the block, and count all that is done in it; gives the port.
+    """Serve metrics at `host:port` inside the block, and count all that is done in it. Yield the port.
 
-    FailedPrecondition when the address is not to be had.
+    FailedPrecondition when the address cannot be bound.
     """
     registry = CollectorRegistry()
     registry.register(ViewCollector(view))
@@ -284,9 +284,9 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     thread.start()
     log.info("serving metrics", address=address)
     if not ipaddress.ip_address(host.strip("[]")).is_loopback:
-        log.warning("metrics are served to other machines, and to anyone there", address=address)
+        log.warning("metrics are readable by anyone on the network", address=address)
     try:
-        with meter.subscribed(counts.hear):
+        with meter.subscribed(counts.observe):
             yield server.server_address[1]
     finally:
         server.shutdown()

@@ -301,7 +301,7 @@ def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
     with contextlib.ExitStack() as open_ones:
         listener = listen(rt.config)
         where = listener.socket.getsockname()
-        open_ones.enter_context(daemon._streaming(rt, listener))
+        open_ones.enter_context(daemon._serve_streams(rt, listener))
         found = []
         for pod in ("a", "a", "b", "c"):
             path = urlsplit(rt.sessions.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path

@@ -147,15 +147,15 @@ def test_limits_of_what_docker_starts_after_the_recovery_are_written(
     unlimited = created(rt, sandbox, "unlimited")
 
     restore_limits(rt)
-    assert not rt.deferred_checks.watches(f"limits of container {unlimited}")
+    assert not rt.deferred_checks.is_pending(f"limits of container {unlimited}")
     remove_container(rt, container_id=gone)
     engine.start_container(ended)
     engine.exit_container(ended)
-    wait_until(lambda: not rt.deferred_checks.watches(f"limits of container {ended}"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"limits of container {ended}"))
     assert Path(path).read_text() != str(1 << 20)
     engine.start_container(late)
 
-    wait_until(lambda: not rt.deferred_checks.watches(f"limits of container {late}"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"limits of container {late}"))
     assert Path(path).read_text() == str(1 << 20)
 
 
@@ -190,7 +190,7 @@ def test_a_step_that_fails_keeps_no_other_from_being_taken(
     leftover = rt.config.root_directory / "limits" / ("f" * 64)
     rt.limits.put(leftover.name, pb.LinuxContainerResources(memory_limit_in_bytes=1 << 20))
     monkeypatch.setattr(daemon, "restore_limits", failing)
-    with daemon._recovering(rt):
+    with daemon._recover(rt):
         wait_until(lambda: not leftover.exists())
 
 

@@ -123,8 +123,8 @@ def test_a_start_waits_for_no_name_server(view: NodeView, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("failure", "event", "level"),
     [
-        (BrokenPipeError("broken pipe"), "a client of the metrics has gone", "debug"),
-        (ValueError("a bug"), "metrics could not be told", "error"),
+        (BrokenPipeError("broken pipe"), "metrics client disconnected", "debug"),
+        (ValueError("a bug"), "failed to serve metrics", "error"),
     ],
 )
 def test_an_answer_that_fails_is_logged_as_all_else_is(

@@ -2,7 +2,7 @@
 
 from integration.logs.conftest import Logged
 from shim.config.model import Config
-from shim.config.together import LEAST_LOG_COPY, bytes_from_size
+from shim.config.together import MIN_LOG_COPY, bytes_from_size
 
 FLOOD = 500_000
 """Lines of 100 bytes: 90 MB in Docker's files."""
@@ -10,7 +10,7 @@ FLOOD = 500_000
 
 def test_no_line_of_a_flood_is_lost_with_the_least_copy(logged: Logged) -> None:
     config = Config()  # which the shared server has
-    assert bytes_from_size(config.docker_log_max_size) * config.docker_log_max_file == LEAST_LOG_COPY
+    assert bytes_from_size(config.docker_log_max_size) * config.docker_log_max_file == MIN_LOG_COPY
     container_id, path = logged.run(f"yes {'x' * 99} | head -n {FLOOD}")
     logged.wait_exited(container_id, seconds=90)
 

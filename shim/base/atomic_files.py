@@ -1,4 +1,4 @@
-"""Files that survive a crash: each is there with its whole old or its whole new content.
+"""Files that survive a crash: each holds its whole old or its whole new content.
 
 The order is the one POSIX asks for: write a new file, fsync it, rename it over the old one, fsync the
 directory. No lock is taken here; two files are written, and wait for the disk, side by side.
@@ -16,9 +16,9 @@ from typing import IO, Literal
 from shim.domain.errors import InvalidArgument, ResourceExhausted, ShimError, reason_of
 
 MAX_PATH_BYTES = 4095
-"""What the kernel takes (`PATH_MAX`, which counts the NUL at the end)."""
+"""Limit of the kernel (`PATH_MAX`, which counts the NUL at the end)."""
 MAX_NAME_BYTES = 255
-"""What the kernel takes (`NAME_MAX`)."""
+"""Limit of the kernel (`NAME_MAX`)."""
 
 Sync = Literal["name", "content", "nothing"]
 """How much of a write waits for the disk; what a crash of the process leaves does not depend on it."""
@@ -61,7 +61,7 @@ def ensure_private_directory(path: Path) -> None:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file for the block. Raises OSError.
+    """Open a regular file for the block. Raise OSError.
 
     What is not a regular file could block the open, or never end.
     """
@@ -76,7 +76,7 @@ def opened_regular(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_regular(path: Path, *, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError."""
+    """Read a regular file of at most `most` bytes. Raise OSError."""
     with opened_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -87,7 +87,7 @@ def read_regular(path: Path, *, most: int) -> bytes:
 def write_atomically(path: Path, content: bytes, *, sync: Sync = "name") -> None:
     """Replace `path` by `content` atomically, 0600; on an error the old file is still there, whole.
 
-    `sync` tells what a power loss afterwards may leave: with `name` the new content, with `content` the old or the new
+    A power loss afterwards may leave, by `sync`: with `name` the new content, with `content` the old or the new
     one, with `nothing` perhaps an empty file. When the last fsync fails, the new content is in place but may be lost
     with the power: an error too.
     """
@@ -110,19 +110,19 @@ def remove_file(path: Path) -> None:
 
 
 def remove_temporaries(directory: Path) -> None:
-    """Remove what a crash in `write_atomically` left in `directory`; nobody may be writing there."""
+    """Remove what a crash in `write_atomically` left in `directory`; no write may be under way there."""
     with failing_as(f"remove leftover files in {directory}"):
         for path in directory.glob(f".*{_TEMPORARY}"):
             path.unlink(missing_ok=True)
 
 
-def is_temporary(name: str, *, of: str) -> bool:
-    """Whether `name` is what a crash in `write_atomically` left of a file that is called `of`."""
-    return name.startswith(f".{of}.") and name.endswith(_TEMPORARY)
+def is_temporary(name: str, *, target: str) -> bool:
+    """Return whether `name` is a leftover of a crash in `write_atomically` of the file name `target`."""
+    return name.startswith(f".{target}.") and name.endswith(_TEMPORARY)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in `path` durable. Raises OSError."""
+    """Make the names in `path` durable. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

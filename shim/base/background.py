@@ -1,4 +1,4 @@
-"""Work that is wanted by callers who may leave before its end, and that goes on without them."""
+"""Work whose callers may leave before its end, and that goes on without them."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """At most one run of the work at a time, in a thread of its own, shared by all who ask meanwhile. Thread-safe.
+    """At most one run of the work at a time, in a thread of its own, shared by all callers until it ends. Thread-safe.
 
     Unlike with `shim.base.single_flight.SingleFlight`, nothing ends a run but the work itself, which has to
     bound itself. So no number of callers starts more than one thread, and work that takes longer than each of them
@@ -20,12 +20,12 @@ class Background(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T], *, name: str) -> None:
-        """`name` is that of the thread."""
+        """Take the work; `name` is that of the thread."""
         self._work = work
         self._name = name
         self._changed = threading.Condition()
         self._run: _Run[T] | None = None
-        self._crew = CachedThreadPool(name)
+        self._pool = CachedThreadPool(name)
 
     def begin(self) -> "_Run[T]":
         """Start a run unless one is under way. ResourceExhausted where no thread can be started."""
@@ -33,23 +33,19 @@ class Background(Generic[T]):
             if self._run is None:
                 run = _Run(self._work)
                 try:
-                    self._crew.run(lambda: self._finish(run))
+                    self._pool.run(lambda: self._finish(run))
                 except RuntimeError as error:
                     raise ResourceExhausted(f"{self._name}: no thread can be started: {error}") from error
                 self._run = run
             return self._run
 
     def join(self, *, what: str) -> T:
-        """Give the result of the run that is under way, or of a new one, or raise its failure.
+        """Return the result of the run that is under way, or of a new one, or raise its failure.
 
-        The wait ends with the current scope: Cancelled or DeadlineExceeded, said of `what`.
+        The wait ends with the current scope: Cancelled or DeadlineExceeded, which name `what`.
         """
         run = self.begin()
-        scope = deadline.current()
-        with scope.on_cancel(self._wake), self._changed:
-            while not run.ended:
-                scope.check(what)
-                self._changed.wait(scope.remaining())
+        deadline.wait_for(self._changed, lambda: run.ended, what=what)
         return run.outcome()
 
     def _finish(self, run: "_Run[T]") -> None:
@@ -57,10 +53,6 @@ class Background(Generic[T]):
         with self._changed:
             run.ended = True
             self._run = None
-            self._changed.notify_all()
-
-    def _wake(self) -> None:
-        with self._changed:
             self._changed.notify_all()
 
 

@@ -39,7 +39,7 @@ class _Mark:
 
 
 class Subscription(Generic[T]):
-    """What one subscriber has still to read. A context manager; leaving it ends the subscription."""
+    """The items that one subscriber has yet to read. A context manager; leaving it ends the subscription."""
 
     def __init__(self, source: "Broadcast[T]", *, capacity: int) -> None:
         self._source = source
@@ -62,23 +62,23 @@ class Subscription(Generic[T]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will be added any more."""
+        """Return whether no further item will be added."""
         return self._end is not None
 
     def wait_next(self) -> T:
-        """Give the next item, as soon as there is one.
+        """Wait for the next item and return it.
 
-        Raises what the source ended with, once everything before it has been read; ResourceExhausted for a
+        Raise what the source ended with, once everything before it has been read; ResourceExhausted for a
         subscriber that was dropped; and what ends the current scope.
         """
-        scope = deadline.current()
-        with scope.on_cancel(self._wake), self._changed:
-            while not self._items:
-                if self._end is not None:
-                    raise self._end
-                scope.check("wait for the next change")
-                self._changed.wait(scope.remaining())
+        with self._changed:
+            deadline.wait_for(self._changed, self._is_readable, what="wait for the next change")
+            if not self._items and self._end is not None:
+                raise self._end
             return self._items.popleft()
+
+    def _is_readable(self) -> bool:
+        return bool(self._items) or self._end is not None
 
     @contextmanager
     def handing_over(self) -> Iterator[None]:
@@ -117,7 +117,7 @@ class Subscription(Generic[T]):
             return self._end is None
 
     def end(self, error: ShimError) -> None:
-        """Let the subscriber read what is there, and then `error`."""
+        """End with `error`, which the subscriber gets after the items that are there."""
         with self._changed:
             self._end = error
             self._pass_marks()
@@ -142,16 +142,12 @@ class Subscription(Generic[T]):
         while self._marks and (self._end is not None or self._marks[0].place <= self._taken):
             self._marks.popleft().passed.set()
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
 
 class Broadcast(Generic[T]):
-    """The source. Thread-safe; nothing here blocks."""
+    """The source of items. Thread-safe; nothing here blocks."""
 
     def __init__(self, *, capacity: int) -> None:
-        """`capacity` is how many items a subscriber may fall behind."""
+        """Set `capacity`, how many items a subscriber may fall behind."""
         self._capacity = capacity
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription[T]] = set()
@@ -160,7 +156,7 @@ class Broadcast(Generic[T]):
     def subscribe(self, first: Iterable[T] = ()) -> Subscription[T]:
         """Open a subscription to `first` and all that is published from now on; use it as a context manager.
 
-        To whom `first` alone is too much has fallen behind as well.
+        A subscriber for whom `first` alone is too much is dropped as well.
         """
         subscription = Subscription(self, capacity=self._capacity)
         with self._lock:
@@ -175,7 +171,7 @@ class Broadcast(Generic[T]):
         subscription.drop("its client has gone")
 
     def publish(self, item: T) -> None:
-        """Give `item` to every subscriber; the order of calls is the order they read."""
+        """Add `item` for every subscriber; they read items in the order of the calls."""
         with self._lock:
             full = [subscription for subscription in self._subscriptions if not subscription.put(item)]
             self._subscriptions.difference_update(full)

@@ -1,4 +1,4 @@
-"""How long work may take, and whether its client is still there.
+"""Deadline and cancellation of the current work.
 
 An RPC opens a `Scope`; everything below it asks `current()` how long it may wait and is woken when the client goes
 away. The scope travels in a context variable, so that the domain need not hand it through every call;
@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
+from typing import TypeVar
 
 from shim.domain.errors import Cancelled, DeadlineExceeded
+
+T = TypeVar("T")
 
 LONGEST = 1e6
 """Seconds, eleven days: a longer wait is as good as none, and overflows what sockets and poll(2) take."""
@@ -31,7 +35,7 @@ class Scope:
         self._wakers: dict[int, Callable[[], None]] = {}
 
     def restart(self, seconds: float | None) -> None:
-        """Let the time begin anew, without end for None: for work that may take long but must move on.
+        """Restart the time, without end for None: for work that may take long but must make progress.
 
         A wait under way keeps the bound it began with until that has passed: who cuts a bound short has to be the
         thread that waits.
@@ -39,22 +43,22 @@ class Scope:
         self._expires = None if seconds is None or seconds > LONGEST else time.monotonic() + seconds
 
     def expiry(self) -> float | None:
-        """When the time is over, by the monotonic clock; None for never. Who waits asks again when it has come."""
+        """Return when the time is over, by the monotonic clock; None for never. A waiter asks again at that time."""
         return self._expires
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has gone."""
+        """Return whether the client has gone."""
         return self._cancelled
 
     @property
     def expired(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         expiry = self.expiry()
         return expiry is not None and time.monotonic() >= expiry
 
     def remaining(self, limit: float | None = None) -> float | None:
-        """Seconds left, at most `limit`; None when neither bounds the wait. Never negative."""
+        """Return the seconds left, at most `limit`; None when neither bounds the wait. Never negative."""
         expiry = self.expiry()
         left = None if expiry is None else max(0.0, expiry - time.monotonic())
         if left is None or limit is None:
@@ -69,7 +73,7 @@ class Scope:
             raise DeadlineExceeded(f"{what}: the deadline of the request has passed")
 
     def cancel(self) -> None:
-        """Say that the client has gone, and wake every wait that asked for it. Idempotent."""
+        """Record that the client has gone, and wake every wait that registered. Idempotent."""
         with self._lock:
             if self._cancelled:
                 return
@@ -97,7 +101,7 @@ class Scope:
 
 
 class ProgressClock:
-    """When any of several pieces of work has moved on last, for one that has to wait for the others. Thread-safe."""
+    """The time of the last progress of any of several pieces of work. Thread-safe."""
 
     __slots__ = ("at",)
 
@@ -106,7 +110,7 @@ class ProgressClock:
         """By the monotonic clock."""
 
     def note(self) -> None:
-        """Say that one moves on now."""
+        """Record progress of one of them now."""
         self.at = time.monotonic()
 
 
@@ -114,8 +118,31 @@ _current: ContextVar[Scope] = ContextVar("scope", default=Scope())  # noqa: B039
 
 
 def current() -> Scope:
-    """Give the scope of the work at hand; unbounded where nobody opened one."""
+    """Return the scope of the current work; an unbounded one where none was opened."""
     return _current.get()
+
+
+def wait_for(condition: threading.Condition, predicate: Callable[[], T], *, what: str, limit: float | None = None) -> T:
+    """Wait until `predicate`, called with the condition's lock held, returns something true; return that.
+
+    After `limit` seconds return what it returned last. Raise Cancelled or DeadlineExceeded, which name `what`, when the
+    current scope ends. The caller may hold the lock, if it is reentrant, as that of `threading.Condition()` is.
+    """
+    scope = current()
+    end = None if limit is None else time.monotonic() + limit
+    with scope.on_cancel(partial(_notify, condition)), condition:
+        while not (result := predicate()):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            scope.check(what)
+            condition.wait(scope.remaining(left))
+    return result
+
+
+def _notify(condition: threading.Condition) -> None:
+    with condition:
+        condition.notify_all()
 
 
 @contextmanager

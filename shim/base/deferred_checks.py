@@ -1,12 +1,13 @@
-"""Deferred checks: what may still happen when the call it belongs to is over, checked until it has, or time is up.
+"""Deferred checks: conditions that may come true after their call has ended, polled until true or timed out.
 
-All checks of a server share one thread, so three bounds keep them from holding each other up. A check bounds its own
-waits (LOOK_SECONDS). A round ends with the first check that Docker does not answer, and the next one goes on behind it:
-with a Docker that is stuck, a hundred checks would else take minutes to fail one by one. And a round checks only a part
-of many: see `_Kind.most`. Checks that mostly read memory have rounds of their own, before those that ask Docker.
+Strategy: all checks of a server share one thread, so three bounds keep them from delaying each other. A check bounds
+its own waits (CHECK_SECONDS). A round ends with the first check that Docker does not answer, and the next round
+continues after it: while Docker is stuck, a hundred checks would otherwise take minutes to fail one by one. And a round
+runs only a part of many checks (`_Kind.round_size`). Checks that mostly read memory have rounds of their own, before
+those that ask Docker.
 
-The time a check is given counts only while Docker answers: it is there for what Docker does late, and a Docker that has
-been stuck is not late before it goes on.
+The timeout of a check counts only while Docker answers: it is meant for what Docker does late, and a Docker that is
+stuck does it only after it has recovered.
 """
 
 import threading
@@ -20,163 +21,164 @@ import structlog
 from shim.domain.errors import DeadlineExceeded, ShimError, Unavailable
 
 LATE_SECONDS = 600.0
-"""How long Docker may yet do what it was asked for and nobody waits for any more: it may be restarted first."""
-LOOK_SECONDS = 2.0
-"""Bound for a check that asks Docker: what it takes, all others wait."""
+"""For Docker to complete a request whose caller has given up: it may be restarted in the meantime."""
+CHECK_SECONDS = 2.0
+"""Bound for a check that asks Docker: all others wait for it."""
 PAUSE_SECONDS = 1.0
 """Between two rounds."""
 ROUND_SECONDS = 2.0
-"""A round begins no further check after this time."""
+"""A round starts no further check after this time."""
 
-LEAST_A_ROUND = 20
-"""Checks that ask Docker in one round, at most, as long as they are few enough for the next constant."""
-ROUNDS_FOR_ALL = 30
-"""Of more, such a part is checked in a round that each has its turn after so many rounds."""
+MIN_ROUND_SIZE = 20
+"""Checks that ask Docker in one round, unless there are so many that the next constant asks for more."""
+FULL_CYCLE_ROUNDS = 30
+"""Rounds in which every check has its turn, however many there are."""
 
 log = structlog.get_logger(__name__)
 
-Look = Callable[[], bool]
+Check = Callable[[], bool]
 
 
 class _Outcome(Enum):
-    OVER = auto()
-    """It has happened, or never will."""
-    OPEN = auto()
-    SILENCE = auto()
+    DONE = auto()
+    """The condition is true, or never will be."""
+    PENDING = auto()
+    NO_ANSWER = auto()
     """Docker has not answered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Watched:
-    look: Look
+class _DeferredCheck:
+    condition: Check
     what: str
     seconds: float
     began: float
     """By the monotonic clock."""
-    asks: bool
+    asks_docker: bool
 
-    def check(self) -> _Outcome:
+    def run(self) -> _Outcome:
         try:
-            return _Outcome.OVER if self.look() else _Outcome.OPEN
+            return _Outcome.DONE if self.condition() else _Outcome.PENDING
         except (Unavailable, DeadlineExceeded) as error:
-            log.debug("cannot check: docker does not answer", what=self.what, error=error)
-            return _Outcome.SILENCE
+            log.debug("deferred check postponed: no answer from Docker", what=self.what, error=error)
+            return _Outcome.NO_ANSWER
         except ShimError as error:
-            log.debug("cannot check", what=self.what, error=error)
-            return _Outcome.OPEN
+            log.debug("deferred check failed, will retry", what=self.what, error=error)
+            return _Outcome.PENDING
         except Exception:
-            log.exception("check failed", what=self.what)
-            return _Outcome.OVER
+            log.exception("deferred check failed", what=self.what)
+            return _Outcome.DONE
 
 
 @dataclass(slots=True, kw_only=True)
 class _Kind:
     """Checks that ask Docker each time, or those that mostly read memory; and since when Docker answers them."""
 
-    asks: bool
-    silent: bool = False
-    """Docker has not answered the last round at all. One that answers others of the same round is not silent: then it
-    is a single container that hangs."""
+    asks_docker: bool
+    no_answer: bool = False
+    """Docker has answered no check of the last round. If it answers some of a round, only a single container hangs."""
     answering_since: float = 0.0
 
-    def most(self, count: int) -> int:
-        """How many of `count` are checked in one round."""
-        return max(LEAST_A_ROUND, count // ROUNDS_FOR_ALL) if self.asks else count
+    def round_size(self, count: int) -> int:
+        """Return how many of `count` checks one round runs."""
+        return max(MIN_ROUND_SIZE, count // FULL_CYCLE_ROUNDS) if self.asks_docker else count
 
     def note_answer(self) -> None:
-        if self.silent:
-            self.silent, self.answering_since = False, time.monotonic()
+        if self.no_answer:
+            self.no_answer, self.answering_since = False, time.monotonic()
 
-    def is_late(self, watched: _Watched) -> bool:
-        """Whether a check has had its time."""
-        return not self.silent and time.monotonic() >= max(watched.began, self.answering_since) + watched.seconds
+    def has_timed_out(self, check: _DeferredCheck) -> bool:
+        """Return whether the timeout of a check has passed."""
+        return not self.no_answer and time.monotonic() >= max(check.began, self.answering_since) + check.seconds
 
 
 class DeferredChecks:
-    """One daemon thread for all deferred checks, there as long as there are any. Thread-safe.
+    """One daemon thread for all deferred checks, which ends when none is left. Thread-safe.
 
-    One thread, for when Docker is stuck there may be hundreds of them, and none is in a hurry.
+    One thread, since there may be hundreds of checks while Docker is stuck, and none is urgent.
     """
 
     def __init__(self, *, pause_seconds: float = PAUSE_SECONDS) -> None:
         self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._watched: dict[str, _Watched] = {}
-        """By name; in each kind, the next one to be checked is the first."""
-        self._kinds = (_Kind(asks=False), _Kind(asks=True))
+        self._checks: dict[str, _DeferredCheck] = {}
+        """By name; in each kind, the first is the next to run."""
+        self._kinds = (_Kind(asks_docker=False), _Kind(asks_docker=True))
         self._running = False
 
-    def watches(self, what: str) -> bool:
-        """Whether there is such a check."""
-        return what in self._watched
+    def is_pending(self, what: str) -> bool:
+        """Return whether there is a check of this name."""
+        return what in self._checks
 
     def forget(self, what: str) -> None:
-        """Check this no longer, but for a check under way. Idempotent."""
+        """Remove a check; one that runs at the moment ends first. Idempotent."""
         with self._lock:
-            self._watched.pop(what, None)
+            self._checks.pop(what, None)
 
-    def watch(self, look: Look, *, what: str, seconds: float, asks: bool = True) -> None:
-        """Call `look` now and then until it returns True; at least once, and no more after `seconds`.
+    def add(self, condition: Check, *, what: str, seconds: float, asks_docker: bool = True) -> None:
+        """Poll `condition` until it returns True: at least once, and not after `seconds`.
 
-        The seconds begin again when Docker answers after it did not: that is when a check raises Unavailable or
-        DeadlineExceeded. Any other ShimError counts as False. `asks` says that each check asks Docker; one that mostly
-        reads memory does not, and comes before them. A check bounds its own waits.
+        The seconds start again when Docker answers after an outage, in which checks raise Unavailable or
+        DeadlineExceeded. Any other ShimError counts as False. Checks that mostly read memory, rather than ask Docker
+        each time, run first. A check bounds its own waits.
 
         It replaces the check of the same name, `what`. If no thread can be started now, the next call starts it.
         """
         with self._lock:
-            self._watched.pop(what, None)
-            self._watched[what] = _Watched(look=look, what=what, seconds=seconds, began=time.monotonic(), asks=asks)
+            self._checks.pop(what, None)
+            self._checks[what] = _DeferredCheck(
+                condition=condition, what=what, seconds=seconds, began=time.monotonic(), asks_docker=asks_docker
+            )
             if self._running:
                 return
             try:
-                threading.Thread(target=self._run, name="deferred_checks", daemon=True).start()
+                threading.Thread(target=self._run, name="deferred-checks", daemon=True).start()
                 self._running = True
             except RuntimeError as error:
-                log.warning("no thread for deferred checks now", what=what, error=error)
+                log.warning("cannot start thread of deferred checks", what=what, error=error)
 
     def stop(self) -> None:
-        """Check nothing any more, but for a check under way."""
+        """Run no further check."""
         self._stopped.set()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._pause_seconds) and self._has_any():
             for kind in self._kinds:
                 with self._lock:
-                    watched = [each for each in self._watched.values() if each.asks is kind.asks]
-                self._check(kind, watched[: kind.most(len(watched))])
+                    checks = [each for each in self._checks.values() if each.asks_docker is kind.asks_docker]
+                self._run_round(kind, checks[: kind.round_size(len(checks))])
 
     def _has_any(self) -> bool:
         with self._lock:
-            self._running = bool(self._watched)
+            self._running = bool(self._checks)
             return self._running
 
-    def _check(self, kind: _Kind, watched: Sequence[_Watched]) -> None:
-        """Do one round: check each once, up to the first that Docker does not answer, or until the time is up."""
+    def _run_round(self, kind: _Kind, checks: Sequence[_DeferredCheck]) -> None:
+        """Run each check once, up to the first that Docker does not answer, or until ROUND_SECONDS have passed."""
         end = time.monotonic() + ROUND_SECONDS
-        for number, each in enumerate(watched):
-            outcome = each.check()
-            if outcome is not _Outcome.SILENCE:
+        for number, each in enumerate(checks):
+            outcome = each.run()
+            if outcome is not _Outcome.NO_ANSWER:
                 kind.note_answer()
             elif number == 0:
-                kind.silent = True
-            self._keep(each, is_over=outcome is _Outcome.OVER or self._gives_up(kind, each))
-            if outcome is _Outcome.SILENCE or time.monotonic() >= end:
+                kind.no_answer = True
+            self._requeue_or_drop(each, is_over=outcome is _Outcome.DONE or self._has_timed_out(kind, each))
+            if outcome is _Outcome.NO_ANSWER or time.monotonic() >= end:
                 return
 
     @staticmethod
-    def _gives_up(kind: _Kind, watched: _Watched) -> bool:
-        late = kind.is_late(watched)
-        if late:
-            log.warning("deferred check given up: its time is over", what=watched.what, seconds=watched.seconds)
-        return late
+    def _has_timed_out(kind: _Kind, check: _DeferredCheck) -> bool:
+        timed_out = kind.has_timed_out(check)
+        if timed_out:
+            log.warning("deferred check timed out", what=check.what, seconds=check.seconds)
+        return timed_out
 
-    def _keep(self, watched: _Watched, *, is_over: bool) -> None:
-        """Put a check behind the others, or drop it; one that was replaced or forgotten meanwhile is no more."""
+    def _requeue_or_drop(self, check: _DeferredCheck, *, is_over: bool) -> None:
+        """Put a check behind the others, or drop it, unless it was replaced or removed in the meantime."""
         with self._lock:
-            if self._watched.get(watched.what) is not watched:
+            if self._checks.get(check.what) is not check:
                 return
-            del self._watched[watched.what]
+            del self._checks[check.what]
             if not is_over:
-                self._watched[watched.what] = watched
+                self._checks[check.what] = check

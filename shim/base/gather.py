@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 WIDTH = 16
-"""Most threads one call starts: a pod has few containers, and dockerd gains nothing from more."""
+"""Of one call: a pod has few containers, and dockerd gains nothing from more."""
 
 
 def gather(calls: Sequence[Callable[[], T]], *, width: int = WIDTH) -> list[T]:

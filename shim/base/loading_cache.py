@@ -28,7 +28,7 @@ class LoadingCache(Generic[K, V]):
         Raise what `load` raises, which is not remembered; Cancelled and DeadlineExceeded name `what`.
         """
         known = self._known.get(key)
-        return known if known is not None else self._loads.join(key, lambda: self._load(key, load), what=what)
+        return known if known is not None else self._loads.do(key, lambda: self._load(key, load), what=what)
 
     def keep_only(self, keys: Collection[K]) -> None:
         """Drop all other values."""
@@ -36,7 +36,7 @@ class LoadingCache(Generic[K, V]):
 
     def _load(self, key: K, load: Callable[[], tuple[V, int]]) -> V:
         known = self._known.get(key)
-        if known is not None:  # loaded by another flight since the caller has asked
+        if known is not None:  # loaded by another caller since this one has asked
             return known
         value, weight = load()
         self._known.put(key, value, weight=weight)

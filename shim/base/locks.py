@@ -8,7 +8,7 @@ from shim.base import deadline
 
 
 class KeyedLocks:
-    """A lock for each key that is in use right now; a key nobody holds takes no memory."""
+    """A lock for each key that is in use right now; a key that is not held takes no memory."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -17,7 +17,7 @@ class KeyedLocks:
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
         """Hold `key` inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded."""
-        self._wait_held(key)
+        deadline.wait_for(self._changed, lambda: self._try_take(key), what=f"wait for the lock of {key}")
         try:
             yield
         finally:
@@ -25,14 +25,7 @@ class KeyedLocks:
                 self._held.discard(key)
                 self._changed.notify_all()
 
-    def _wait_held(self, key: Hashable) -> None:
-        scope = deadline.current()
-        with scope.on_cancel(self._wake), self._changed:
-            while key in self._held:
-                scope.check(f"wait for the lock of {key}")
-                self._changed.wait(scope.remaining())
-            self._held.add(key)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _try_take(self, key: Hashable) -> bool:
+        is_free = key not in self._held
+        self._held.add(key)
+        return is_free

@@ -1,4 +1,4 @@
-"""What was found out before, kept as long as there is room."""
+"""A thread-safe LRU cache of bounded weight."""
 
 import threading
 from collections import OrderedDict
@@ -10,39 +10,39 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Values by key; the ones that were asked for the longest time ago make room for new ones. Thread-safe."""
+    """Values by key; the least recently used ones are evicted first. Thread-safe."""
 
     def __init__(self, *, capacity: int) -> None:
-        """`capacity` is what the values may weigh together, in the unit of `put`."""
+        """Hold values of at most `capacity` together, in the unit of weight that `put` takes."""
         self._capacity = capacity
         self._lock = threading.Lock()
-        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._weight = 0
 
     def get(self, key: K) -> V | None:
-        """Give a value that is still kept."""
+        """Return a value; None if it is not in the cache."""
         with self._lock:
-            if key not in self._kept:
+            if key not in self._entries:
                 return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def put(self, key: K, value: V, *, weight: int) -> None:
-        """Keep a value. One that alone is too heavy is not kept."""
+        """Store a value. One that alone exceeds the capacity is not stored."""
         with self._lock:
-            self._drop(key)
-            self._kept[key] = value, weight
+            self._evict(key)
+            self._entries[key] = value, weight
             self._weight += weight
             while self._weight > self._capacity:
-                self._drop(next(iter(self._kept)))
+                self._evict(next(iter(self._entries)))
 
     def keep_only(self, keys: Collection[K]) -> None:
-        """Forget all others."""
+        """Evict all other keys."""
         with self._lock:
-            for key in self._kept.keys() - set(keys):
-                self._drop(key)
+            for key in self._entries.keys() - set(keys):
+                self._evict(key)
 
-    def _drop(self, key: K) -> None:
-        """Forget one, if it is kept. The lock is held."""
-        _, weight = self._kept.pop(key, (None, 0))
+    def _evict(self, key: K) -> None:
+        """Evict one key, if it is there. The lock is held."""
+        _, weight = self._entries.pop(key, (None, 0))
         self._weight -= weight

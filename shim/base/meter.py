@@ -1,6 +1,6 @@
-"""Where what the server does is counted: those who do it report here, and whoever wants to know listens.
+"""Measurements of what the server does: code reports them here, and subscribers observe them.
 
-Nothing is kept. While nobody listens, a report costs one look at an empty tuple.
+Nothing is stored. Without a subscriber, a report costs one test of an empty tuple.
 """
 
 import time
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What was done; the labels of each kind are named beside it."""
+    """Kinds of measurements, each with the names of its labels."""
 
     RPC = ("method", "code")
     DOCKER = ("operation", "result")
@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Measurement:
     """One piece of work that has ended."""
 
     kind: Kind
@@ -30,15 +30,15 @@ class Done:
     seconds: float
 
 
-Listener = Callable[[Done], None]
+Observer = Callable[[Measurement], None]
 
-_listeners: tuple[Listener, ...] = ()
+_observers: tuple[Observer, ...] = ()
 
 
 def report(kind: Kind, *labels: str, seconds: float) -> None:
-    """Say that a piece of work has ended. Listeners are called in the thread that did it."""
-    for listener in _listeners:
-        listener(Done(kind, labels, seconds))
+    """Report a piece of work that has ended. Observers are called in the thread that did it."""
+    for observe in _observers:
+        observe(Measurement(kind, labels, seconds))
 
 
 class Timing:
@@ -50,7 +50,7 @@ class Timing:
         self.dropped = False
 
     def drop(self) -> None:
-        """Let the block go unreported."""
+        """Discard the measurement of this block."""
         self.dropped = True
 
 
@@ -69,11 +69,11 @@ def timed(kind: Kind, *labels: str) -> Iterator[Timing]:
 
 
 @contextmanager
-def subscribed(listener: Listener) -> Iterator[None]:
-    """Let `listener` hear of everything inside the block."""
-    global _listeners  # noqa: PLW0603 - what reports is everywhere, and must not carry a meter along
-    _listeners = (*_listeners, listener)
+def subscribed(observe: Observer) -> Iterator[None]:
+    """Call `observe` with every measurement inside the block."""
+    global _observers  # noqa: PLW0603 - reports come from everywhere, which must not all be handed a meter
+    _observers = (*_observers, observe)
     try:
         yield
     finally:
-        _listeners = tuple(each for each in _listeners if each is not listener)
+        _observers = tuple(each for each in _observers if each is not observe)

@@ -1,6 +1,6 @@
 """Undo what a half-done operation has built.
 
-Each undo is registered before its deed: a deed that fails half-way, or whose answer is lost, is undone too, so every
+Each undo is registered before its operation: one that fails half-way, or whose answer is lost, is undone too, so every
 undo must accept that there is nothing to undo. Undos run in reverse and stop at the first that fails: what lies
 below it is still in use by what could not be undone, and the records that let Stop and Remove finish later are
 always registered first, hence undone last.
@@ -29,7 +29,7 @@ class Rollback:
         self._committed = False
 
     def undo(self, words: str, action: Callable[[], object]) -> None:
-        """Register `action` before the deed it undoes; `words` name it in the log."""
+        """Register `action` before the operation it undoes; `words` name it in the log."""
         self._undos.append((words, action))
 
     def commit(self) -> None:
@@ -46,14 +46,14 @@ class Rollback:
             return
         with deadline.shielded(UNDO_SECONDS):
             for words, action in reversed(self._undos):
-                if not self._ran(words, action, error):
+                if not self._run(words, action, error):
                     return
 
-    def _ran(self, words: str, action: Callable[[], object], error: BaseException | None) -> bool:
+    def _run(self, words: str, action: Callable[[], object], error: BaseException | None) -> bool:
         try:
             action()
         except Exception as failure:  # noqa: BLE001 - the first error is the one to report; this one is noted on it
-            log.warning("undo failed", of=self._what, undo=words, error=failure)
+            log.warning("undo failed", operation=self._what, undo=words, error=failure)
             if error is not None:
                 error.add_note(f"undo of {words} failed: {failure}")
             return False

@@ -1,4 +1,4 @@
-"""Work that several callers want at the same time, done once for all of them."""
+"""Single flight: work that several callers want at the same time is done once for all of them."""
 
 import contextvars
 import threading
@@ -16,141 +16,131 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """One thread for each piece of work under way; what has been done is not remembered. Thread-safe.
+    """At most one call under way for each key; results are not remembered. Thread-safe.
 
-    The caller who came first does the work himself if he has no deadline: to have another thread do it, and to be woken
-    at its end, takes 0.2 ms. When he leaves while others wait on, his thread goes on for them; nobody misses it, since
-    he is gone. One with a deadline may have work of his own to do when it has passed, so another thread does the work.
+    Strategy: the first caller does the work in its own thread if it has no deadline, since to hand the work to another
+    thread, and to be woken at the end, takes 0.2 ms. If its client leaves while others wait, that thread finishes the
+    work for them. A first caller with a deadline must be able to return when that has passed, so a pool thread does
+    the work.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._under_way: dict[Hashable, _Flight[T]] = {}
-        self._crew = CachedThreadPool("flight")
+        self._calls: dict[Hashable, _Call[T]] = {}
+        self._pool = CachedThreadPool("single-flight")
 
-    def join(self, key: Hashable, work: Callable[[], T], *, what: str) -> T:
-        """Give the result of `work`, or raise its failure; joins the work that runs for an equal `key`.
+    def do(self, key: Hashable, work: Callable[[], T], *, what: str) -> T:
+        """Return the result of `work`, or raise its failure; shared with the call under way for an equal `key`.
 
-        The wait ends with the current scope: Cancelled or DeadlineExceeded, said of `what`. The work itself runs in
+        The wait ends with the current scope: Cancelled or DeadlineExceeded, which name `what`. The work itself runs in
         a scope of its own, without a deadline, which is cancelled when the last caller has left. The key may hold
         secrets: it is never shown.
         """
-        flight, is_first = self._board(key, work)
+        call, is_first = self._enter(key, work)
         if is_first and deadline.current().remaining() is None:
-            return self._fly_here(key, flight, what)
+            return self._run_here(key, call, what)
         try:
             if is_first:
-                self._send_off(key, flight)
-            return self._wait_landed(flight, what)
+                self._run_in_pool(key, call)
+            deadline.wait_for(self._changed, lambda: call.done, what=what)
+            return call.result()
         finally:
-            self._leave(key, flight)
+            self._leave(key, call)
 
-    def _board(self, key: Hashable, work: Callable[[], T]) -> "tuple[_Flight[T], bool]":
-        """Give the flight, and whether it is a new one, which the caller has to see off."""
+    def _enter(self, key: Hashable, work: Callable[[], T]) -> "tuple[_Call[T], bool]":
+        """Count one more caller. Return the call, and whether it is new, so that this caller has to run it."""
         with self._changed:
-            flight = self._under_way.get(key)
-            is_first = flight is None
-            if flight is None:
-                flight = self._under_way[key] = _Flight(work)
-            flight.passengers += 1
-            return flight, is_first
+            call = self._calls.get(key)
+            is_first = call is None
+            if call is None:
+                call = self._calls[key] = _Call(work)
+            call.callers += 1
+            return call, is_first
 
-    def _fly_here(self, key: Hashable, flight: "_Flight[T]", what: str) -> T:
-        """Do the work in this thread; a caller who leaves before the end is not counted any more."""
+    def _run_here(self, key: Hashable, call: "_Call[T]", what: str) -> T:
+        """Do the work in this thread; a caller whose client leaves before the end is no longer counted."""
         scope = deadline.current()
-        with scope.on_cancel(partial(self._leave, key, flight)):
-            self._fly(key, flight)
+        with scope.on_cancel(partial(self._leave, key, call)):
+            self._run(key, call)
         scope.check(what)
-        return flight.outcome()
+        return call.result()
 
-    def _send_off(self, key: Hashable, flight: "_Flight[T]") -> None:
-        """Have another thread do the work. If none can be had, those who wait are told; who comes later begins anew."""
+    def _run_in_pool(self, key: Hashable, call: "_Call[T]") -> None:
+        """Have another thread do the work. If none can be started, the call fails for all its callers."""
         try:
-            self._crew.run(partial(contextvars.copy_context().run, self._fly, key, flight))
+            self._pool.run(partial(contextvars.copy_context().run, self._run, key, call))
         except BaseException as failure:  # noqa: BLE001 - raised again in every caller
-            flight.fail(failure)
-            self._land(key, flight)
+            call.fail(failure)
+            self._finish(key, call)
 
-    def _fly(self, key: Hashable, flight: "_Flight[T]") -> None:
-        flight.fly()
-        abandoned = not self._land(key, flight)
-        if abandoned and flight.is_fault:
-            flight.outcome()  # no caller is left to hear of it; the thread's last words reach the log
+    def _run(self, key: Hashable, call: "_Call[T]") -> None:
+        call.run()
+        abandoned = not self._finish(key, call)
+        if abandoned and call.is_fault:
+            call.result()  # no caller is left to raise it: as an unhandled exception of the thread it reaches the log
 
-    def _land(self, key: Hashable, flight: "_Flight[T]") -> int:
-        """Tell those who wait that the flight is over; gives how many there are."""
+    def _finish(self, key: Hashable, call: "_Call[T]") -> int:
+        """Wake the callers that wait; return how many there are."""
         with self._changed:
-            flight.landed = True
-            self._forget(key, flight)
+            call.done = True
+            self._forget(key, call)
             self._changed.notify_all()
-            return flight.passengers
+            return call.callers
 
-    def _wait_landed(self, flight: "_Flight[T]", what: str) -> T:
-        scope = deadline.current()
-        with scope.on_cancel(self._wake), self._changed:
-            while not flight.landed:
-                scope.check(what)
-                self._changed.wait(scope.remaining())
-        return flight.outcome()
-
-    def _leave(self, key: Hashable, flight: "_Flight[T]") -> None:
+    def _leave(self, key: Hashable, call: "_Call[T]") -> None:
         with self._changed:
-            flight.passengers -= 1
-            if flight.passengers or flight.landed:
+            call.callers -= 1
+            if call.callers or call.done:
                 return
-            # Whoever comes now starts anew: this work is about to fail.
-            self._forget(key, flight)
-        flight.scope.cancel()
+            # The work is about to be cancelled, so the next caller has to start a new call.
+            self._forget(key, call)
+        call.scope.cancel()
 
-    def _forget(self, key: Hashable, flight: "_Flight[T]") -> None:
-        if self._under_way.get(key) is flight:
-            del self._under_way[key]
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _forget(self, key: Hashable, call: "_Call[T]") -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
 
 
 class CoalescedRefresh(Generic[T]):
-    """Work whose result must be newer than the question: nobody is told what was begun before he came. Thread-safe.
+    """Work whose result is never older than the request for it. Thread-safe.
 
-    So who comes while it is done waits for the next time, together with all others who come until that begins. One runs
-    at a time, however many ask.
+    Requests that come while a run is under way wait for the next one, and share it. One runs at a time, however many
+    ask.
     """
 
     def __init__(self, work: Callable[[], T], *, what: str) -> None:
-        """`what` says what is waited for, in errors."""
+        """Take the work; `what` names it in errors."""
         self._work = work
         self._what = what
-        self._flights: SingleFlight[T] = SingleFlight()
-        self._turn = KeyedLocks()
-        self._begun = 0
+        self._single_flight: SingleFlight[T] = SingleFlight()
+        self._locks = KeyedLocks()
+        self._runs_begun = 0
 
-    def join(self) -> T:
-        """Give a result of the work that began after this call; bounds and failures as with SingleFlight."""
-        return self._flights.join(self._begun, self._depart, what=self._what)
+    def do(self) -> T:
+        """Return a result of the work that began after this call; bounds and failures as with SingleFlight."""
+        return self._single_flight.do(self._runs_begun, self._run_next, what=self._what)
 
-    def _depart(self) -> T:
-        # A wait that ends with the scope: else each caller who gives up while a run hangs would leave a thread here.
-        with self._turn.hold(self._what):
-            self._begun += 1
+    def _run_next(self) -> T:
+        # A lock whose wait ends with the scope: else each caller who gives up while a run hangs would leave a thread.
+        with self._locks.hold(self._what):
+            self._runs_begun += 1
             return self._work()
 
 
-class _Flight(Generic[T]):
-    """One piece of work and those who wait for it; guarded by the lock of its SingleFlight."""
+class _Call(Generic[T]):
+    """One piece of work and the number of its callers; guarded by the lock of its SingleFlight."""
 
-    __slots__ = ("_failure", "_result", "_work", "landed", "passengers", "scope")
+    __slots__ = ("_failure", "_result", "_work", "callers", "done", "scope")
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.scope = Scope()
-        self.passengers = 0
-        self.landed = False
+        self.callers = 0
+        self.done = False
         self._work = work
         self._result: list[T] = []
         self._failure: BaseException | None = None
 
-    def fly(self) -> None:
+    def run(self) -> None:
         try:
             with deadline.entered(self.scope):
                 self._result.append(self._work())
@@ -164,7 +154,7 @@ class _Flight(Generic[T]):
     def is_fault(self) -> bool:
         return self._failure is not None and not isinstance(self._failure, ShimError)
 
-    def outcome(self) -> T:
+    def result(self) -> T:
         if self._failure is not None:
             raise self._failure
         return self._result[0]

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import IO, Self
 
 from shim.base import deadline
+from shim.base.wakeup import Waker
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted
 
 STDOUT_LIMIT = 1 << 20
-"""Most bytes a program may print; more is a fault, not a result."""
+"""Of one program; more is a fault, not a result."""
 STDERR_LIMIT = 16 << 10
-"""How many of the last bytes of stderr are kept."""
+"""The last ones, which are kept."""
 
 SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""What systemd and terminals send to the server and all it started. Its own processes end with it, not before it."""
+"""Sent by systemd and terminals to the server and all it started. Its own processes end with it, not before it."""
 
 START_SECONDS = 10.0
 """For a program to begin: its file is read, which on a dead volume takes for ever."""
@@ -36,7 +37,7 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is left of a program that ended by itself."""
+    """Exit code and output of a program that ended by itself."""
 
     returncode: int
     """Exit code; negative: the signal that ended it."""
@@ -63,7 +64,7 @@ def run_bounded(
     """
     scope = deadline.current()
     scope.check(what)
-    with _readable(stdin) as source, _Waker() as waker, scope.on_cancel(waker.wake):
+    with _readable(stdin) as source, Waker() as waker, scope.on_cancel(waker.wake):
         child = _STARTS.start([program, *arguments], stdin=source, environment=environment, timeout=timeout, what=what)
         try:
             with _Streams(child) as streams:
@@ -159,7 +160,7 @@ class _Start:
 
     def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str]) -> None:
         self.stdin = stdin
-        """A descriptor of the start's own: the caller may have closed his by the time it returns."""
+        """A descriptor of the start's own: the caller may have closed its own by the time it returns."""
         self.ended = self.abandoned = False
         self.child: subprocess.Popen[bytes] | None = None
         self.failure: Exception | None = None
@@ -182,7 +183,7 @@ _STARTS = _Starts()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a program that nobody waits for any more, and close its pipes."""
+    """End a program whose caller has given up, and close its pipes."""
     for stream in (child.stdout, child.stderr):
         if stream is not None:
             stream.close()
@@ -232,34 +233,11 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _readable(data: bytes) -> Iterator[IO[bytes]]:
-    """Give `data` as a file in memory. A pipe would have to be fed, and block on a program that never reads it."""
+    """Yield a file in memory that holds `data`. A write to a pipe would block on a program that never reads it."""
     with open(os.memfd_create("stdin"), "w+b") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(data)
         file.seek(0)
         yield file
-
-
-class _Waker:
-    """A descriptor that becomes readable when the client goes away."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0)
-        self._lock = threading.Lock()
-        self._open = True
-
-    def wake(self) -> None:
-        # The scope may call after its block was left; by then the number may belong to another file.
-        with self._lock:
-            if self._open:
-                os.eventfd_write(self.fd, 1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._open = False
-            os.close(self.fd)
 
 
 class _Streams:
@@ -280,8 +258,8 @@ class _Streams:
         for source in (self._pidfd, self._stdout, self._stderr):
             self._selector.register(source, selectors.EVENT_READ)
 
-    def wait_exited(self, *, waker: _Waker, timeout: float, what: str) -> Outcome:
-        self._selector.register(waker.fd, selectors.EVENT_READ)
+    def wait_exited(self, *, waker: Waker, timeout: float, what: str) -> Outcome:
+        self._selector.register(waker, selectors.EVENT_READ)
         scope = deadline.current()
         expires = time.monotonic() + timeout
         while True:

@@ -7,7 +7,7 @@ SECOND = 1_000_000_000
 """Nanoseconds."""
 
 NEVER = 0
-"""What the CRI writes for a time that has not come."""
+"""In the CRI, a time that has not come."""
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII

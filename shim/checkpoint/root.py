@@ -41,4 +41,5 @@ def _names_of_others(path: Path) -> set[str]:
             return set()
         names = {entry.name for entry in path.iterdir()}
     others = names - _OWN - _EXPECTED
-    return {name for name in others if not any(atomic_files.is_temporary(name, of=file) for file in (POD_CIDR, ENGINE))}
+    files = (POD_CIDR, ENGINE)
+    return {name for name in others if not any(atomic_files.is_temporary(name, target=file) for file in files)}

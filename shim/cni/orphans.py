@@ -11,7 +11,6 @@ helper process (`shim.hostfs`), and only if there is a sandbox that was left hal
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +22,7 @@ import structlog
 
 from shim.base import deadline
 from shim.base.gather import gather
+from shim.base.wakeup import Waker
 from shim.cni.environment import sandbox_of_plugin, sandboxes_of_plugins
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.client import HostFs
@@ -165,16 +165,11 @@ def _wait_gone(handles: list[int], *, give_up: float) -> bool:
 
 
 @contextmanager
-def _cancellation(scope: deadline.Scope) -> Iterator[socket.socket]:
-    """Yield a socket that becomes readable when the scope is cancelled."""
+def _cancellation(scope: deadline.Scope) -> Iterator[Waker]:
+    """Yield a waker that becomes readable when the scope is cancelled."""
     try:
-        wakes, waker = socket.socketpair()
+        waker = Waker()
     except OSError as error:  # no descriptor is free
         raise ResourceExhausted(f"wait for the end of cni plugins: {reason_of(error)}") from error
-    with wakes, waker, scope.on_cancel(partial(_wake, waker)):
-        yield wakes
-
-
-def _wake(waker: socket.socket) -> None:
-    with suppress(OSError):  # called a moment too late: closed already
-        waker.send(b"x")
+    with waker, scope.on_cancel(waker.wake):
+        yield waker

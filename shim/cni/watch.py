@@ -15,6 +15,7 @@ import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.base import deadline
+from shim.base.wakeup import Waker
 from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
 from shim.cni.programs import FindPlugin, find_plugin
 from shim.cni.status import StatusWatch
@@ -72,7 +73,7 @@ class ConfDirectory:
         self._told: tuple[NetworkStatus, NetworkConfig | None] | None = None
         self._told_at = 0.0
         self._lock = threading.Lock()
-        self._stop: int | None = None
+        self._stop: Waker | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -81,7 +82,7 @@ class ConfDirectory:
             watch = _Watch(self._directory)
         except OSError as error:
             raise FailedPrecondition(f"watch cni directory {self._directory}: {reason_of(error)}") from error
-        self._stop = os.eventfd(0)
+        self._stop = Waker()
         self._listing = read_directory(self._directory)
         self._thread = threading.Thread(target=self._follow, args=(watch, self._stop), name="cni-watch", daemon=True)
         self._thread.start()
@@ -91,9 +92,9 @@ class ConfDirectory:
         self._plugins.stop()
         if self._thread is None or self._stop is None:
             return
-        os.eventfd_write(self._stop, 1)
+        self._stop.wake()
         self._thread.join()
-        os.close(self._stop)
+        self._stop.close()
         self._thread = self._stop = None
 
     def chosen(self) -> NetworkConfig:
@@ -154,12 +155,12 @@ class ConfDirectory:
         self._listing = read_directory(self._directory)
         self._now()
 
-    def _follow(self, watch: "_Watch", stop: int) -> None:
+    def _follow(self, watch: "_Watch", stop: Waker) -> None:
         self._now()
         waiting = select.poll()
         waiting.register(watch.fileno(), select.POLLIN)
         waiting.register(stop, select.POLLIN)
-        while stop not in (ready for ready, _ in waiting.poll()):
+        while stop.fileno() not in (ready for ready, _ in waiting.poll()):
             try:
                 changed = watch.read_changed()
             except OSError as error:

@@ -1,4 +1,4 @@
-"""What a setting is called on each way in, and which forms of its value are accepted.
+"""Names of each setting as flag, variable and key, and the accepted forms of its value.
 
 All of it follows from `shim.config.model`: the type of a field decides how its text is read, its docstring is the help
 of its flag. A new field is one place.
@@ -29,10 +29,10 @@ ENVIRONMENT_PREFIX = "PYDOCKERSHIM_"
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _IMAGE_PATTERN = re.compile(r"[a-zA-Z0-9._:/@*\[\]-]+")
-"""What references are made of, and `*`."""
+"""Characters of references, and `*`."""
 _KEY_PATTERN = re.compile(r"[a-zA-Z0-9._/*-]+")
-"""What keys of annotations are made of, and `*`."""
-_LEAST_SECONDS = 0.1
+"""Characters of keys of annotations, and `*`."""
+_MIN_SECONDS = 0.1
 """Of a bound on work: a shorter one is never met, and refused as the mistake it is."""
 
 # cri-dockerd knows more levels than there is use for, in any case; its flags are to be taken as they are.
@@ -41,7 +41,7 @@ _LEVEL_ALIASES = {"panic": "error", "fatal": "error", "warn": "warning", "trace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One setting: how to say it, and what it takes."""
+    """One setting: its names, and its accepted values."""
 
     name: str
     doc: str
@@ -55,18 +55,18 @@ class Field:
 
     @property
     def flag(self) -> str:
-        """Its flag, with the dashes."""
+        """Return its flag, with the dashes."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """Return its environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
 
 @cache
 def fields() -> Mapping[str, Field]:
-    """All settings by name, in the order of the model."""
+    """Return all settings by name, in the order of the model."""
     docs = _docs()
     return MappingProxyType(
         {
@@ -118,7 +118,7 @@ def _kind(info: msgspec.structs.FieldInfo) -> _Kind:
 
 
 def _zero(info: msgspec.structs.FieldInfo) -> str:
-    """Say what 0 means; KeyError for a number of which that is not written down."""
+    """Return what 0 means; raise KeyError for a number of which that is not written down."""
     return _ZERO[info.name] if info.type in {float, int} else ""
 
 
@@ -133,25 +133,25 @@ def _choice(choices: tuple[str, ...]) -> _Kind:
 
 
 def _log_level(raw: object) -> object:
-    """A level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
+    """Read a level, in any case, or one of logrus's; empty, as with cri-dockerd, is the default."""
     text = "" if raw == "" else _text(raw).lower()
     return _LOG_LEVELS.parse(_LEVEL_ALIASES.get(text, text) or Config().log_level)
 
 
 def _network_plugin(raw: object) -> str:
-    """The plugin, also in the words of cri-dockerd."""
+    """Read the plugin, also in the words of cri-dockerd."""
     return _NETWORK_PLUGINS.parse("none" if raw in ("", "no-op") else raw)  # type: ignore[return-value] # a choice
 
 
 def _request_timeout(raw: object) -> float:
-    """Seconds; 0, cri-dockerd's default, is ours."""
+    """Read seconds; 0, cri-dockerd's default, is ours."""
     return _some_seconds(raw) or Config().runtime_request_timeout
 
 
 def _some_seconds(raw: object) -> float:
-    """Seconds enough for the work to be done, or 0."""
+    """Read seconds, enough for the work to be done, or 0."""
     seconds = seconds_from(raw)
-    if 0 < seconds < _LEAST_SECONDS:
+    if 0 < seconds < _MIN_SECONDS:
         raise ValueError(raw)
     return seconds
 
@@ -193,7 +193,7 @@ def _unix_socket(raw: object) -> str:
 
 
 def _docker_endpoint(raw: object) -> str:
-    """Empty, as with cri-dockerd, is the default."""
+    """Read a text; empty, as with cri-dockerd, is the default."""
     return _unix_socket(Config().docker_endpoint if raw == "" else raw)
 
 
@@ -211,7 +211,7 @@ def _networks(raw: object) -> str:
 
 
 def _bind_address(raw: object) -> str:
-    """`IP:PORT`, of an IP address alone with port 0; empty, cri-dockerd's default, is ours."""
+    """Read `IP:PORT`, of an IP address alone with port 0; empty, cri-dockerd's default, is ours."""
     if raw == "":
         return Config().streaming_bind_addr
     text = _text(raw)
@@ -224,7 +224,7 @@ def _bind_address(raw: object) -> str:
 
 
 def _own_directory(raw: object) -> Path:
-    """A directory that becomes private: never the root of the machine, nor one that a link could make another of."""
+    """Read a directory that becomes private: never the root of the machine, nor a path through `..`."""
     path = _path(raw)
     if ".." in path.parts or len(path.parts) == 1:
         raise ValueError(raw)
@@ -296,7 +296,7 @@ _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
 _NETWORK_PLUGINS = _choice(get_args(NetworkPlugin))
 _SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
-_SOME_SECONDS = _Kind(_some_seconds, f"0, or seconds ({_LEAST_SECONDS:g} at least), or a duration such as 90s or 1m30s")
+_SOME_SECONDS = _Kind(_some_seconds, f"0, or seconds ({_MIN_SECONDS:g} at least), or a duration such as 90s or 1m30s")
 _ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 90s or 1m30s")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 

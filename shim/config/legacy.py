@@ -16,7 +16,7 @@ class Legacy:
     why: str
     """Where its meaning has gone; the warning, and the help."""
     switch: bool = False
-    """Whether it may stand without a value, for `true`."""
+    """May stand without a value, which means `true`."""
     silent: frozenset[str] = frozenset()
     """Values that ask for what is done anyhow, and need no warning."""
 

@@ -17,13 +17,13 @@ DEFAULT_FILE = Path("/etc/pydockershim/config.toml")
 
 DEFAULT = "default"
 
-_LONGEST_SHOWN = 200
-"""Characters of a refused value that a message has."""
+_SHOWN_CHARACTERS = 200
+"""Of a refused value in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The effective settings, and who said so."""
+    """The effective settings, and their origins."""
 
     config: Config
     origins: Mapping[str, str]
@@ -37,7 +37,7 @@ class _Given:
 
 
 def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | None) -> Loaded:
-    """Put the settings together.
+    """Return the effective settings.
 
     `flags` maps field names to the text of their flags. `file` must exist; without one, DEFAULT_FILE is read if it is
     there. Environment variables with our prefix that are no setting are left alone: Kubernetes itself makes such ones
@@ -49,7 +49,7 @@ def load(*, flags: Mapping[str, str], environ: Mapping[str, str], file: Path | N
         **_from_environment(environ),
         **{name: _Given(f"flag {fields()[name].flag}", text) for name, text in flags.items()},
     }
-    values = {name: _value(fields()[name], of) for name, of in given.items()}
+    values = {name: _value(fields()[name], value) for name, value in given.items()}
     origins = {name: given[name].origin if name in given else DEFAULT for name in fields()}
     config = Config(**values)
     check_together(config)
@@ -66,12 +66,12 @@ def _value(field: Field, given: _Given) -> Any:
 
 
 def _shown(raw: object) -> str:
-    """A value for a message, cut where it is long."""
+    """Return a value for a message, cut where it is long."""
     try:
         text = repr(raw)
     except (ValueError, RecursionError):  # Python writes neither numbers of thousands of digits nor deep nests
         return f"(too long to be shown, {type(raw).__name__})"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:

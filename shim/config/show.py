@@ -11,7 +11,7 @@ from shim.config.load import Loaded
 
 
 def text(value: object) -> str:
-    """One value as a flag takes it."""
+    """Return a value as a flag takes it."""
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, bool):
@@ -20,21 +20,21 @@ def text(value: object) -> str:
 
 
 def as_table(loaded: Loaded) -> str:
-    """Columns: setting, value, where it came from."""
+    """Return columns: setting, value, origin."""
     rows = [(name, text(getattr(loaded.config, name)), origin) for name, origin in loaded.origins.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return "\n".join(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for name, value, origin in rows)
 
 
 def as_json(loaded: Loaded) -> str:
-    """`{"name": {"value": ..., "origin": ...}}`; durations in seconds."""
+    """Return `{"name": {"value": ..., "origin": ...}}`; durations in seconds."""
     plain = _plain(loaded)
     shown = {name: {"value": plain[name], "origin": origin} for name, origin in loaded.origins.items()}
     return json.dumps(shown, indent=2)
 
 
 def as_toml(loaded: Loaded) -> str:
-    """A configuration file that says the same, each setting under its documentation."""
+    """Return the same as a configuration file, each setting under its documentation."""
     plain = _plain(loaded)
     return "\n".join(
         f"# {fields()[name].doc}\n# From: {origin}.\n{name} = {json.dumps(plain[name], ensure_ascii=False)}\n"

@@ -1,9 +1,9 @@
-"""What several settings must be together."""
+"""Rules for combinations of settings."""
 
 from shim.config.model import Config
 from shim.domain.errors import InvalidArgument
 
-LEAST_LOG_COPY = 32_000_000
+MIN_LOG_COPY = 32_000_000
 """Bytes of output that Docker must keep of a container.
 
 The log process copies it from there. A container that floods has been seen to fill 65 MB a second of Docker's files.
@@ -23,8 +23,8 @@ def check_together(config: Config) -> None:
     """Raise InvalidArgument, which names the settings, for values that do not go together."""
     size, count = config.docker_log_max_size, config.docker_log_max_file
     kept = bytes_from_size(size) * count
-    if kept < LEAST_LOG_COPY:
+    if kept < MIN_LOG_COPY:
         raise InvalidArgument(
             f"docker_log_max_size {size} times docker_log_max_file {count} is {kept / 1e6:g} MB: Docker would drop "
-            f"output before it is copied, so give {LEAST_LOG_COPY // 10**6} MB at least in all, such as 16m and 2"
+            f"output before it is copied, so give {MIN_LOG_COPY // 10**6} MB at least in all, such as 16m and 2"
         )

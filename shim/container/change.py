@@ -7,7 +7,7 @@ import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.base.deferred_checks import LOOK_SECONDS
+from shim.base.deferred_checks import CHECK_SECONDS
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
 from shim.view.records import ContainerRecord
@@ -44,7 +44,7 @@ def apply_when_running(rt: Runtime, container_id: str, *, apply: Callable[[Conta
             return True
         if not state.pid:
             return False
-        with deadline.bound(LOOK_SECONDS), changing(rt, container_id) as record:
+        with deadline.bound(CHECK_SECONDS), changing(rt, container_id) as record:
             apply(record)
     except NotFound:
         log.debug("delayed start: container is gone", container=container_id)

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from functools import partial
 import structlog
 
 from shim.base import deadline, deferred_checks
+from shim.base.wakeup import Waker
 from shim.domain.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
 from shim.engine.answers import ExecInspect
 from shim.runtime import Runtime
@@ -209,13 +209,13 @@ def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
     more for every probe of the node than the few questions here.
     """
     check = partial(_kill_late, rt, exec_id, container_id=container_id)
-    rt.deferred_checks.watch(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
+    rt.deferred_checks.add(check, what=f"exec {exec_id} in container {container_id}", seconds=LATE_SECONDS)
 
 
 def _kill_late(rt: Runtime, exec_id: str, *, container_id: str) -> bool:
     """Kill the process of an exec if it has one now; return whether it has ended or never can begin."""
     try:
-        with deadline.bound(deferred_checks.LOOK_SECONDS):
+        with deadline.bound(deferred_checks.CHECK_SECONDS):
             found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=LATE_KILL_SECONDS)
     except NotFound:  # the Engine has been restarted
         return True
@@ -328,19 +328,14 @@ def _pauses(what: str, *, began: float) -> Iterator[None]:
 def _wait_process_ended(handle: int, *, exec_id: str) -> None:
     scope = deadline.current()
     try:
-        wakes, waker = socket.socketpair()
+        waker = Waker()
     except OSError as error:  # no descriptor is free
         raise ResourceExhausted(f"wait for the end of exec {exec_id}: {reason_of(error)}") from error
-    with wakes, waker:
+    with waker:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        poll.register(wakes, select.POLLIN)
-        with scope.on_cancel(lambda: _wake(waker)):
+        poll.register(waker, select.POLLIN)
+        with scope.on_cancel(waker.wake):
             left = scope.remaining()
             poll.poll(None if left is None else left * 1000)
     scope.check(f"wait for the end of exec {exec_id}")
-
-
-def _wake(waker: socket.socket) -> None:
-    with suppress(OSError):  # called a moment too late: closed already
-        waker.send(b"x")

@@ -105,7 +105,7 @@ def _kill_after_failed_start(rt: Runtime, container_id: str) -> None:
     except ShimError as error:
         log.error("failed to kill container after failed start", container=container_id, error=error)
     check = partial(_kill_late_start, rt, container_id)
-    rt.deferred_checks.watch(check, what=_late_start(container_id), seconds=LATE_SECONDS, asks=False)
+    rt.deferred_checks.add(check, what=_late_start(container_id), seconds=LATE_SECONDS, asks_docker=False)
 
 
 def _late_start(container_id: str) -> str:
@@ -117,7 +117,7 @@ def _kill_late_start(rt: Runtime, container_id: str) -> bool:
 
     def kill(record: ContainerRecord) -> None:
         # Not one that another start has been asked for while this thread waited.
-        if rt.deferred_checks.watches(_late_start(container_id)):
+        if rt.deferred_checks.is_pending(_late_start(container_id)):
             ensure_killed(rt, record.id)
             log.warning("killed container started late after failed start", container=record.id)
 

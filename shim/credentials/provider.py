@@ -87,7 +87,7 @@ class Provider:
         self._settings = settings
         self._timeout = timeout
         self._clock = clock
-        self._flights: SingleFlight[_Run] = SingleFlight()
+        self._single_flight: SingleFlight[_Run] = SingleFlight()
         self._lock = threading.Lock()
         self._key_type = ""
         self._kept: dict[str, tuple[Entries, float]] = {}
@@ -116,10 +116,10 @@ class Provider:
         """
         what = self._what(repository)
         shared = _CACHE_KEYS[self._key_type](repository) if self._key_type else _FIRST
-        run = self._flights.join(shared, lambda: self._run(repository), what=what)
+        run = self._single_flight.do(shared, lambda: self._run(repository), what=what)
         if run.covers(repository):
             return run
-        return self._flights.join(repository, lambda: self._run(repository), what=what)
+        return self._single_flight.do(repository, lambda: self._run(repository), what=what)
 
     def _run(self, repository: str) -> _Run:
         kept = self._kept_for(repository)  # by a run that ended just before this one began

@@ -45,7 +45,7 @@ class CredentialStores:
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
         """Run nothing yet. `timeout` bounds one run, in seconds."""
         self._timeout = timeout
-        self._flights: SingleFlight[Credentials | None] = SingleFlight()
+        self._single_flight: SingleFlight[Credentials | None] = SingleFlight()
 
     def find(self, name: str, *, domain: str) -> Credentials | None:
         """Return the credentials of the helper `name` for the registry `domain`; None when it has none.
@@ -54,7 +54,7 @@ class CredentialStores:
         """
         what = f"ask {PREFIX}{name} for credentials of {domain}"
         try:
-            return self._flights.join((name, domain), lambda: self._ask(name, domain, what=what), what=what)
+            return self._single_flight.do((name, domain), lambda: self._ask(name, domain, what=what), what=what)
         except ShimError as failure:
             deadline.current().check(what)
             log.warning("skipped credential helper", helper=name, registry=domain, error=failure)

@@ -1,7 +1,4 @@
-"""The two things systemd and a service say to each other: here is your socket, and I am ready.
-
-Source: sd_listen_fds(3) and sd_notify(3). A few lines, so no library.
-"""
+"""Socket activation and readiness of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
 
 import os
 import socket
@@ -19,7 +16,7 @@ log = structlog.get_logger(__name__)
 def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
     """Take over the one listening unix socket that systemd has passed; FailedPrecondition when there is none.
 
-    The variables are taken out of `environ`: CNI plugins and other children must not believe they are meant.
+    The variables are removed from `environ`: CNI plugins and other children must not take them for theirs.
     """
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -28,23 +25,23 @@ def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
             f"serve the CRI at fd://: systemd must pass exactly one socket to this process {os.getpid()}, "
             f"it says LISTEN_FDS={count} LISTEN_PID={pid}"
         )
-    return _taken_over(_FIRST_FD)
+    return _take_over(_FIRST_FD)
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:
-    """Tell systemd `state`, such as `READY=1`; without systemd nothing is told, and a deaf one ends nothing."""
+    """Send `state`, such as `READY=1`, to systemd: no-op without NOTIFY_SOCKET; send errors are only logged."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     name = "\0" + address[1:] if address.startswith("@") else address
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as teller:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         try:
-            teller.sendto(state.encode(), name)
+            sender.sendto(state.encode(), name)
         except OSError as error:
-            log.warning("systemd cannot be told", state=state, socket=address, error=reason_of(error))
+            log.warning("failed to notify systemd", state=state, socket=address, error=reason_of(error))
 
 
-def _taken_over(descriptor: int) -> socket.socket:
+def _take_over(descriptor: int) -> socket.socket:
     try:
         taken = socket.socket(fileno=descriptor)
     except OSError as error:

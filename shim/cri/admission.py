@@ -1,8 +1,8 @@
-"""Which RPCs may run now: a limited number of each kind, and reads and streams of events alone while the server drains.
+"""Admission of RPCs: a limited number of each kind, and only reads and streams of events while the server drains.
 
-A server that drains is about to stop. It still answers reads, so that the node stays ready: what must complete goes on,
-everything else under way is cut, and nothing that changes something begins. Streams of events end only with the socket:
-a kubelet subscribes again at once, and after five refusals never again.
+A server that drains is about to stop. It still answers reads, so that the node stays ready. RPCs that must complete go
+on, all others under way are cancelled, and no RPC that changes something starts. Streams of events end only with the
+socket: a kubelet subscribes again at once, and after five refusals never again.
 """
 
 import threading
@@ -14,8 +14,8 @@ from shim.base.deadline import Scope
 from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
 from shim.domain.errors import Cancelled, ResourceExhausted, Unavailable
 
-_LAST = frozenset({Kind.READ, Kind.IMAGE, Kind.WATCH})
-"""What goes on until the server stops."""
+_UNTIL_STOP = frozenset({Kind.READ, Kind.IMAGE, Kind.WATCH})
+"""Kinds that are served until the server stops."""
 
 _STOPPING = "the server is stopping, the call can be repeated at its successor"
 
@@ -47,7 +47,7 @@ class Admission:
         rpc = RPCS[name]
         limit = self._limits[rpc.kind]
         with self._changed:
-            if self._draining and rpc.kind not in _LAST:
+            if self._draining and rpc.kind not in _UNTIL_STOP:
                 raise Unavailable(_STOPPING)
             if self._counts[rpc.kind] >= limit:
                 raise ResourceExhausted(
@@ -59,24 +59,24 @@ class Admission:
             return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Count an RPC no longer."""
+        """Remove an RPC that has ended."""
         with self._changed:
             del self._running[ticket]
             self._counts[ticket.rpc.kind] -= 1
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Begin nothing but reads and streams of events, and cut all RPCs but these and those that must complete."""
+        """Admit only reads and streams of events, and cancel all RPCs but these and those that must complete."""
         with self._changed:
             self._draining = True
-        self._cut(lambda rpc: rpc.kind not in _LAST and not rpc.completes)
+        self._cancel(lambda rpc: rpc.kind not in _UNTIL_STOP and not rpc.completes)
 
-    def cut_all(self) -> None:
-        """Cut all RPCs under way, as `drain` does."""
-        self._cut(lambda _: True)
+    def cancel_all(self) -> None:
+        """Cancel all RPCs under way, as `drain` does."""
+        self._cancel(lambda _: True)
 
     def cause_of(self, failure: Exception) -> Exception:
-        """Return why an RPC failed: Unavailable, not Cancelled, for one that was cut by the stop of the server."""
+        """Return why an RPC failed: Unavailable, not Cancelled, for one that the stop of the server cancelled."""
         if self._draining and isinstance(failure, Cancelled):
             return Unavailable(_STOPPING)
         return failure
@@ -92,7 +92,7 @@ class Admission:
 
     def wait_changes_ended(self, seconds: float) -> bool:
         """Wait until only reads and streams of events are under way; False when `seconds` are over first."""
-        return self._wait_none(lambda rpc: rpc.kind not in _LAST, seconds)
+        return self._wait_none(lambda rpc: rpc.kind not in _UNTIL_STOP, seconds)
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no RPC is under way; False when `seconds` are over first."""
@@ -105,8 +105,8 @@ class Admission:
         with self._changed:
             return self._changed.wait_for(none_left, seconds)
 
-    def _cut(self, concerned: Callable[[Rpc], bool]) -> None:
+    def _cancel(self, concerned: Callable[[Rpc], bool]) -> None:
         with self._changed:
             scopes = [ticket.scope for ticket in self._running if concerned(ticket.rpc)]
-        for scope in scopes:  # outside the lock: what they wake may want it
+        for scope in scopes:  # outside the lock, which the woken threads may take
             scope.cancel()

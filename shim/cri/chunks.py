@@ -1,4 +1,4 @@
-"""Streamed lists go out in pieces that stay below what any client takes as one message."""
+"""Split streamed lists into messages of a size that any client accepts."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -10,8 +10,8 @@ M = TypeVar("M", bound=Message)
 CHUNK = 500
 """Most items of one message."""
 CHUNK_BYTES = 2 << 20
-"""Most bytes of one message's items, unless a single one is larger: gRPC clients take 4 MiB if nobody tells them
-otherwise, and the annotations of one pod may come to 256 KiB."""
+"""Most bytes of one message's items, unless a single one is larger: gRPC clients take 4 MiB by
+default, and the annotations of one pod may come to 256 KiB."""
 
 
 def chunks(items: Sequence[M]) -> Iterator[Sequence[M]]:

@@ -1,4 +1,4 @@
-"""What the door knows of one RPC before anybody works on it: its name, its subjects, and how long it may take."""
+"""The context of one RPC before its handler runs: request id, subjects and deadline."""
 
 import secrets
 
@@ -9,11 +9,11 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.deadline import Scope
 
 _NO_DEADLINE = 1e9
-"""Seconds; gRPC gives centuries instead of nothing for a call that has no deadline."""
+"""Seconds; gRPC reports centuries for a call that has no deadline."""
 
 _IDS = {"pod_sandbox_id": "sandbox", "container_id": "container", "image_ref": "image"}
-_LONGEST = 256
-"""Characters of a subject; an oversized name is about to be refused and need not fill the log."""
+_SUBJECT_CHARACTERS = 256
+"""Logged of a subject; an oversized name is about to be refused."""
 
 
 def scope_of(context: grpc.ServicerContext) -> Scope:
@@ -26,12 +26,12 @@ def scope_of(context: grpc.ServicerContext) -> Scope:
 
 
 def new_request_id() -> str:
-    """Eight hexadecimal digits, to find all lines of one RPC."""
+    """Return eight hexadecimal digits, to find all log lines of one RPC."""
     return secrets.token_hex(4)
 
 
 def subjects_of(message: Message) -> dict[str, str]:
-    """Name whom a request or an answer is about, in the words of the log: pod, sandbox, container, image."""
+    """Return the subjects of a request or a response by their log keys: pod, sandbox, container, image."""
     match message:
         case pb.RunPodSandboxRequest():
             found = {"pod": _pod(message.config)}
@@ -43,7 +43,7 @@ def subjects_of(message: Message) -> dict[str, str]:
         case _:
             fields = message.DESCRIPTOR.fields_by_name
             found = {word: getattr(message, field) for field, word in _IDS.items() if field in fields}
-    return {word: text[:_LONGEST] for word, text in found.items() if text}
+    return {word: text[:_SUBJECT_CHARACTERS] for word, text in found.items() if text}
 
 
 def _pod(config: pb.PodSandboxConfig) -> str:

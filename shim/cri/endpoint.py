@@ -1,11 +1,11 @@
-"""Where clients find the server: a path of its own, or a socket that systemd holds.
+"""The endpoint at which clients find the server: a path of its own, or a socket that systemd holds.
 
-gRPC is always bound to a socket in a new private directory, and a door brings clients there:
+gRPC is always bound to a socket in a new private directory. An endpoint connects clients to it:
 
 * `PathEndpoint` moves the bound socket to the configured path. So it appears there complete, with its mode, and gRPC
   never deletes what stands at that path, as it does when it binds (and unbinds) a path itself.
-* `shim.cri.relay.Relay` carries connections from the socket of systemd, since gRPC's Python API cannot take over a
-  socket that listens already.
+* `shim.cri.relay.Relay` relays connections from the socket of systemd, since gRPC's Python API cannot take over a
+  socket that is listening already.
 """
 
 import contextlib
@@ -23,36 +23,36 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 ACTIVATION = "fd://"
 
 _SOCKET_MODE = 0o600
-"""Whoever may write to this socket is root on the node."""
+"""Write access to this socket is root access to the node."""
 
-_LONGEST_PATH = 107
-"""Bytes the kernel takes as the path of a socket, without the NUL (unix(7))."""
+_SOCKET_PATH_BYTES = 107
+"""Limit of the kernel for the path of a socket, without the NUL (unix(7))."""
 
 _PROBE_SECONDS = 2.0
 
 
 class Endpoint(Protocol):
-    """The way of clients to the server."""
+    """Where clients connect to the server."""
 
     def prepare(self) -> Path:
-        """Check that the way can be opened; give the directory to make the private directory in."""
+        """Check that the endpoint can be opened; return the parent for the private directory."""
         ...
 
     def open(self, bound: Path) -> None:
-        """Let clients through to the socket at `bound`, which is moved away or deleted."""
+        """Connect clients to the socket at `bound`, which is moved away or deleted."""
         ...
 
     def close(self) -> None:
-        """Let no new client in; those inside stay. Idempotent."""
+        """Accept no new client; those that are connected stay. Idempotent."""
         ...
 
     def wait_empty(self, seconds: float) -> None:
-        """Wait until the last answers have left, at most `seconds`, once the server has ended."""
+        """Wait until the last responses were sent, at most `seconds`, once the server has ended."""
         ...
 
 
-def endpoint_for(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
-    """Give the door for `unix:///path`, or for `fd://` with the socket that `environ` tells of (and forgets)."""
+def open_endpoint(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
+    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`."""
     if endpoint == ACTIVATION:
         return Relay(listening_socket(environ))
     return PathEndpoint(Path(endpoint.removeprefix("unix://")))
@@ -62,8 +62,8 @@ class PathEndpoint:
     """A socket at a path, which is there from `open` to `close`."""
 
     def __init__(self, path: Path) -> None:
-        if len(os.fsencode(path)) > _LONGEST_PATH:
-            raise InvalidArgument(f"serve the CRI at {path}: a socket path has at most {_LONGEST_PATH} bytes")
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            raise InvalidArgument(f"serve the CRI at {path}: a socket path has at most {_SOCKET_PATH_BYTES} bytes")
         self._path = path
         self._ours: tuple[int, int] | None = None
 
@@ -83,14 +83,14 @@ class PathEndpoint:
         bound.rename(self._path)
 
     def close(self) -> None:
-        """Remove the socket, unless somebody has put another one in its place."""
+        """Remove the socket, unless another one was put in its place."""
         with contextlib.suppress(FileNotFoundError):
             if self._ours is not None and _identity(self._path) == self._ours:
                 self._path.unlink()
         self._ours = None
 
     def wait_empty(self, seconds: float) -> None:
-        """Return at once: clients talk to gRPC itself, which has sent its answers when it ends."""
+        """Return at once: clients talk to gRPC itself, which has sent its responses when it ends."""
 
     def _ensure_free(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -107,7 +107,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _answers(path: Path) -> bool:
-    """Whether something listens; anything but a clear refusal is taken for a server that is busy."""
+    """Return whether something listens; anything but a clear refusal counts as a server that is busy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         try:

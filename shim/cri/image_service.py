@@ -18,7 +18,7 @@ from shim.runtime import Runtime
 
 
 class ImageService(api_pb2_grpc.ImageServiceServicer):
-    """Images and the room they take."""
+    """Images and their disk usage."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
@@ -54,5 +54,5 @@ class ImageService(api_pb2_grpc.ImageServiceServicer):
         return pb.RemoveImageResponse()
 
     def ImageFsInfo(self, _request: pb.ImageFsInfoRequest, _context: ServicerContext) -> pb.ImageFsInfoResponse:
-        """Tell the room that images and containers take."""
+        """Return the disk usage of images and containers."""
         return image_fs_info(self._rt)

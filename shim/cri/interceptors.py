@@ -1,8 +1,8 @@
-"""What every RPC goes through: a request id, a deadline scope, one log line, and a status for an error.
+"""The interceptor of all RPCs: a request id, a deadline scope, one log line, and a status for an error.
 
-One interceptor does it all, since the parts need each other: the line tells the code that was answered, and what runs
+One interceptor does it all, since the parts need each other: the line has the code of the response, and what runs
 below logs with the request id. Each RPC runs in a copy of the context, so nothing needs to be reset in a thread that
-goes back to the pool, and a streaming answer finds its scope again at each item, whichever thread asks for it.
+goes back to the pool, and a streaming response has its scope at each item, whichever thread asks for it.
 """
 
 import contextvars
@@ -33,18 +33,18 @@ _EXPECTED_OF_READS = frozenset(
     {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
     | {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 )
-"""Codes of reads that are no error of the shim. The kubelet reads every second, so while Docker is away they would
-bury the one line that says so."""
+"""Codes of reads that are no error of the shim. The kubelet reads every second: during an outage of Docker they would
+hide the one line that reports it."""
 
 log = structlog.get_logger(__name__)
 
 
 class CallInterceptor(grpc.ServerInterceptor):
-    """Wraps the handler of each RPC, unary or with a streaming answer."""
+    """Wrap the handler of each RPC, unary or with a streaming answer."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self._newer = UnknownFieldWarnings()
+        self._unknown_fields = UnknownFieldWarnings()
 
     def intercept_service(  # noqa: D102 - of the base class
         self,
@@ -73,7 +73,7 @@ class CallInterceptor(grpc.ServerInterceptor):
         call = _Call(rpc, request, context)
         with self._admitted(call):
             if RPCS[rpc].mutates:
-                call.run(lambda: self._newer.tell(request))
+                call.run(lambda: self._unknown_fields.warn(request))
             answer = call.run(lambda: behaviour(request, context))
             call.done(answer)
             return answer
@@ -122,7 +122,7 @@ class _Call:
         )
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do `work` in the context and the scope of this RPC."""
+        """Call `work` in the context and the scope of this RPC."""
         return self._variables.run(self._scoped, work)
 
     def _scoped(self, work: Callable[[], T]) -> T:
@@ -137,7 +137,7 @@ class _Call:
 
     def fail(self, failure: Exception) -> NoReturn:
         """Log `failure`, and end the RPC with its status."""
-        if isinstance(failure, NotImplementedError) and self._is_unbuilt():
+        if isinstance(failure, NotImplementedError) and self._is_unimplemented():
             failure = Unsupported(f"{self.rpc} is not implemented")
         code = code_of(failure)
         self._report(code)
@@ -152,8 +152,8 @@ class _Call:
     def _report(self, code: grpc.StatusCode) -> None:
         meter.report(meter.Kind.RPC, self.rpc, code.name, seconds=time.monotonic() - self._began)
 
-    def _is_unbuilt(self) -> bool:
-        # Only the generated base class, which stands in for an RPC nobody has built, sets a code by itself.
+    def _is_unimplemented(self) -> bool:
+        # Only the generated base class, which handles an RPC that is not implemented, sets a code by itself.
         code: grpc.StatusCode = self._grpc.code()  # type: ignore[attr-defined] # missing in the stubs
         return code is grpc.StatusCode.UNIMPLEMENTED
 

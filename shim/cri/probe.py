@@ -1,4 +1,4 @@
-"""Asking a server who it is, as clients do."""
+"""Probe a CRI server, as a client does."""
 
 import errno
 import queue
@@ -23,15 +23,15 @@ from shim.domain.errors import (
 )
 
 _SECONDS = 5.0
-_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_UNSERVED = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
 def version_at(path: Path) -> pb.VersionResponse:
     """Call Version on the socket at `path`.
 
-    NotFound when nobody serves it, FailedPrecondition when this user may not connect, Unsupported when no CRI server
-    does, DeadlineExceeded for silence, Unavailable when the server has nothing to say without its Docker.
+    NotFound when no server listens, FailedPrecondition when this user may not connect, Unsupported when it is no CRI
+    server, DeadlineExceeded when it does not answer, Unavailable when it cannot answer without its Docker.
     """
     until = time.monotonic() + _SECONDS
     _check_served(path)
@@ -47,7 +47,7 @@ def version_at(path: Path) -> pb.VersionResponse:
 
 
 def _check_served(path: Path) -> None:
-    """Connect once, since gRPC tells its reasons as text only."""
+    """Connect once, since gRPC reports its reasons as text only."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_SECONDS)
         try:
@@ -55,9 +55,9 @@ def _check_served(path: Path) -> None:
                 raise Unsupported(f"{path} is not a socket")
             probe.connect(str(path))
         except TimeoutError as error:
-            raise _silent(path) from error
+            raise _no_answer(path) from error
         except OSError as error:
-            kind = NotFound if error.errno in _NOBODY else FailedPrecondition if error.errno in _DENIED else ShimError
+            kind = NotFound if error.errno in _UNSERVED else FailedPrecondition if error.errno in _DENIED else ShimError
             raise kind(f"connect to {path}: {reason_of(error)}") from error
 
 
@@ -69,7 +69,7 @@ def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> Non
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 raise Unsupported(f"{path} is not a CRI server: it speaks no gRPC")
     except queue.Empty:
-        raise _silent(path) from None
+        raise _no_answer(path) from None
     finally:
         channel.unsubscribe(states.put)
 
@@ -81,10 +81,10 @@ def _error_from_code(code: grpc.StatusCode, text: str, path: Path) -> ShimError:
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return _silent(path)
+            return _no_answer(path)
         case _:
             return ShimError(text)
 
 
-def _silent(path: Path) -> DeadlineExceeded:
+def _no_answer(path: Path) -> DeadlineExceeded:
     return DeadlineExceeded(f"{path} does not answer within {_SECONDS:g} s")

@@ -1,10 +1,10 @@
-"""Carries connections from a socket that systemd listens on to the socket gRPC is bound to.
+"""Relay connections from a socket that systemd listens on to the socket gRPC is bound to.
 
-gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways were refused. Moving our
+gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways do not work. Moving our
 own socket to the path systemd bound leaves systemd with a socket nobody can reach: clients that come while the server
 is down find a dead file instead of waiting in systemd's queue, which is what activation is for. Putting systemd's
 socket on gRPC's file descriptor does not work, since gRPC has its own one in an epoll set already. So bytes are
-carried: one copy each way, by two threads for each of the few connections that kubelet and crictl open.
+relayed: one copy each way, by two threads for each of the few connections that kubelet and crictl open.
 
 Clients that connected while the server started wait in the queue of the passed socket and are the first to be served.
 """
@@ -21,38 +21,40 @@ from pathlib import Path
 
 import structlog
 
+from shim.base.wakeup import Waker
+
 _CHUNK = 1 << 16
 _PAUSE = 1.0
-"""Seconds before the next try when no client can be taken in, for want of file descriptors or threads for one."""
+"""Seconds before the next accept when no file descriptor or thread is available for a client."""
 
 log = structlog.get_logger(__name__)
 
 
 class Relay:
-    """The door behind a socket of systemd. Its file stays systemd's: never deleted, never changed."""
+    """The endpoint behind a socket of systemd, whose file it never deletes or changes."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._closing = Waker()
         self._target = -1
         self._threads: list[threading.Thread] = []
 
     def prepare(self) -> Path:
-        """Give the directory for temporary files: the socket is there for a moment, in a directory of ours."""
+        """Return the directory for temporary files: the socket is there only until `open`, in a private directory."""
         return Path(tempfile.gettempdir())
 
     def open(self, bound: Path) -> None:
-        """Keep a handle on the socket, delete its file so that nobody else finds it, and let clients in."""
+        """Keep a handle on the socket, delete its file so that no other process finds it, and accept clients."""
         self._target = os.open(bound, os.O_PATH | os.O_CLOEXEC)
         bound.unlink()
         self._begin(self._accept_all)
 
     def close(self) -> None:
-        """Stop accepting. Clients that come now wait for the next start."""
-        os.eventfd_write(self._closing, 1)
+        """Stop accepting. Later clients wait in the queue of the socket for the next start."""
+        self._closing.wake()
 
     def wait_empty(self, seconds: float) -> None:
-        """Wait until the threads have carried the rest, at most `seconds` for all of them together."""
+        """Wait until the threads have relayed the rest, at most `seconds` for all of them together."""
         end = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
@@ -62,27 +64,27 @@ class Relay:
         ready.register(self._listener, select.POLLIN)
         ready.register(self._closing, select.POLLIN)
         with self._listener:
-            while all(descriptor != self._closing for descriptor, _ in ready.poll()):
+            while all(descriptor != self._closing.fileno() for descriptor, _ in ready.poll()):
                 self._accept()
         os.close(self._target)
 
     def _accept(self) -> None:
-        """Let the next client in. One that cannot be sees its connection close, and comes again."""
+        """Accept the next client. If that fails its connection is closed, and the client connects again."""
         try:
             client, _ = self._listener.accept()
-            self._let_in(client)
+            self._relay(client)
         except (OSError, RuntimeError) as error:
-            # No descriptor or thread is to be had, or gRPC has just stopped listening.
-            log.warning("a client could not be let in", error=error)
+            # No descriptor or thread is available, or gRPC has just stopped listening.
+            log.warning("failed to accept client", error=error)
             select.select([self._closing], [], [], _PAUSE)
 
-    def _let_in(self, client: socket.socket) -> None:
-        """Carry for a client; it is closed if that cannot begin. OSError and RuntimeError tell why."""
+    def _relay(self, client: socket.socket) -> None:
+        """Start to relay for a client. Raise OSError or RuntimeError, with the client closed, if that fails."""
         with contextlib.ExitStack() as ends:
             ends.enter_context(client)
             server = ends.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             server.connect(f"/proc/self/fd/{self._target}")
-            self._begin(_carry_both, client, server)
+            self._begin(_copy_both, client, server)
             ends.pop_all()
 
     def _begin(self, work: Callable[..., None], *args: object) -> None:
@@ -92,19 +94,19 @@ class Relay:
         self._threads.append(thread)
 
 
-def _carry_both(client: socket.socket, server: socket.socket) -> None:
+def _copy_both(client: socket.socket, server: socket.socket) -> None:
     with client, server:
-        back = threading.Thread(target=_carry, args=(server, client), name="relay-back", daemon=True)
+        back = threading.Thread(target=_copy, args=(server, client), name="relay-back", daemon=True)
         try:
             back.start()
         except RuntimeError as error:
-            log.warning("a client could not be let in", error=error)
+            log.warning("failed to accept client", error=error)
             return
-        _carry(client, server)
+        _copy(client, server)
         back.join()
 
 
-def _carry(source: socket.socket, sink: socket.socket) -> None:
+def _copy(source: socket.socket, sink: socket.socket) -> None:
     """Copy until either side ends, then end both: HTTP/2 knows no half of a connection."""
     chunk = memoryview(bytearray(_CHUNK))
     with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
-"""The RPCs of the CRI, a row each: what the server knows of one before its handler runs."""
+"""The RPCs of the CRI, a row each."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Kind(Enum):
-    """RPCs that share a limit. What waits for long never uses up the places of what answers at once."""
+    """RPCs that share a limit, so that slow kinds never use up the places of fast ones."""
 
     READ = "read"
     """Answered from memory."""
@@ -35,13 +35,13 @@ LIMITS = {
 """RPCs of a kind at the same time; more are refused with RESOURCE_EXHAUSTED.
 
 Each has a thread of its own, made when it is needed. One that waits costs about 60 KiB: 2256 of them, all there may be,
-some 135 MiB. A node drains with 1024 containers in their grace period, and probes 512 others meanwhile.
+some 135 MiB. A node drains with 1024 containers in their grace period, and probes 512 others at the same time.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """What the server knows of an RPC by its name."""
+    """The properties of an RPC, by its name."""
 
     kind: Kind
     mutates: bool = False

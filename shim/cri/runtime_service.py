@@ -48,15 +48,15 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         self._rt = rt
 
     def Version(self, _request: pb.VersionRequest, _context: ServicerContext) -> pb.VersionResponse:
-        """Tell name and version of the runtime."""
+        """Return name and version of the runtime."""
         return version(self._rt)
 
     def Status(self, request: pb.StatusRequest, _context: ServicerContext) -> pb.StatusResponse:
-        """Tell whether the runtime and its network are ready."""
+        """Return whether the runtime and its network are ready."""
         return status(self._rt, verbose=request.verbose)
 
     def RuntimeConfig(self, _request: pb.RuntimeConfigRequest, _context: ServicerContext) -> pb.RuntimeConfigResponse:
-        """Tell the cgroup driver."""
+        """Return the cgroup driver."""
         return runtime_config(self._rt)
 
     def UpdateRuntimeConfig(
@@ -121,7 +121,7 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def GetContainerEvents(
         self, _request: pb.GetEventsRequest, _context: ServicerContext
     ) -> Iterator[pb.ContainerEventResponse]:
-        """Tell what happens to pod sandboxes and containers, as it happens."""
+        """Stream the events of pod sandboxes and containers."""
         return container_events(self._rt)
 
     def CreateContainer(
@@ -203,36 +203,36 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
         return exec_sync(self._rt, container_id=request.container_id, cmd=request.cmd, timeout=request.timeout)
 
     def Exec(self, request: pb.ExecRequest, _context: ServicerContext) -> pb.ExecResponse:
-        """Give a URL at which a client can run a command in a container."""
+        """Return a URL at which a client can run a command in a container."""
         validate.exec_(request)
         return pb.ExecResponse(url=exec_url(self._rt, request=request))
 
     def Attach(self, request: pb.AttachRequest, _context: ServicerContext) -> pb.AttachResponse:
-        """Give a URL at which a client can attach to a container."""
+        """Return a URL at which a client can attach to a container."""
         validate.attach(request)
         return pb.AttachResponse(url=attach_url(self._rt, request=request))
 
     def PortForward(self, request: pb.PortForwardRequest, _context: ServicerContext) -> pb.PortForwardResponse:
-        """Give a URL at which a client can reach ports of a pod sandbox."""
+        """Return a URL at which a client can reach ports of a pod sandbox."""
         validate.port_forward(request)
         return pb.PortForwardResponse(url=port_forward_url(self._rt, request=request))
 
     def ContainerStats(self, request: pb.ContainerStatsRequest, _context: ServicerContext) -> pb.ContainerStatsResponse:
-        """Tell what a container uses."""
+        """Return the resource usage of a container."""
         validate.container_id(request)
         return pb.ContainerStatsResponse(stats=container_stats(self._rt, container_id=request.container_id))
 
     def ListContainerStats(
         self, request: pb.ListContainerStatsRequest, _context: ServicerContext
     ) -> pb.ListContainerStatsResponse:
-        """Tell what the running containers use."""
+        """Return the resource usage of the running containers."""
         validate.well_formed(request)
         return pb.ListContainerStatsResponse(stats=list_container_stats(self._rt, filter=request.filter))
 
     def StreamContainerStats(
         self, request: pb.StreamContainerStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamContainerStatsResponse]:
-        """Tell what the running containers use, some at a time."""
+        """Stream the resource usage of the running containers, some at a time."""
         validate.well_formed(request)
         for some in chunks(list_container_stats(self._rt, filter=request.filter)):
             yield pb.StreamContainerStatsResponse(container_stats=some)
@@ -240,21 +240,21 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def PodSandboxStats(
         self, request: pb.PodSandboxStatsRequest, _context: ServicerContext
     ) -> pb.PodSandboxStatsResponse:
-        """Tell what a pod uses."""
+        """Return the resource usage of a pod."""
         validate.pod_sandbox_id(request)
         return pb.PodSandboxStatsResponse(stats=pod_sandbox_stats(self._rt, sandbox_id=request.pod_sandbox_id))
 
     def ListPodSandboxStats(
         self, request: pb.ListPodSandboxStatsRequest, _context: ServicerContext
     ) -> pb.ListPodSandboxStatsResponse:
-        """Tell what the ready pods use."""
+        """Return the resource usage of the ready pods."""
         validate.well_formed(request)
         return pb.ListPodSandboxStatsResponse(stats=list_pod_sandbox_stats(self._rt, filter=request.filter))
 
     def StreamPodSandboxStats(
         self, request: pb.StreamPodSandboxStatsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxStatsResponse]:
-        """Tell what the ready pods use, some at a time."""
+        """Stream the resource usage of the ready pods, some at a time."""
         validate.well_formed(request)
         for some in chunks(list_pod_sandbox_stats(self._rt, filter=request.filter)):
             yield pb.StreamPodSandboxStatsResponse(pod_sandbox_stats=some)
@@ -268,12 +268,12 @@ class RuntimeService(api_pb2_grpc.RuntimeServiceServicer):
     def ListPodSandboxMetrics(
         self, _request: pb.ListPodSandboxMetricsRequest, _context: ServicerContext
     ) -> pb.ListPodSandboxMetricsResponse:
-        """Give the metrics of the ready pods."""
+        """Return the metrics of the ready pods."""
         return pb.ListPodSandboxMetricsResponse(pod_metrics=list_pod_sandbox_metrics(self._rt))
 
     def StreamPodSandboxMetrics(
         self, _request: pb.StreamPodSandboxMetricsRequest, _context: ServicerContext
     ) -> Iterator[pb.StreamPodSandboxMetricsResponse]:
-        """Give the metrics of the ready pods, some at a time."""
+        """Stream the metrics of the ready pods, some at a time."""
         for some in chunks(list_pod_sandbox_metrics(self._rt)):
             yield pb.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=some)

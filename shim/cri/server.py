@@ -1,4 +1,4 @@
-"""The gRPC server of the CRI: from an endpoint to answered RPCs, and to an orderly end."""
+"""The gRPC server of the CRI: start, drain and stop."""
 
 import tempfile
 from collections.abc import MutableMapping
@@ -10,7 +10,7 @@ import structlog
 
 from shim.api.v1 import api_pb2_grpc
 from shim.cri.admission import Admission
-from shim.cri.endpoint import endpoint_for
+from shim.cri.endpoint import open_endpoint
 from shim.cri.interceptors import CallInterceptor
 from shim.cri.rpcs import LIMITS
 from shim.cri.workers import Workers
@@ -23,11 +23,11 @@ MAX_RPCS = sum(LIMITS.values()) + 64
 """RPCs at a time. `shim.cri.admission` bounds each kind; the rest is for those that are being refused."""
 
 _SETTLE = 1.0
-"""Seconds for the last answers to leave after the RPCs behind them have ended."""
+"""Seconds for the last responses to be sent after their RPCs have ended."""
 
-_CUT_SECONDS = 10.0
-"""For RPCs that were cut to end. Most do at once; a start that Docker has begun, and what undoes a create that has
-failed, go on. Reads are answered meanwhile, so only the stop takes longer."""
+_CANCEL_SECONDS = 10.0
+"""For cancelled RPCs to end. Most do at once; a start that Docker has begun, and the undo of a create that has failed,
+go on. Reads are answered in the meantime, so only the stop takes longer."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -49,9 +49,9 @@ class CriServer:
         environ: MutableMapping[str, str],
         admission: Admission | None = None,
     ) -> None:
-        """`admission` decides which RPCs may run; by default all, up to their limits."""
+        """Use `admission` to decide which RPCs may run; by default all, up to their limits."""
         self._endpoint = endpoint
-        self._door = endpoint_for(endpoint, environ=environ)
+        self._clients_endpoint = open_endpoint(endpoint, environ=environ)
         self._admission = admission or Admission()
         self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(
@@ -64,8 +64,8 @@ class CriServer:
         api_pb2_grpc.add_ImageServiceServicer_to_server(image, self._grpc)
 
     def start(self) -> None:
-        """Answer RPCs from now on; FailedPrecondition when the endpoint is in use or not to be had."""
-        directory = self._door.prepare()
+        """Answer RPCs from now on; FailedPrecondition when the endpoint is in use or unavailable."""
+        directory = self._clients_endpoint.prepare()
         try:
             with tempfile.TemporaryDirectory(prefix=".pydockershim-", dir=directory) as private:
                 self._begin(Path(private) / "s")
@@ -76,31 +76,31 @@ class CriServer:
     def drain(self, *, grace: float) -> bool:
         """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.
 
-        All others are cut at once with UNAVAILABLE; at the end of the grace period these are, too. False when one that
-        must complete has not ended even so.
+        All others are cancelled at once with UNAVAILABLE, and at the end of the grace period these, too. Return False
+        if one that must complete has not ended even so.
         """
         self._admission.drain()
         if not self._admission.wait_completed(grace):
             log.warning("cancelling RPCs at the end of the grace period", rpcs=self._admission.names())
-            self._admission.cut_all()
-        if not self._admission.wait_changes_ended(_CUT_SECONDS):
-            log.warning("RPCs do not end", rpcs=self._admission.names())
+            self._admission.cancel_all()
+        if not self._admission.wait_changes_ended(_CANCEL_SECONDS):
+            log.warning("RPCs did not end after their cancellation", rpcs=self._admission.names())
         return self._admission.wait_completed(0)
 
     def stop(self) -> bool:
-        """Refuse new RPCs, and cut those under way. False when some have not ended.
+        """Refuse new RPCs, and cancel those under way. False when some have not ended.
 
         The socket is gone at once, so that a successor can start.
         """
-        self._door.close()
+        self._clients_endpoint.close()
         self._admission.drain()
         ended = self._grpc.stop(_SETTLE)
-        self._admission.cut_all()
+        self._admission.cancel_all()
         idle = self._admission.wait_idle(_SETTLE)
-        # A client that connects and says nothing keeps gRPC waiting although no RPC is left: do not wait for it.
+        # A client that connects and sends nothing keeps gRPC waiting although no RPC is left: do not wait for it.
         if not ended.wait(_SETTLE):
             self._grpc.stop(0).wait(_SETTLE)
-        self._door.wait_empty(_SETTLE)
+        self._clients_endpoint.wait_empty(_SETTLE)
         self._workers.shutdown(wait=False, cancel_futures=True)
         return idle
 
@@ -109,6 +109,6 @@ class CriServer:
             self._workers.start()
             self._grpc.add_insecure_port(f"unix:{quote(str(bound))}")
             self._grpc.start()
-            self._door.open(bound)
+            self._clients_endpoint.open(bound)
         except RuntimeError as error:
             raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {error}") from error

@@ -1,4 +1,4 @@
-"""Which gRPC status an error of the domain becomes."""
+"""Map errors of the domain to gRPC status codes and messages."""
 
 import itertools
 import unicodedata
@@ -31,7 +31,7 @@ _TAIL = 1024
 
 
 def code_of(failure: BaseException) -> grpc.StatusCode:
-    """Give the code of the nearest class; INTERNAL for what the domain did not expect."""
+    """Return the code of the nearest class; INTERNAL for an unexpected error."""
     for kind in type(failure).__mro__:
         if kind in CODES:
             return CODES[kind]
@@ -39,10 +39,10 @@ def code_of(failure: BaseException) -> grpc.StatusCode:
 
 
 def details_of(failure: BaseException) -> str:
-    """Give the message as one printable line of bounded length; beginning and end of a longer one.
+    """Return the message as one printable line of bounded length; beginning and end of a longer one.
 
-    What was noted on the error (an undo that failed) belongs to it. An unexpected failure is told by its type alone:
-    nobody has looked at its message for secrets, and the log has it.
+    What was noted on the error (an undo that failed) belongs to it. Of an unexpected failure
+    only the type is returned: its message may hold a secret, and is in the log.
     """
     if not isinstance(failure, errors.ShimError):
         return f"unexpected {type(failure).__name__}, see the log of the shim"
@@ -60,13 +60,13 @@ def bounded(text: str) -> str:
 
 
 def _fitting(text: str, room: int) -> str:
-    """Give the longest beginning of `text` that costs at most `room`."""
+    """Return the longest beginning of `text` that costs at most `room`."""
     costs = itertools.accumulate(_cost(char) for char in text[:room])
     return text[: sum(1 for _ in itertools.takewhile(lambda cost: cost <= room, costs))]
 
 
 def _cost(text: str) -> int:
-    """Bytes of `text` in the header `grpc-message`: three for each that is not printable ASCII or is a %."""
+    """Return the bytes of `text` in the header `grpc-message`: three for each that is not printable ASCII or is a %."""
     return sum(1 if 0x20 <= byte <= 0x7E and byte != 0x25 else 3 for byte in text.encode())
 
 

@@ -1,4 +1,4 @@
-"""Fields of a client that is newer than this server. Protobuf passes over them, so nobody else would tell of them."""
+"""Warnings of fields of a client that is newer than this server, which protobuf skips in silence."""
 
 import threading
 from collections.abc import Iterator, MutableMapping, MutableSequence
@@ -7,28 +7,28 @@ import structlog
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-MOST = 100
-"""Fields that are remembered, and told: more come from no kubelet."""
+REMEMBERED_FIELDS = 100
+"""Fields that are remembered and logged: more come from no kubelet."""
 
 log = structlog.get_logger(__name__)
 
 
 class UnknownFieldWarnings:
-    """Says in the log, once for each field, that a client asks for what this version does not know. Thread-safe."""
+    """Log, once for each field, that a client uses a field that this version does not have. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
-    def tell(self, request: Message) -> None:
-        """Warn of the fields of `request` that were not met before."""
+    def warn(self, request: Message) -> None:
+        """Warn of the fields of `request` that were not seen before."""
         for field in unknown_fields(request):
             with self._lock:
-                is_new = field not in self._told and len(self._told) < MOST
+                is_new = field not in self._warned and len(self._warned) < REMEMBERED_FIELDS
                 if is_new:
-                    self._told.add(field)
+                    self._warned.add(field)
             if is_new:
-                log.warning("the client uses a field that this version does not know, it has no effect", field=field)
+                log.warning("unknown field ignored: the client is newer than this server", field=field)
 
 
 def unknown_fields(message: Message) -> Iterator[str]:

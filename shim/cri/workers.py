@@ -1,9 +1,9 @@
-"""The threads that answer RPCs, on a node that may have no thread left for a while.
+"""The thread pool that runs RPCs, on a node that may have no thread left for a while.
 
-`ThreadPoolExecutor` does not serve: where the kernel refuses a thread its `submit` raises, and gRPC calls that in the
-one thread that takes in all RPCs, which is then gone for good. To swallow the error there would not do either, as that
-pool counts its idle threads by what it has been given and what is done: after each refusal it believes for ever in one
-more than there is, and lets an RPC wait behind others for it.
+`ThreadPoolExecutor` does not suffice: where the kernel refuses a thread its `submit` raises, and gRPC calls that in the
+one thread that accepts all RPCs, which then ends for good. To swallow the error there would not do either, as that
+pool counts its idle threads by what was submitted and what is done: after each refusal it counts for ever one thread
+more than there is, and queues an RPC behind others for it.
 """
 
 import queue
@@ -18,10 +18,10 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import structlog
 
 READY = 4
-"""Threads from the start on: with none, nothing would be answered until one is to be had."""
+"""Threads from the start on: with none, nothing would be answered until one can be started."""
 
 IDLE_SECONDS = 10.0
-"""How long a thread stays that has nothing to do: a node that was drained keeps none of a thousand stops."""
+"""For a thread without work, until it ends: a node that was drained keeps none of a thousand stops."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,12 +35,12 @@ class _Call:
     future: "Future[Any]"
 
     def run(self) -> None:
-        """Do the work and tell the future what came of it; nothing once it was cancelled."""
+        """Do the work and set the result of the future; do nothing if it was cancelled."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
             result = self.work()
-        except BaseException as error:  # noqa: BLE001 - the future's, as of any executor
+        except BaseException as error:  # noqa: BLE001 - raised by the future, as with any executor
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
@@ -52,13 +52,13 @@ _Inbox: TypeAlias = "queue.SimpleQueue[_Call | None]"
 class Workers(Executor):
     """A daemon thread for each call under way, up to `most`. Thread-safe.
 
-    A thread waits for further calls, and ends when none has come for IDLE_SECONDS and more than READY are there. The
-    last one to wait gets the next call, so that the others may end. A call for which no thread can be started is done
-    by the first that is free; the next call asks for what is missing.
+    A thread waits for further calls, and ends when none has come for IDLE_SECONDS and there are more than READY. The
+    thread that became idle last gets the next call, so that the others may end. A call for which no thread can be
+    started is queued for the first that is idle; the next call tries again to start the missing threads.
     """
 
     def __init__(self, most: int, *, name: str) -> None:
-        """`name` is what the names of the threads begin with."""
+        """Run at most `most` threads, whose names begin with `name`."""
         self._most = most
         self._name = name
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class Workers(Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more, and let the threads go when all that was taken, unless cancelled, is done. Idempotent."""
+        """Accept nothing more, and end the threads when what was accepted is done, or cancelled. Idempotent."""
         with self._lock:
             self._closed = True
             left = list(self._waiting) if cancel_futures else []
@@ -98,7 +98,7 @@ class Workers(Executor):
                 inbox.put(None)
             self._idle.clear()
             threads = list(self._threads)
-        for call in left:  # outside the lock: their callbacks are somebody else's
+        for call in left:  # outside the lock: their callbacks are foreign code
             call.future.cancel()
         if wait:
             for thread in threads:
@@ -111,7 +111,7 @@ class Workers(Executor):
                 self._start_thread(self._waiting[0])
                 self._waiting.popleft()
         except RuntimeError as error:
-            log.warning("an RPC waits for a thread: none can be started", threads=len(self._threads), error=error)
+            log.warning("RPC queued: no worker thread available", threads=len(self._threads), error=error)
 
     def _start_thread(self, first: "_Call | None") -> None:
         name = f"{self._name}_{self._started}"

@@ -18,7 +18,7 @@ from shim.doctor.here import check_here
 from shim.doctor.report import Report, decode_report, encode_order
 
 SECONDS = 14.0
-"""Until the last check is given up."""
+"""Until the last check times out."""
 
 _PIECE = 1 << 16
 _STDERR_SHOWN = 300
@@ -26,7 +26,7 @@ _STDERR_SHOWN = 300
 
 
 def check(config: Config, *, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at this node as a server with these settings would find it; findings come as they are made.
+    """Check this node as a server with these settings would find it; yield findings as they are made.
 
     All checks run at once and each has a bound, so the last finding comes within the longest of them.
     """
@@ -35,10 +35,10 @@ def check(config: Config, *, environ: Mapping[str, str]) -> Iterator[Finding]:
         for number, spec in enumerate(CHECKS):
             yield from worker.findings(number)
             if not worker.has_ended(number):
-                yield _given_up(spec, config, has_begun=worker.has_begun(number))
+                yield _timed_out(spec, config, has_begun=worker.has_begun(number))
 
 
-def _given_up(spec: Check, config: Config, *, has_begun: bool) -> Finding:
+def _timed_out(spec: Check, config: Config, *, has_begun: bool) -> Finding:
     if not has_begun:
         text = f"not begun within {SECONDS:g} s: this machine is too busy"
         return Finding("warn", spec.subject, text, "run doctor again")
@@ -47,7 +47,7 @@ def _given_up(spec: Check, config: Config, *, has_begun: bool) -> Finding:
 
 
 class _Worker:
-    """The findings of the process that runs the checks."""
+    """Findings of the process that runs the checks."""
 
     def __init__(self, child: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         assert child.stdout is not None  # noqa: S101 - asked for as a pipe
@@ -68,7 +68,7 @@ class _Worker:
         while True:
             while found:
                 yield found.popleft()
-            if number in self._ended or not self._received(self._until(number) - time.monotonic()):
+            if number in self._ended or not self._receive(self._until(number) - time.monotonic()):
                 return
 
     def has_begun(self, number: int) -> bool:
@@ -89,7 +89,7 @@ class _Worker:
         """Close the pipe and stop waiting for it."""
         self._selector.close()
 
-    def _received(self, seconds: float) -> bool:
+    def _receive(self, seconds: float) -> bool:
         """Wait for more; False when there is none in time."""
         if not self._selector.select(max(0.0, seconds)):
             return False

@@ -16,14 +16,14 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check, and what is said when it does not end."""
+    """One check, and the text for when it times out."""
 
     subject: str
     run: Callable[[Config, Environ], Iterator[Finding]]
     modules: tuple[str, ...]
-    """What is loaded before the check begins; on a machine that is busy that may take longer than the check."""
+    """Imported before the check begins; on a busy machine that may take longer than the check."""
     seconds: float
-    """From its beginning until it is given up. Longer than the bounds inside it, which say more."""
+    """Until it times out. Longer than the bounds inside it, whose errors say more."""
     waits_for: Callable[[Config], str]
     """What a check that does not end is waiting for."""
 

@@ -1,4 +1,4 @@
-"""Whether clients find a server, and what to tell them."""
+"""Checks of the socket that clients use, and the flags that they need."""
 
 from collections.abc import Iterator
 from pathlib import Path

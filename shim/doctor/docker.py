@@ -1,4 +1,4 @@
-"""What the Docker Engine of this node is like."""
+"""Checks of the Docker Engine of this node."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from shim.engine.interface import Engine
 from shim.spec.sandbox import OOM_SCORE_ADJ
 
 _USERNS = "name=userns"
-"""How a daemon tells that its containers have a user namespace, unless they say otherwise as pods do."""
+"""Reported by a daemon whose containers have a user namespace, unless they opt out as pods do."""
 
 _CALL_SECONDS = 5.0
 """How long Docker may take for one answer: an idle one needs milliseconds."""
@@ -29,7 +29,7 @@ Source: https://github.com/moby/moby/pull/45738, by the tags that have it (pulls
 
 
 def check_engine_at(config: Config) -> Iterator[Finding]:
-    """Return what there is to say about the Engine at `docker_endpoint`, within some seconds."""
+    """Return the findings about the Engine at `docker_endpoint`, within some seconds."""
     seconds = min(config.runtime_request_timeout, _CALL_SECONDS)
     engine = DockerEngine(config.docker_endpoint, request_timeout=seconds)
     try:
@@ -40,7 +40,7 @@ def check_engine_at(config: Config) -> Iterator[Finding]:
 
 
 def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
-    """Return everything there is to say about Docker; one finding when it does not answer."""
+    """Return all findings about Docker; one finding when it does not answer."""
     try:
         info = engine.info()
     except ShimError as error:
@@ -64,7 +64,7 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
 
 
 def _advice(error: ShimError) -> str:
-    """What to do about an Engine that cannot be talked to."""
+    """Return the advice for an Engine that does not answer."""
     if _is_denied(error):
         return "run as root"
     match error:

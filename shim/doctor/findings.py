@@ -1,4 +1,4 @@
-"""What a check found, and how people see it."""
+"""Findings of checks, and their text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ SUBJECT_WIDTH = 14
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found."""
+    """The result of a check."""
 
     level: Level
     """FAIL when pods cannot run because of it; warn when they can, and something else will go wrong one day."""
     subject: str
-    """What was looked at, one or two words."""
+    """What was checked, one or two words."""
     text: str
     """What was found."""
     advice: str = ""

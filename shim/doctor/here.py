@@ -1,4 +1,4 @@
-"""What can be seen at once: nothing here waits for a disk, a process or a network."""
+"""Checks that never wait for a disk, a process or a network."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _FORWARDING = "net/ipv4/ip_forward"
 
 
 def check_here(*, sysctls: Path = Path("/proc/sys")) -> Iterator[Finding]:
-    """Return what the user and the kernel are like."""
+    """Yield the findings about the user and the kernel."""
     yield _root(os.geteuid())
     yield _forwarding(sysctls)
 

@@ -1,4 +1,4 @@
-"""What the directories of the node hold: the pod network, and credentials for pulls."""
+"""Checks of the directories of the node: the pod network, and credentials for pulls."""
 
 from collections.abc import Mapping
 

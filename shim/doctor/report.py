@@ -1,4 +1,4 @@
-"""What the command and the process that checks say to each other: lines of JSON."""
+"""Messages between the command and the process that runs the checks: lines of JSON."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ from shim.doctor.findings import Finding
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to look at; the first line of standard input."""
+    """The settings to check; the first line of standard input."""
 
     config: Config
 
 
 class Report(msgspec.Struct, frozen=True):
-    """How far a check has come; a line of standard output."""
+    """Progress of a check; a line of standard output."""
 
     check: int
     """Its place in CHECKS."""

@@ -1,4 +1,4 @@
-"""What systemd says of the units that run the server. It is asked with a bound, and only where it runs."""
+"""State of the systemd units that run the server, queried with a bound, and only where systemd runs."""
 
 import configparser
 import json
@@ -30,7 +30,7 @@ _PROPERTIES = (
     *("ExecMainCode", "ExecMainStatus", "NRestarts", "Listen"),
 )
 _JOURNAL_LINES = 30
-_LONGEST_CAUSE = 400
+_CAUSE_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +54,26 @@ class Unit:
 
     @property
     def is_installed(self) -> bool:
-        """Whether there is a unit file."""
+        """Return whether there is a unit file."""
         return self.load not in {"", "not-found"}
 
     @property
     def runs(self) -> bool:
-        """Whether its program is there, or just starting."""
+        """Return whether its program runs, or is being started."""
         return self.active in {"active", "activating", "reloading"} and self.sub != "auto-restart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The units of the server; `trouble` says why systemd cannot be asked, and is empty where it was."""
+    """The units of the server; `trouble` is why systemd could not be queried, else empty."""
 
     service: Unit = Unit()
     socket: Unit = Unit()
     trouble: str = ""
     booted: bool = True
-    """Whether this machine runs systemd."""
+    """This machine runs systemd."""
     cause: str = ""
-    """What the server has said last, where its unit is in trouble."""
+    """The last error of the server, where its unit is in trouble."""
 
 
 def units_of_systemd(environ: Mapping[str, str], *, booted: Path = BOOTED) -> Units:
@@ -139,14 +139,14 @@ def _number(text: str) -> int:
 
 
 def _last_error(environ: Mapping[str, str]) -> str:
-    """Return what the server has said last of an error; empty where the journal does not know."""
+    """Return the last error in the log of the server; empty where the journal has none."""
     words = ["journalctl", "--unit", SERVICE, "--lines", str(_JOURNAL_LINES), "--output=cat", "--quiet"]
     try:
         journal = _run(words, environ)
     except ShimError:
         return ""  # the advice names the journal
     lines = reversed(journal.stdout.decode(errors="replace").splitlines())
-    return next((cause[:_LONGEST_CAUSE] for line in lines if (cause := _error_in(line))), "")
+    return next((cause[:_CAUSE_CHARACTERS] for line in lines if (cause := _error_in(line))), "")
 
 
 def _error_in(line: str) -> str:

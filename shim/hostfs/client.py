@@ -6,7 +6,7 @@ its locks and sockets, and no other server could start. So such calls are made i
 thread for each path that hangs; callers get an error that names the path, and those that come later get it at once.
 
 Strategy: a call is sent as one packet and waits for its answer. For each path at most one call is under way. A caller
-who finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has given up
+that finds another one waits for its end, unless it has hung for ANSWER_SECONDS already. A call whose caller has left
 stays registered until its answer comes or the helper process dies. On one volume only VOLUME_CALLS are under way, so
 that a dead one with many paths takes few threads. Callers who wait ping the process, and replace one that is stuck.
 """
@@ -86,7 +86,7 @@ class HostFs:
 
     @property
     def pid(self) -> int:
-        """Process id of the helper, 0 while there is none."""
+        """Return the process id of the helper, 0 while there is none."""
         child = self._child
         return child.pid if child else 0
 
@@ -96,7 +96,7 @@ class HostFs:
             try:
                 self._ensure_process()
             except Unavailable as error:
-                log.warning("cannot start the helper process yet", error=error)
+                log.warning("failed to start helper process", error=error)
 
     def stop(self) -> None:
         """End the helper process, and all calls with Unavailable. A process that hangs is left behind."""
@@ -183,7 +183,7 @@ class HostFs:
         if process is None or child is None:
             return
         if self._heartbeat.is_lost:
-            log.error("the helper process for host paths does not answer and is killed", pid=child.pid)
+            log.error("killing helper process: no answer", pid=child.pid)
             child.kill()
             # A thread of it that hangs in the kernel keeps its end of the socket open.
             with suppress(OSError):
@@ -245,7 +245,7 @@ class HostFs:
     # The rest runs without it.
 
     def _read(self, ours: socket.socket, child: "subprocess.Popen[bytes]") -> None:
-        """Hand out answers until the process ends."""
+        """Deliver answers until the process ends."""
         try:
             while packet := ours.recv(MAX_PACKET):
                 self._take(packet)
@@ -276,7 +276,7 @@ class HostFs:
             self._changed.notify_all()
             ours.close()
             if not self._stopped:
-                log.warning("the helper process for host paths ended", pid=child.pid)
+                log.warning("helper process ended", pid=child.pid)
         # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
         reap(child, seconds=_STOP_SECONDS)
 

@@ -45,7 +45,7 @@ def inspect_host_path(path: str, *, field: str, with_mount: bool) -> HostSource:
 
 
 def nearest_existing(resolved: Path) -> Path:
-    """Give the path itself, or where it is missing the directory in which its first missing part would be made."""
+    """Return the path itself, or if it is missing the directory in which its first missing part would be made."""
     return next(part for part in (resolved, *resolved.parents) if part == Path("/") or not _missing(part))
 
 

@@ -1,4 +1,4 @@
-"""Which mount of this node a path lies on, and whether mounts propagate to and from it (mount_namespaces(7))."""
+"""Find the mount a path lies on, and whether mounts propagate to and from it (mount_namespaces(7))."""
 
 import os
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class MountedOn:
 
     point: str
     shared: bool
-    """Mounts go out from it, and come in."""
+    """Mounts propagate from it and to it."""
     slave: bool
-    """Mounts come in."""
+    """Mounts propagate to it."""
 
 
 def mount_under(path: Path) -> MountedOn:
-    """Tell which mount a path is on. OSError when it cannot be looked at.
+    """Return the mount a path is on. Raise OSError when it cannot be inspected.
 
     By the kernel's mount id, not by the longest mount point that is a prefix: mounts can be stacked and hidden.
     """
@@ -35,7 +35,7 @@ def mount_under(path: Path) -> MountedOn:
 
 
 def mount_from_mountinfo(text: str, *, identity: str) -> MountedOn:
-    """Find a mount by its id (proc(5)). One that is not listed lies outside of our root, and is told as private."""
+    """Find a mount by its id (proc(5)). One that is not listed lies outside of our root, and counts as private."""
     for line in text.split("\n"):
         fields = line.split(" ")
         if fields[0] == identity:

@@ -1,4 +1,4 @@
-"""What server and helper process send each other: packets of a number, and something pickled.
+"""Packets between the server and its helper process: a number and a pickled object.
 
 Pickle, since both are one installation and the socket is theirs alone: a process that could write to it is root
 already.
@@ -14,7 +14,7 @@ MAX_PACKET = 128 << 10
 _NUMBER_BYTES = 8
 
 PING = bytes(_NUMBER_BYTES)
-"""Asks whether the other side answers, and is the answer. The number 0 is of no call."""
+"""Ping, and the answer to it. No call has the number 0."""
 
 
 def packed(number: int, content: object) -> bytes:
@@ -31,5 +31,5 @@ def number_of(packet: bytes) -> int:
 
 
 def content_of(packet: bytes) -> Any:
-    """Return what was packed. Raises whatever pickle does, where the two processes are not one version."""
+    """Return what was packed. Raise whatever pickle does, where the two processes are not one version."""
     return pickle.loads(packet[_NUMBER_BYTES:])  # noqa: S301 - as above

@@ -37,7 +37,7 @@ _SYSTEM = frozenset(
 
 
 def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR) -> None:
-    """Give a host path, with links resolved, and all below it a label; what has it already is not written.
+    """Label a host path, with links resolved, and all below it; what has the label already is not written.
 
     FailedPrecondition for a directory of the system, and where the file system refuses. One that knows no labels stays
     as it is: to SELinux everything on it has the label it was mounted with.
@@ -53,7 +53,7 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
 
 
 def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
-    """Give one file of ours, in a directory nobody else may write to, a label. A file system may know no labels."""
+    """Label one file of the server, in a directory only it may write to. A file system may support no labels."""
     with failing_as(f"label {path} as {label}"):
         _ensure_label(str(path), label.encode(), xattr=xattr)
 
@@ -106,7 +106,7 @@ def _ensure_label(path: str, label: bytes, *, xattr: str) -> None:
         if _label_of(path, xattr=xattr) != label:
             os.setxattr(path, xattr, label, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTSUP}:  # gone meanwhile; no labels here
+        if error.errno not in {errno.ENOENT, errno.ENOTSUP}:  # removed in the meantime; no labels here
             raise
 
 

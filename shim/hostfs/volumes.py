@@ -1,4 +1,4 @@
-"""Which volume a path of the host lies on, without a system call on that path."""
+"""Find the volume of a host path without a system call on that path."""
 
 import os
 import re
@@ -35,7 +35,7 @@ class Volumes:
         return at if at in points else ROOT
 
     def close(self) -> None:
-        """Close the file that tells of changes."""
+        """Close the file that reports changes."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)

@@ -43,7 +43,7 @@ def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) 
     meant_for = other_registry(auth, domain=reference.domain)
     # Credentials that are for another registry are the caller's word, too: the keyring does not overrule it.
     use_keyring = auth is None or not is_given(auth)
-    return rt.puller.pulls.join(
+    return rt.puller.pulls.do(
         (canonical, given, use_keyring, meant_for),
         lambda: _pull(
             rt,

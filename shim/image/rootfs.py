@@ -187,7 +187,7 @@ def _remove(rt: Runtime, container_id: str) -> bool:
 def _remove_late(rt: Runtime, leftover: "_Leftover") -> None:
     """Remove it as soon as possible; after `deferred_checks.LATE_SECONDS` that is left to the next server."""
     what = f"the removal of image-inspection container {leftover.container}"
-    rt.deferred_checks.watch(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
+    rt.deferred_checks.add(leftover.is_gone, what=what, seconds=deferred_checks.LATE_SECONDS)
 
 
 class _Leftover:
@@ -202,7 +202,7 @@ class _Leftover:
     def is_gone(self) -> bool:
         """Remove it if it exists. Return whether it is gone for good; raise the Engine's failures to remove it."""
         try:
-            with deadline.bound(deferred_checks.LOOK_SECONDS):
+            with deadline.bound(deferred_checks.CHECK_SECONDS):
                 self._engine.remove_container(self.container)
         except NotFound:
             return self._created

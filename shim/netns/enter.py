@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def in_netns(path: Path, call: Callable[[], T]) -> T:
-    """Give what `call` returns, or raise what it raises, when run inside the namespace pinned on `path`.
+    """Return what `call` returns, or raise what it raises, when run inside the namespace pinned on `path`.
 
     It runs in a thread made for it, which ends with it: a thread that failed to find its way back into the
     namespace of the host would run later work in the wrong one. The deadline scope is the caller's. When that
@@ -30,7 +30,7 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
 
 
 def in_netns_of(pid: int, call: Callable[[], T], *, confirmed: Callable[[], bool]) -> T:
-    """The same in the namespace of a process, for one that nobody has pinned.
+    """Do the same in the namespace of a process, for one that is not pinned.
 
     `confirmed` tells, once the namespace is open, whether that still is the process that is meant: what was opened
     does not change any more, while a pid may come to be another's. FailedPrecondition when it is not.

@@ -47,7 +47,7 @@ def ensure_pinned(path: Path, *, pid: int, confirmed: Callable[[], bool] = lambd
 
 
 def is_pinned(path: Path) -> bool:
-    """Whether a namespace is mounted on `path` itself; a symbolic link to one does not count."""
+    """Return whether a namespace is mounted on `path` itself; a symbolic link to one does not count."""
     with failing_as(f"look for a network namespace on {path}"):
         try:
             found = path.lstat()

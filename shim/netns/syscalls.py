@@ -35,7 +35,7 @@ def bind_mount(source: str | Path, target: Path) -> None:
 
 
 def share_mount(target: Path) -> None:
-    """Let mounts and unmounts below `target` reach other mount namespaces; EINVAL if it is no mount."""
+    """Make mounts and unmounts below `target` propagate to other mount namespaces; EINVAL if it is no mount."""
     _mount("none", target, flags=MS_SHARED)
 
 

@@ -20,7 +20,7 @@ def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
 
     Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask. The
     stream ends with Unavailable when Docker is lost, and with ResourceExhausted for a client that does not keep up:
-    either way the client has to list again, which a stream that went on in silence would hide from it.
+    either way the client has to list again, since a stream that merely went on would hide the gap.
     """
     with rt.view.subscribe() as changes:
         while True:

@@ -15,12 +15,12 @@ RUNTIME_READY = "RuntimeReady"
 NETWORK_READY = "NetworkReady"
 
 OUTAGE_SECONDS = 30.0
-"""How long the view may refuse questions before a Docker that answers pings counts as hung nevertheless. A look at all
+"""How long the view may be out of sync before a Docker that answers pings counts as hung nevertheless. A list of all
 containers after a restart of Docker takes a few seconds, on a slow machine with hundreds of them some more."""
 
 
 def status(rt: Runtime, *, verbose: bool) -> pb.StatusResponse:
-    """Readiness of Docker and of the pod network, within 5 s. A node that is not ready is no error, and says why."""
+    """Return the readiness of Docker and of the pod network, within 5 s, with reasons. Not to be ready is no error."""
     network = rt.cni.networks.status()
     conditions = [
         _runtime_condition(rt),
@@ -38,7 +38,7 @@ def _runtime_condition(rt: Runtime) -> pb.RuntimeCondition:
     try:
         rt.facts.check_answers()
     except ShimError as error:
-        deadline.current().check("ask docker whether it is ready")  # a client that leaves earlier learns nothing
+        deadline.current().check("ask docker whether it is ready")  # a client that has gone gets no answer
         return _not_ready(str(error))
     if outage := rt.view.long_outage(seconds=OUTAGE_SECONDS):
         return _not_ready(f"docker answers a ping, but its containers have not been known for long: {outage}")
@@ -50,7 +50,7 @@ def _not_ready(message: str) -> pb.RuntimeCondition:
 
 
 def _runtime_handlers(rt: Runtime) -> list[pb.RuntimeHandler]:
-    """The default, under the empty name, and every runtime of the daemon."""
+    """Return the default, under the empty name, and every runtime of the daemon."""
     info = rt.facts.info()
     runtimes = info.runtimes or {}
     named = dict(sorted(runtimes.items()))

@@ -8,13 +8,13 @@ KUBELET_API_VERSION = "0.1.0"
 """Of the request message, the same for all runtimes."""
 
 RUNTIME_NAME = "docker"
-"""What a node's `containerRuntimeVersion` begins with, and what tools on Docker nodes look for."""
+"""A node's `containerRuntimeVersion` begins with it, and tools on Docker nodes search for it."""
 
 
 def version(rt: Runtime) -> pb.VersionResponse:
-    """The runtime is Docker, hence its version is Docker's; of its last answer while it does not answer.
+    """Return Docker's version as that of the runtime; from its last answer while Docker is unavailable.
 
-    Unavailable where it never has.
+    Raise Unavailable where it has never answered.
     """
     return pb.VersionResponse(
         version=KUBELET_API_VERSION,

@@ -119,7 +119,7 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
         ensure_all_removed(rt, made)
     except ShimError:
         what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
-        rt.deferred_checks.watch(
+        rt.deferred_checks.add(
             partial(_clear_resolv_conf, rt, metadata), what=what, seconds=deferred_checks.LATE_SECONDS
         )
         raise
@@ -131,7 +131,7 @@ def _clear_resolv_conf(rt: Runtime, metadata: pb.PodSandboxMetadata) -> bool:
     Return False while there is a sandbox of that name: its RemovePodSandbox removes the file.
     """
     name = names.sandbox_name(metadata)
-    with deadline.bound(deferred_checks.LOOK_SECONDS), rt.locks.sandbox(name):
+    with deadline.bound(deferred_checks.CHECK_SECONDS), rt.locks.sandbox(name):
         if any(names.sandbox_name(record.config.metadata) == name for record in sandboxes(rt)):
             return False
         dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=metadata))

@@ -1,4 +1,4 @@
-"""One stream of a session, as those see it who read and write it: waiting, in threads of their own."""
+"""One stream of a session: blocking reads and writes, for threads of their own."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,10 +18,10 @@ _LONGEST = 64
 
 
 class Sending(Protocol):
-    """What a channel needs of its session; all is called under the session's lock."""
+    """The part of a session that channels use; all is called under the session's lock."""
 
     def room(self, channel: "Channel") -> int:
-        """How much may be queued; 0 to wait, NotAllowed when the stream is gone."""
+        """Return how much may be queued; 0 to wait, NotAllowed when the stream is gone."""
         ...
 
     def put(self, channel: "Channel", data: Buffer, *, fin: bool) -> None:
@@ -29,7 +29,7 @@ class Sending(Protocol):
         ...
 
     def consumed(self, channel: "Channel", count: int) -> None:
-        """Let the peer send as much again."""
+        """Return `count` bytes of window to the peer."""
         ...
 
     def reset(self, channel: "Channel") -> None:
@@ -37,7 +37,7 @@ class Sending(Protocol):
         ...
 
     def accept(self, channel: "Channel") -> None:
-        """Answer that the stream is taken."""
+        """Accept the stream."""
         ...
 
 
@@ -96,7 +96,7 @@ class Channel:
             return self._take()
 
     def pour_into(self, sink: Sink | None) -> None:
-        """Give `sink` what the client sends from now on as soon as it comes, in place of a reader; None: no more.
+        """Pass what the client sends to `sink` from now on, as soon as it arrives, in place of a reader; None: stop.
 
         It is called by the thread that receives, and by `pour`, under the session's lock. After this has returned
         another sink is called no more.
@@ -105,7 +105,7 @@ class Channel:
             self._sink = sink
 
     def pour(self) -> bool:
-        """Give the sink what waits for it; return whether nothing is left. Raise what it raises, or Cancelled."""
+        """Pass what is queued to the sink; return whether nothing is left. Raise what it raises, or Cancelled."""
         with self._lock:
             if not self._pieces and self._lost and not self._ended:
                 raise Cancelled(self._lost)
@@ -114,7 +114,7 @@ class Channel:
 
     @property
     def drained(self) -> bool:
-        """Whether nothing waits for the reader, and nothing more will."""
+        """Return whether nothing is left to read, and nothing more will arrive."""
         with self._lock:
             return not self._pieces and (self._ended or self._abandoned)
 
@@ -157,7 +157,7 @@ class Channel:
             return
 
     def finish(self) -> None:
-        """Say that nothing more will be written. Idempotent."""
+        """End the output: nothing more will be written. Idempotent."""
         with self._lock:
             if self._lost or self._finished:
                 return

@@ -34,16 +34,16 @@ class Request:
     early: bytes
 
     def all(self, name: str) -> list[str]:
-        """Give the elements of a header that is a list, over all its lines."""
+        """Return the elements of a header that is a list, over all its lines."""
         lines = [value for key, value in self.headers if key == name.lower()]
         return [part.strip() for line in lines for part in line.split(",") if part.strip()]
 
     def one(self, name: str) -> str:
-        """Give the value of a header, empty when it is not there."""
+        """Return the value of a header, empty when it is not there."""
         return next((value for key, value in self.headers if key == name.lower()), "")
 
     def names(self, name: str, token: str) -> bool:
-        """Whether a header's list has this element, in any case."""
+        """Return whether a header's list has this element, in any case."""
         return token.lower() in (part.lower() for part in self.all(name))
 
 
@@ -64,7 +64,7 @@ class RequestReader:
         self._head: h11.Request | None = None
 
     def receive(self, data: bytes) -> Request | None:
-        """Give the request once it is complete. Refused for what is not HTTP, or has a body; empty is the end."""
+        """Return the request once it is complete. Refused for what is not HTTP, or has a body; empty is the end."""
         try:
             self._protocol.receive_data(data)
             while True:
@@ -93,7 +93,7 @@ class RequestReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """What the connection becomes."""
+    """The protocol that the connection switches to."""
 
     websocket: bool
     protocol: str
@@ -165,7 +165,7 @@ def _is_key(key: bytes) -> bool:
 
 
 def _common(offered: Sequence[str], served: Sequence[str], *, header: str) -> str:
-    """Give the first protocol of the client that is served; empty when it asks for none, as the first clients did."""
+    """Return the first protocol of the client that is served; empty when it asks for none, as the first clients did."""
     if not offered:
         return ""
     for protocol in offered:

@@ -42,7 +42,7 @@ class Turns:
         mine.acquire()
 
     def give(self) -> None:
-        """Let the next one go on."""
+        """Pass the turn to the next one."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()

@@ -16,7 +16,7 @@ _BUFFERS = 64
 
 
 def end_sending(connected: socket.socket) -> None:
-    """Let the peer read the end, without waiting: of TLS by close_notify (RFC 8446, 6.1), then of the connection."""
+    """Signal the end to the peer, without waiting: of TLS by close_notify (RFC 8446, 6.1), then of the connection."""
     with suppress(OSError, ValueError):  # it has gone already; ssl.SSLError is an OSError
         if isinstance(connected, ssl.SSLSocket):
             connected.settimeout(0)
@@ -35,7 +35,7 @@ class Pipe:
         self._socket = connected
 
     def fileno(self) -> int:
-        """Descriptor to poll."""
+        """Return the descriptor to poll."""
         return self._socket.fileno()
 
     def receive(self, most: int) -> bytes | None:
@@ -47,7 +47,7 @@ class Pipe:
 
     @property
     def holds_data(self) -> bool:
-        """Whether there is something to receive that a poll does not tell of."""
+        """Return whether there is data that a poll does not report."""
         return False
 
     def send(self, buffers: Sequence[Queued]) -> int:
@@ -58,11 +58,11 @@ class Pipe:
             return 0
 
     def end_sending(self) -> None:
-        """Let the client read the end."""
+        """Signal the end to the client."""
         end_sending(self._socket)
 
     def unsent(self) -> int:
-        """Bytes that the kernel still has to deliver."""
+        """Return the bytes that the kernel still has to deliver."""
         count = array.array("i", [0])
         fcntl.ioctl(self._socket, termios.TIOCOUTQ, count)
         return count[0]
@@ -81,11 +81,11 @@ class TlsPipe(Pipe):
 
     @property
     def holds_data(self) -> bool:
-        """See `Pipe`: what was decrypted with an earlier piece."""
+        """Return whether there is data that was decrypted with an earlier piece."""
         return self._tls.pending() > 0
 
     def send(self, buffers: Sequence[Queued]) -> int:
-        """See `Pipe`. One record at a time: what TLS was given once it must be given again."""
+        """Send one record at a time: what TLS was given once it must be given again."""
         try:
             return self._tls.send(buffers[0])
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):

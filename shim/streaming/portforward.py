@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 def channel_headers(ports: tuple[int, ...]) -> dict[int, Headers]:
-    """Give the WebSocket channels of `ports`, with the headers SPDY would have."""
+    """Return the WebSocket channels of `ports`, with the headers SPDY would have."""
     return {
         2 * index + which: (("streamtype", kind), ("port", str(port)), ("requestid", str(index)))
         for index, port in enumerate(ports)
@@ -51,7 +51,7 @@ def channel_headers(ports: tuple[int, ...]) -> dict[int, Headers]:
 
 
 def channel_greetings(ports: tuple[int, ...]) -> dict[int, bytes]:
-    """Give the first message of each WebSocket channel: its port, low byte first."""
+    """Return the first message of each WebSocket channel: its port, low byte first."""
     return {2 * index + which: port.to_bytes(2, "little") for index, port in enumerate(ports) for which in (0, 1)}
 
 
@@ -164,7 +164,7 @@ class _Forwarder:
         try:
             pod = self._dial(pair.port)
         except Cancelled:
-            log.debug("the client of a port-forward has gone while it was connected", port=pair.port)
+            log.debug("port-forward client disconnected during dial", port=pair.port)
         except (ShimError, OSError) as failure:
             why = str(failure)
         except Exception as fault:

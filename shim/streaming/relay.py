@@ -6,7 +6,6 @@ far as the pod takes it at once; the rest waits in its channel for this thread, 
 The other way bytes go from the pod's socket straight into the room that the client has left.
 """
 
-import os
 import select
 import socket
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from contextlib import suppress
 
 import structlog
 
+from shim.base.wakeup import Waker
 from shim.domain.errors import Cancelled
 from shim.streaming.channel import Channel
 from shim.streaming.spdy import Buffer, NotAllowed, Queued
@@ -130,7 +130,7 @@ class Relay:
         self._session = session
         self._links: dict[int, Link] = {}
         self._poll = select.poll()
-        self._waker = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._waker = Waker()
         self._poll.register(self._waker, select.POLLIN)
         self._changed = False  # something is to be looked at before the next wait
         self._waiting = False  # the thread is, or is about to be, in poll
@@ -145,12 +145,11 @@ class Relay:
         self._changed = True
 
     def wake(self) -> None:
-        """Let `wait` return, from any thread."""
+        """Make `wait` return, from any thread."""
         self._changed = True
         if self._waiting:
             self._waiting = False
-            with suppress(BlockingIOError):  # it is awake
-                os.eventfd_write(self._waker, 1)
+            self._waker.wake()
 
     def wait(self, seconds: float | None) -> None:
         """Wait until something has changed, or for so long, and copy what can be copied.
@@ -161,10 +160,9 @@ class Relay:
         ready = dict(self._poll.poll(0 if self._changed else None if seconds is None else seconds * 1000))
         self._waiting = False
         changed, self._changed = self._changed, False
-        if ready.pop(self._waker, 0):
+        if ready.pop(self._waker.fileno(), 0):
             changed = True
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._waker)
+            self._waker.drain()
         for fd in list(self._links) if changed else ready:
             self._turn(self._links[fd], ready.get(fd, 0))
 
@@ -172,7 +170,7 @@ class Relay:
         try:
             wanted = link.turn(ready)
         except OSError as error:
-            log.info("a forwarded connection failed", error=error)
+            log.info("forwarded connection failed", error=error)
             self._remove(link, why=str(error))
             return
         if wanted is None:
@@ -198,4 +196,4 @@ class Relay:
         self._session.on_change(None)
         for link in list(self._links.values()):
             self._remove(link)
-        os.close(self._waker)
+        self._waker.close()

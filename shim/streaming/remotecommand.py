@@ -55,14 +55,14 @@ class TerminalSize(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def expected_streams(task: RemoteTask, *, protocol: str) -> list[str]:
-    """Give the stream types a client opens for `task`."""
+    """Return the stream types a client opens for `task`."""
     asked = {STDIN: task.stdin, STDOUT: task.stdout, STDERR: task.stderr, ERROR: True}
     asked[RESIZE] = task.tty and protocol.startswith(("v3.", "v4.", "v5."))
     return [kind for kind, wanted in asked.items() if wanted]
 
 
 def channel_headers(task: RemoteTask, *, protocol: str) -> dict[int, Headers]:
-    """Give the WebSocket channels of `task`, with the headers SPDY would have."""
+    """Return the WebSocket channels of `task`, with the headers SPDY would have."""
     return {NUMBERS[kind]: ((_STREAM_TYPE, kind),) for kind in expected_streams(task, protocol=protocol)}
 
 
@@ -96,7 +96,7 @@ def wait_streams(session: Session, task: RemoteTask, *, protocol: str, seconds: 
 
 
 class Sizes:
-    """What the resize stream says: one JSON object follows the other, split anywhere. For one thread at a time."""
+    """Terminal sizes of the resize stream: JSON objects in a row, split anywhere. For one thread at a time."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -139,7 +139,7 @@ def _size(text: bytes) -> TerminalSize | None:
 
 
 def status_from_exit_code(code: int, *, protocol: str) -> bytes:
-    """Tell how a command ended, for the error stream."""
+    """Return the message of the error stream for a command that has ended."""
     words = f"command terminated with non-zero exit code: {code}"
     if not _has_json_status(protocol):
         return words.encode() if code else b""
@@ -150,7 +150,7 @@ def status_from_exit_code(code: int, *, protocol: str) -> bytes:
 
 
 def status_from_failure(message: str, *, protocol: str) -> bytes:
-    """Tell that a command or attachment failed, for the error stream."""
+    """Return the message of the error stream for a command or attachment that has failed."""
     if not _has_json_status(protocol):
         return message.encode(errors="replace")
     causes = [{"message": message}]

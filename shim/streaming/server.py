@@ -102,7 +102,7 @@ class StreamServer:
                 if self._stopping:
                     return
                 # No descriptor is free, or the client has gone before it was accepted.
-                log.warning("cannot accept a streaming connection", error=error)
+                log.warning("failed to accept streaming connection", error=error)
                 with self._changed:
                     self._changed.wait(0.1)
                 continue
@@ -113,7 +113,7 @@ class StreamServer:
             try:
                 threading.Thread(target=self._connection, args=(slot,), name="stream", daemon=True).start()
             except RuntimeError as error:  # no thread can be started
-                log.warning("cannot serve a streaming connection", error=error)
+                log.warning("failed to serve streaming connection", error=error)
                 self._requests.free(slot)
                 self._starting.release()
                 connected.close()
@@ -135,7 +135,7 @@ class StreamServer:
             self._secure(slot, scope)
             session = self._session(slot, scope)
         except OSError as error:
-            log.debug("a streaming connection ended before its session began", error=error)
+            log.debug("streaming connection ended before its session", error=error)
         finally:
             if session is None:
                 slot.connected.close()
@@ -195,7 +195,7 @@ class StreamServer:
                 if not connected.recv(_PIECE):
                     return
         except OSError as error:
-            log.debug("a client has not read why it was refused", error=error)
+            log.debug("failed to send refusal to streaming client", error=error)
         finally:
             self._refused.free(slot)
 
@@ -232,7 +232,7 @@ class StreamServer:
         try:
             loop.start()
         except RuntimeError as error:  # no thread is to be had
-            log.warning("cannot serve a streaming session", kind=task.kind, error=error)
+            log.warning("failed to start streaming session", kind=task.kind, error=error)
             session.close(str(error))
             return
         began = time.monotonic()
@@ -240,11 +240,11 @@ class StreamServer:
             with deadline.entered(session.scope):
                 self._serve(task, session, protocol)
         except Cancelled as gone:
-            log.debug("the client of a streaming session has gone", error=gone)
+            log.debug("streaming client disconnected", error=gone)
         except ShimError as error:
-            log.info("a streaming session failed", kind=task.kind, error=error)
+            log.info("streaming session failed", kind=task.kind, error=error)
         except Exception:
-            log.exception("a streaming session failed", kind=task.kind)
+            log.exception("streaming session failed", kind=task.kind)
         finally:
             session.finish()
             loop.join()

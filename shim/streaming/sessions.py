@@ -1,4 +1,4 @@
-"""What a streaming URL stands for: one task, asked for by an RPC, waiting for its client.
+"""Tasks behind streaming URLs: each was requested by an RPC, and waits for its client.
 
 Whoever knows a token may do what the RPC asked for, so it cannot be guessed, works once, and not for long.
 """
@@ -97,7 +97,7 @@ class Sessions:
         self._bytes = 0
 
     def url_of(self, task: Task) -> str:
-        """Give out a URL for `task`. ResourceExhausted when too many wait for their clients."""
+        """Return a URL for `task`. ResourceExhausted when too many wait for their clients."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         with self._lock:
             self._drop_expired()
@@ -121,7 +121,7 @@ class Sessions:
             )
 
     def look(self, kind: str, token: str) -> Task | None:
-        """Give the task of a token that can still be taken."""
+        """Return the task of a token that can still be taken."""
         with self._lock:
             self._drop_expired()
             found = self._waiting.get(token)

@@ -1,4 +1,4 @@
-"""What bounds the connections that any process of the node can make, whether it is a client or not.
+"""Bounds on the connections that any process of the node can open, whether it is a client or not.
 
 On loopback that may be any user of the node, or a pod in the node's network. So connections that have not sent a
 complete request have a number of slots, and when these are full the oldest goes, not the newest: a client sends its
@@ -54,14 +54,14 @@ class Slots:
         return slot, full
 
     def secured(self, slot: Slot, connected: socket.socket) -> None:
-        """Note that TLS has taken over the connection."""
+        """Record that TLS has taken over the connection."""
         with self._lock:
             slot.connected = connected
             if slot not in self._taken:
                 _cut(connected)
 
     def free(self, slot: Slot) -> bool:
-        """Give a slot up; False when it was lost before: the connection has been cut. Idempotent."""
+        """Release a slot; return False when it was lost before, with its connection. Idempotent."""
         with self._lock:
             if slot not in self._taken:
                 return False

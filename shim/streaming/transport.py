@@ -37,7 +37,7 @@ from shim.streaming.spdy import (
 from shim.streaming.wire import Wire
 
 TICK = 2.0
-"""Seconds between two calls of what is to be looked at while a session runs."""
+"""Seconds between two calls of the watchers of a session."""
 
 LINGER = 10.0
 """Seconds that a client which has got everything may take to close."""
@@ -67,7 +67,7 @@ class Session:
         self._channels: dict[int, Channel] = {}
         self._fed: dict[int, Channel] = {}  # those for which the bytes just received had something
         self._unsent: deque[Queued] = deque()
-        self._short = False  # somebody waits for room to write
+        self._short = False  # a writer waits for room
         self._watchers: list[Callable[[], object]] = []
         self._on_change: Callable[[], object] | None = None
         self._look_at = 0.0  # when they are called next, by the monotonic clock
@@ -93,7 +93,7 @@ class Session:
 
     @property
     def fixed(self) -> bool:
-        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
+        """Return whether no further stream will be opened, and the client cannot end one alone."""
         with self._lock:
             return self._wire.fixed
 
@@ -202,7 +202,7 @@ class Session:
             return not self._unsent
 
     def _linger(self) -> None:
-        """Let the client close: to close first could cost it what it has not read yet (RFC 1122, 4.2.2.13)."""
+        """Wait for the client to close: to close first could cost it what it has not read yet (RFC 1122, 4.2.2.13)."""
         until = time.monotonic() + LINGER
         while (now := time.monotonic()) < until or self._delivering(now):
             with self._lock:
@@ -217,7 +217,7 @@ class Session:
                 return
 
     def _delivering(self, now: float) -> bool:
-        """Whether a client that reads slowly, but is there, has not got everything yet."""
+        """Return whether a client that is slow, but present, has not received everything yet."""
         idle = self._idle_timeout is not None and now - self._last_traffic > self._idle_timeout
         return not self._over and not idle and self._pipe.unsent() > 0
 
@@ -243,7 +243,7 @@ class Session:
             for look in self._watchers:
                 look()
         if self._idle_timeout and now - self._last_traffic > self._idle_timeout:
-            log.info("ending an idle streaming session", seconds=self._idle_timeout)
+            log.info("idle streaming session ended", seconds=self._idle_timeout)
             self.end(f"nothing was sent either way for {self._idle_timeout:g} s")
 
     # What comes from the client
@@ -261,7 +261,7 @@ class Session:
                 self._lose("the client has ended the session")
 
     def _settle(self) -> bool:
-        """Let go of the bytes just received; whether some wait to be read."""
+        """Release the bytes just received; return whether some are queued for a reader."""
         waiting = [channel.settle() for channel in self._fed.values()]
         self._fed.clear()
         return any(waiting)
@@ -323,19 +323,19 @@ class Session:
     # Sending, under the lock (see `shim.streaming.channel.Sending`)
 
     def accept(self, channel: Channel) -> None:
-        """See `Sending`."""
+        """Accept the stream."""
         with suppress(NotAllowed):  # the client has ended the stream in the meantime
             self._wire.reply(channel.id)
             self._send()
 
     def room(self, channel: Channel) -> int:
-        """See `Sending`."""
+        """Return how many bytes may be queued; 0 to wait, NotAllowed when the stream is gone."""
         room = self._wire.send_window(channel.id)
         self._short = self._short or not room
         return room
 
     def put(self, channel: Channel, data: Buffer, *, fin: bool) -> None:
-        """See `Sending`."""
+        """Queue and send bytes."""
         self._wire.send_data(channel.id, data, fin=fin)
         self._last_traffic = time.monotonic()
         self._send()
@@ -343,12 +343,12 @@ class Session:
             self._forget_if_over(channel)
 
     def consumed(self, channel: Channel, count: int) -> None:
-        """See `Sending`."""
+        """Return `count` bytes of window to the peer."""
         self._wire.acknowledge(channel.id, count)
         self._send()
 
     def reset(self, channel: Channel) -> None:
-        """See `Sending`."""
+        """End the stream."""
         self._wire.reset(channel.id)
         self._channels.pop(channel.id, None)
         self._send()

@@ -140,7 +140,7 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """What the channels of a connection are: fixed by the request, not opened by the client."""
+    """The channels of a connection: fixed by the request, not opened by the client."""
 
     headers: Mapping[int, Headers]
     """By number, as SPDY would have opened them."""
@@ -148,11 +148,11 @@ class Channels:
     """First messages; an empty one tells the client that the server is ready."""
     base64: bool = False
     closes: bool = False
-    """Whether the client can end a channel (`v5`)."""
+    """The client can end a channel (`v5`)."""
 
 
 class ChannelWire:
-    """See `shim.streaming.wire.Wire`."""
+    """The WebSocket protocol of remote commands, as a `shim.streaming.wire.Wire`."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -165,7 +165,7 @@ class ChannelWire:
         self._rest = b""  # base64 that is no whole group yet
 
     def receive_data(self, data: bytes) -> Iterator[Event]:
-        """See `Wire`."""
+        """Yield the events of these bytes."""
         yield from self._begin()
         for piece in self._messages.receive(data):
             yield from self._events(piece)
@@ -173,40 +173,40 @@ class ChannelWire:
             yield ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)
 
     def receive_eof(self) -> list[Event]:
-        """See `Wire`."""
+        """Return the events of the end of the connection."""
         self._messages.ended = self._messages.ended or "the connection ended"
         return [ConnectionTerminated(GoAwayStatus.OK, self._messages.ended)]
 
     @property
     def fixed(self) -> bool:
-        """See `Wire`."""
+        """Return whether no further stream will be opened, and the client cannot end one alone."""
         return self._begun
 
     @property
     def wants_data(self) -> bool:
-        """See `Wire`."""
+        """Return whether to read from the connection."""
         return self._held < MAX_HELD and self._messages.queued < MAX_QUEUED and not self.closed
 
     @property
     def closed(self) -> bool:
-        """See `Wire`."""
+        """Return whether to send what is queued, and then close."""
         return self._messages.over()
 
     def buffers_to_send(self) -> list[Queued]:
-        """See `Wire`."""
+        """Remove and return all that is queued."""
         return self._messages.take()
 
     def reply(self, stream_id: int) -> None:
-        """See `Wire`: channels need no answer."""
+        """Accept a stream; channels need no answer."""
 
     def send_window(self, stream_id: int) -> int:
-        """See `Wire`."""
+        """Return how many bytes `send_data` takes now."""
         if stream_id not in self._open or self.closed:
             raise NotAllowed(f"channel {stream_id} is closed")
         return max(0, MAX_QUEUED - self._messages.queued)
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
-        """See `Wire`. There is no half-close: a channel ends with the connection."""
+        """Queue bytes. There is no half-close: a channel ends with the connection."""
         self.send_window(stream_id)
         if data:
             self._send(stream_id, data)
@@ -214,16 +214,16 @@ class ChannelWire:
             self._open.discard(stream_id)
 
     def acknowledge(self, stream_id: int, count: int) -> None:  # noqa: ARG002 - all channels share one bound
-        """See `Wire`."""
+        """Record that the application has consumed bytes."""
         self._held -= count
 
     def reset(self, stream_id: int, status: ResetStatus = ResetStatus.CANCEL) -> None:  # noqa: ARG002 - has no word for it
-        """See `Wire`."""
+        """End a stream, both ways."""
         self._open.discard(stream_id)
         self._receiving.discard(stream_id)
 
     def goaway(self) -> None:
-        """See `Wire`."""
+        """Announce that no further data will be sent."""
         self._messages.close(_NORMAL_CLOSURE)
 
     def _begin(self) -> list[Event]:
@@ -284,7 +284,7 @@ class TunnelWire(spdy.Connection):
         self._messages = _Messages()
 
     def receive_data(self, data: bytes) -> Iterator[Event]:
-        """See `Wire`."""
+        """Yield the events of these bytes."""
         for piece in self._messages.receive(data):
             yield from super().receive_data(piece.data)
         if self._messages.ended:
@@ -292,11 +292,11 @@ class TunnelWire(spdy.Connection):
 
     @property
     def wants_data(self) -> bool:
-        """See `Wire`."""
+        """Return whether to read from the connection."""
         return super().wants_data and self._messages.queued < MAX_QUEUED
 
     def buffers_to_send(self) -> list[Queued]:
-        """See `Wire`."""
+        """Remove and return all that is queued."""
         if inner := super().buffers_to_send():
             self._messages.send(b"".join(inner))
         return self._messages.take()

@@ -23,21 +23,21 @@ class Wire(Protocol):
 
     @property
     def fixed(self) -> bool:
-        """Whether all streams that there will ever be are open, and the client cannot end one alone."""
+        """Return whether no further stream will be opened, and the client cannot end one alone."""
         ...
 
     @property
     def wants_data(self) -> bool:
-        """Whether to read from the connection."""
+        """Return whether to read from the connection."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Send what is queued, then close."""
+        """Return whether to send what is queued, and then close."""
         ...
 
     def buffers_to_send(self) -> list[Queued]:
-        """All that waits to be sent; it is taken."""
+        """Remove and return all that is queued."""
         ...
 
     def reply(self, stream_id: int) -> None:
@@ -45,7 +45,7 @@ class Wire(Protocol):
         ...
 
     def send_window(self, stream_id: int) -> int:
-        """How many bytes `send_data` takes now."""
+        """Return how many bytes `send_data` takes now."""
         ...
 
     def send_data(self, stream_id: int, data: Buffer, *, fin: bool = False) -> None:
@@ -53,7 +53,7 @@ class Wire(Protocol):
         ...
 
     def acknowledge(self, stream_id: int, count: int) -> None:
-        """Say that so many bytes were consumed."""
+        """Record that the application has consumed bytes."""
         ...
 
     def reset(self, stream_id: int, status: ResetStatus = ...) -> None:
@@ -61,5 +61,5 @@ class Wire(Protocol):
         ...
 
     def goaway(self) -> None:
-        """Say that nothing more will come."""
+        """Announce that no further data will be sent."""
         ...

@@ -161,7 +161,7 @@ class ImageView:
 
     def ensure_fresh(self) -> None:
         """List the images once more, after this call; one list serves all callers that come before it begins."""
-        self._coalesced.join()
+        self._coalesced.do()
 
     def refresh_one(self, reference: str) -> ImageRecord | None:
         """Inspect one image and publish it, which costs much less than a list. None if Docker has none of this name.

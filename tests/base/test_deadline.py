@@ -166,3 +166,51 @@ def test_a_time_that_begins_anew() -> None:
     scope.restart(None)
     assert scope.remaining() is None
     assert not scope.expired
+
+
+class Box:
+    """A value that another thread may set."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.value = ""
+
+    def put(self, value: str) -> None:
+        with self.changed:
+            self.value = value
+            self.changed.notify_all()
+
+
+def test_wait_for_returns_what_the_predicate_has_found() -> None:
+    box = Box()
+    setter = threading.Thread(target=box.put, args=("found",))
+    with deadline.bound(20), box.changed:
+        setter.start()  # waits for the lock, which the wait gives up
+        assert deadline.wait_for(box.changed, lambda: box.value, what="the box") == "found"
+    setter.join()
+
+
+def test_wait_for_returns_what_is_there_also_when_the_scope_has_ended() -> None:
+    box = Box()
+    box.put("found")
+    with deadline.entered(Scope(seconds=0)):
+        assert deadline.wait_for(box.changed, lambda: box.value, what="the box") == "found"
+
+
+def test_wait_for_ends_at_its_limit_and_at_the_deadline() -> None:
+    box = Box()
+    assert deadline.wait_for(box.changed, lambda: box.value, what="the box", limit=0.01) == ""
+    with deadline.bound(0.01), pytest.raises(DeadlineExceeded, match=r"^the box: "):
+        deadline.wait_for(box.changed, lambda: box.value, what="the box", limit=20)
+
+
+def test_wait_for_is_woken_when_the_client_goes() -> None:
+    box, scope = Box(), Scope(seconds=20)
+
+    def predicate() -> str:
+        # From another thread, which gets the lock when the wait has begun.
+        threading.Thread(target=scope.cancel).start()
+        return box.value
+
+    with deadline.entered(scope), pytest.raises(Cancelled, match=r"^the box: "):
+        deadline.wait_for(box.changed, predicate, what="the box")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from shim.base import deferred_checks as module
-from shim.base.deferred_checks import LEAST_A_ROUND, ROUNDS_FOR_ALL, DeferredChecks
+from shim.base.deferred_checks import FULL_CYCLE_ROUNDS, MIN_ROUND_SIZE, DeferredChecks
 from shim.domain.errors import DeadlineExceeded, Unavailable
 from tests.threads import no_thread_for
 from tests.waits import wait_until
@@ -42,22 +42,22 @@ class Seen:
 
 def test_it_looks_until_it_has_happened_also_where_there_is_no_answer() -> None:
     seen = Seen(False, Unavailable("docker cannot be reached"), False, True)
-    DeferredChecks(pause_seconds=0.001).watch(seen, what="a test", seconds=SECONDS)
+    DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=SECONDS)
     seen.wait_last()
     assert len(seen.threads) == 4
 
 
 def test_it_gives_up_but_not_before_the_first_look() -> None:
     seen = Seen(False)
-    DeferredChecks(pause_seconds=0.001).watch(seen, what="a test", seconds=0)
+    DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=0)
     seen.wait_last()
 
 
 def test_a_look_that_is_broken_ends_no_other() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     broken, good = Seen(ZeroDivisionError("a bug")), Seen(False, False, True)
-    deferred_checks.watch(broken, what="a bug", seconds=SECONDS)
-    deferred_checks.watch(good, what="a test", seconds=SECONDS)
+    deferred_checks.add(broken, what="a bug", seconds=SECONDS)
+    deferred_checks.add(good, what="a test", seconds=SECONDS)
     broken.wait_last()
     good.wait_last()
 
@@ -69,13 +69,13 @@ def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
     def held() -> bool:
         return together.wait(SECONDS) and first()
 
-    deferred_checks.watch(held, what="one", seconds=SECONDS)
-    deferred_checks.watch(second, what="two", seconds=SECONDS)
+    deferred_checks.add(held, what="one", seconds=SECONDS)
+    deferred_checks.add(second, what="two", seconds=SECONDS)
     together.set()
     assert first.wait_last() is second.wait_last()
 
     third = Seen(True)
-    deferred_checks.watch(third, what="three", seconds=SECONDS)
+    deferred_checks.add(third, what="three", seconds=SECONDS)
     assert third.wait_last() not in first.threads
     assert third.threads[0].daemon
 
@@ -84,9 +84,9 @@ def test_what_there_was_no_thread_for_is_looked_at_with_the_next(monkeypatch: py
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     first, second = Seen(False, True), Seen(False, True)
     with monkeypatch.context() as short:
-        no_thread_for("deferred_checks", short)
-        deferred_checks.watch(first, what="one", seconds=SECONDS)
-    deferred_checks.watch(second, what="two", seconds=SECONDS)
+        no_thread_for("deferred-checks", short)
+        deferred_checks.add(first, what="one", seconds=SECONDS)
+    deferred_checks.add(second, what="two", seconds=SECONDS)
     assert first.wait_last() is second.wait_last()
 
 
@@ -99,15 +99,15 @@ def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
         return leave.wait(SECONDS)
 
     second = Seen(*[False] * 100_000)
-    deferred_checks.watch(first, what="a test", seconds=SECONDS)
+    deferred_checks.add(first, what="a test", seconds=SECONDS)
     assert held.wait(SECONDS)
-    deferred_checks.watch(second, what="a test", seconds=1000)
+    deferred_checks.add(second, what="a test", seconds=1000)
     leave.set()
     wait_until(lambda: second.threads)
-    assert deferred_checks.watches("a test")
+    assert deferred_checks.is_pending("a test")
     deferred_checks.forget("a test")
     deferred_checks.forget("a test")
-    assert not deferred_checks.watches("a test")
+    assert not deferred_checks.is_pending("a test")
     second.threads[0].join(SECONDS)
     assert not second.threads[0].is_alive()
 
@@ -115,7 +115,7 @@ def test_of_one_name_the_last_is_watched_until_it_is_forgotten() -> None:
 def test_it_can_be_stopped() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     seen = Seen(*[False] * 100_000)
-    deferred_checks.watch(seen, what="a test", seconds=1000)
+    deferred_checks.add(seen, what="a test", seconds=1000)
     wait_until(lambda: seen.threads)
     deferred_checks.stop()
     seen.threads[0].join(SECONDS)
@@ -128,7 +128,7 @@ class Rounds:
     def __init__(self, deferred_checks: DeferredChecks) -> None:
         self.done: list[list[int]] = []
         """What was checked in each round since the first, by number."""
-        deferred_checks.watch(self._begin, what="the rounds", seconds=1000, asks=False)
+        deferred_checks.add(self._begin, what="the rounds", seconds=1000, asks_docker=False)
 
     def _begin(self) -> bool:
         self.done.append([])
@@ -147,7 +147,7 @@ def test_a_round_ends_where_docker_does_not_answer_and_the_next_goes_on_behind()
         raise DeadlineExceeded("inspect exec: not within 2 s")
 
     for number in range(5):
-        deferred_checks.watch(partial(stuck, number), what=f"stuck {number}", seconds=SECONDS)
+        deferred_checks.add(partial(stuck, number), what=f"stuck {number}", seconds=SECONDS)
     wait_until(lambda: len(rounds.done) > 15)
     deferred_checks.stop()
 
@@ -165,16 +165,16 @@ def test_of_many_each_has_its_turn_and_a_round_has_a_part() -> None:
         return False
 
     gate = threading.Event()  # no round goes on before all are there
-    deferred_checks.watch(lambda: gate.wait(SECONDS), what="the beginning", seconds=SECONDS, asks=False)
+    deferred_checks.add(lambda: gate.wait(SECONDS), what="the beginning", seconds=SECONDS, asks_docker=False)
     for number in range(500):
-        deferred_checks.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+        deferred_checks.add(partial(open_check, number), what=f"open {number}", seconds=1000)
     gate.set()
     wait_until(lambda: len(rounds.done) > 40)
     deferred_checks.stop()
 
     begun = next(index for index, numbers in enumerate(rounds.done) if numbers)
-    assert max(map(len, rounds.done)) == LEAST_A_ROUND
-    assert {number for numbers in rounds.done[begun : begun + ROUNDS_FOR_ALL] for number in numbers} == set(range(500))
+    assert max(map(len, rounds.done)) == MIN_ROUND_SIZE
+    assert {number for numbers in rounds.done[begun:][:FULL_CYCLE_ROUNDS] for number in numbers} == set(range(500))
 
 
 def test_of_very_many_each_has_its_turn_in_time() -> None:
@@ -188,10 +188,10 @@ def test_of_very_many_each_has_its_turn_in_time() -> None:
         return False
 
     for number in range(3000):
-        deferred_checks.watch(partial(open_check, number), what=f"open {number}", seconds=1000)
+        deferred_checks.add(partial(open_check, number), what=f"open {number}", seconds=1000)
     before = len(rounds.done)
     wait_until(lambda: len(seen) == 3000)
-    assert len(rounds.done) - before < 2 * ROUNDS_FOR_ALL
+    assert len(rounds.done) - before < 2 * FULL_CYCLE_ROUNDS
     deferred_checks.stop()
 
 
@@ -206,12 +206,12 @@ def test_the_time_of_a_check_counts_from_when_docker_answers_again() -> None:
             raise Unavailable("docker cannot be reached")
         return False
 
-    deferred_checks.watch(check, what="a test", seconds=given)
+    deferred_checks.add(check, what="a test", seconds=given)
     wait_until(lambda: time.monotonic() > began + 2 * given)
-    assert deferred_checks.watches("a test")
+    assert deferred_checks.is_pending("a test")
     answers.set()
     again = time.monotonic()
-    wait_until(lambda: not deferred_checks.watches("a test"))
+    wait_until(lambda: not deferred_checks.is_pending("a test"))
     assert time.monotonic() >= again + given
     assert outcomes.count(True) > 1
 
@@ -222,10 +222,10 @@ def test_a_check_that_hangs_alone_is_given_up() -> None:
     def stuck() -> bool:
         raise DeadlineExceeded("inspect exec: not within 2 s")
 
-    deferred_checks.watch(lambda: False, what="good", seconds=1000)
-    deferred_checks.watch(stuck, what="stuck", seconds=0.05)
-    wait_until(lambda: not deferred_checks.watches("stuck"))
-    assert deferred_checks.watches("good")
+    deferred_checks.add(lambda: False, what="good", seconds=1000)
+    deferred_checks.add(stuck, what="stuck", seconds=0.05)
+    wait_until(lambda: not deferred_checks.is_pending("stuck"))
+    assert deferred_checks.is_pending("good")
     deferred_checks.stop()
 
 
@@ -239,7 +239,7 @@ def test_slow_checks_do_not_hold_up_those_that_read_memory(monkeypatch: pytest.M
         return never.wait(0.03)
 
     for number in range(20):
-        deferred_checks.watch(partial(slow, number), what=f"slow {number}", seconds=1000)
+        deferred_checks.add(partial(slow, number), what=f"slow {number}", seconds=1000)
     wait_until(lambda: {number for numbers in rounds.done for number in numbers} == set(range(20)))
     deferred_checks.stop()
 

@@ -1,22 +1,22 @@
 import pytest
 
-from shim.base.meter import Done, Kind, report, subscribed, timed
+from shim.base.meter import Kind, Measurement, report, subscribed, timed
 from shim.domain.errors import NotFound
 
 
 def test_what_is_done_is_heard_inside_the_block_only() -> None:
-    heard: list[Done] = []
+    heard: list[Measurement] = []
     report(Kind.RPC, "Version", "OK", seconds=1)
     with subscribed(heard.append):
         report(Kind.RPC, "Version", "OK", seconds=2)
     report(Kind.RPC, "Version", "OK", seconds=3)
 
-    assert heard == [Done(Kind.RPC, ("Version", "OK"), 2)]
+    assert heard == [Measurement(Kind.RPC, ("Version", "OK"), 2)]
 
 
 def test_several_listeners() -> None:
-    first: list[Done] = []
-    second: list[Done] = []
+    first: list[Measurement] = []
+    second: list[Measurement] = []
     with subscribed(first.append):
         with subscribed(second.append):
             report(Kind.CNI, "bridge", "ADD", "ok", seconds=1)
@@ -27,7 +27,7 @@ def test_several_listeners() -> None:
 
 
 def test_a_block_is_reported_with_its_result() -> None:
-    heard: list[Done] = []
+    heard: list[Measurement] = []
     with subscribed(heard.append):
         with timed(Kind.DOCKER, "info"):
             pass

@@ -81,7 +81,7 @@ def test_what_lies_below_a_failed_undo_is_left_for_later(steps: Steps) -> None:
     assert caught.value.__notes__ == ["undo of network failed: network is stuck"]
     [line] = logs
     assert line["log_level"] == "warning"
-    assert (line["of"], line["undo"], str(line["error"])) == ("run of pod p", "network", "network is stuck")
+    assert (line["operation"], line["undo"], str(line["error"])) == ("run of pod p", "network", "network is stuck")
 
 
 def test_a_failed_undo_without_an_error_is_logged(steps: Steps) -> None:

@@ -57,8 +57,8 @@ class Caller(Scope):
 class Crowd:
     """Callers of one SingleFlight, each in a thread with a scope of its own."""
 
-    def __init__(self, flights: SingleFlight[str]) -> None:
-        self._flights = flights
+    def __init__(self, single_flight: SingleFlight[str]) -> None:
+        self._single_flight = single_flight
         self._pool = ThreadPoolExecutor(8)
 
     def submit(self, work: Callable[[], str], *, key: object = "k", caller: Scope | None = None) -> "Future[str]":
@@ -67,7 +67,7 @@ class Crowd:
 
         def call() -> str:
             with deadline.entered(scope):
-                return self._flights.join(key, work, what="the work")
+                return self._single_flight.do(key, work, what="the work")
 
         return self._pool.submit(call)
 
@@ -80,13 +80,13 @@ class Crowd:
 
 
 @pytest.fixture
-def flights() -> SingleFlight[str]:
+def single_flight() -> SingleFlight[str]:
     return SingleFlight()
 
 
 @pytest.fixture
-def crowd(flights: SingleFlight[str]) -> Crowd:
-    return Crowd(flights)
+def crowd(single_flight: SingleFlight[str]) -> Crowd:
+    return Crowd(single_flight)
 
 
 def test_the_result_of_one_run_goes_to_all(crowd: Crowd) -> None:
@@ -107,10 +107,10 @@ def test_other_keys_run_apart(crowd: Crowd) -> None:
     assert [caller.result(SECONDS) for caller in callers] == ["done"] * 2
 
 
-def test_what_has_landed_runs_anew(flights: SingleFlight[str]) -> None:
+def test_a_call_after_the_end_of_one_runs_again(single_flight: SingleFlight[str]) -> None:
     runs = iter(["first", "second"])
-    assert flights.join("k", lambda: next(runs), what="w") == "first"
-    assert flights.join("k", lambda: next(runs), what="w") == "second"
+    assert single_flight.do("k", lambda: next(runs), what="w") == "first"
+    assert single_flight.do("k", lambda: next(runs), what="w") == "second"
 
 
 def test_a_failure_goes_to_all(crowd: Crowd) -> None:
@@ -140,10 +140,10 @@ def test_one_who_leaves_ends_only_his_wait(crowd: Crowd) -> None:
     assert not work.cancelled
 
 
-def test_one_without_a_deadline_does_the_work_himself(flights: SingleFlight[int]) -> None:
-    assert flights.join("k", threading.get_ident, what="w") == threading.get_ident()
+def test_one_without_a_deadline_does_the_work_himself(single_flight: SingleFlight[int]) -> None:
+    assert single_flight.do("k", threading.get_ident, what="w") == threading.get_ident()
     with deadline.bound(SECONDS):
-        assert flights.join("k", threading.get_ident, what="w") != threading.get_ident()
+        assert single_flight.do("k", threading.get_ident, what="w") != threading.get_ident()
 
 
 def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) -> None:
@@ -160,11 +160,11 @@ def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) 
     assert not work.cancelled
 
 
-def test_one_who_is_gone_before_he_has_begun_cancels_the_work(flights: SingleFlight[str]) -> None:
+def test_one_who_is_gone_before_he_has_begun_cancels_the_work(single_flight: SingleFlight[str]) -> None:
     work, gone = Work(), Scope()
     gone.cancel()
     with deadline.entered(gone), pytest.raises(Cancelled, match="the work"):
-        flights.join("k", work, what="the work")
+        single_flight.do("k", work, what="the work")
     assert work.cancelled
 
 
@@ -181,10 +181,10 @@ def test_the_last_who_leaves_cancels_the_work(crowd: Crowd, seconds: float | Non
     assert work.cancelled
 
 
-def test_a_deadline_is_a_way_to_leave(flights: SingleFlight[str]) -> None:
+def test_a_deadline_is_a_way_to_leave(single_flight: SingleFlight[str]) -> None:
     work = Work()
     with deadline.entered(Scope(seconds=0.01)), pytest.raises(DeadlineExceeded, match="the work"):
-        flights.join("k", work, what="the work")
+        single_flight.do("k", work, what="the work")
     assert work.ended.wait(SECONDS)
     assert work.cancelled
 
@@ -206,9 +206,9 @@ def test_who_comes_after_a_cancelled_run_gets_a_new_one(crowd: Crowd) -> None:
     stuck.set()
 
 
-def test_the_work_has_no_deadline_of_its_callers(flights: SingleFlight[str]) -> None:
+def test_the_work_has_no_deadline_of_its_callers(single_flight: SingleFlight[str]) -> None:
     with deadline.entered(Scope(seconds=SECONDS)):
-        assert flights.join("k", lambda: str(deadline.current().remaining()), what="w") == "None"
+        assert single_flight.do("k", lambda: str(deadline.current().remaining()), what="w") == "None"
 
 
 def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ class Shortage:
         real = threading.Thread.start
 
         def start(thread: threading.Thread) -> None:
-            if thread.name != "flight":
+            if thread.name != "single-flight":
                 return real(thread)
             self.asked.set()
             assert self.go_on.wait(SECONDS)
@@ -263,16 +263,16 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
     return Shortage(monkeypatch)
 
 
-def test_without_a_thread_the_work_fails_once(flights: SingleFlight[str], shortage: Shortage) -> None:
-    departures = CoalescedRefresh(lambda: "left", what="the work")
+def test_without_a_thread_the_work_fails_once(single_flight: SingleFlight[str], shortage: Shortage) -> None:
+    refresh = CoalescedRefresh(lambda: "left", what="the work")
     shortage.go_on.set()
     with deadline.bound(SECONDS):
         with shortage():
-            for join in (partial(flights.join, "k", lambda: "done", what="the work"), departures.join):
+            for call in (partial(single_flight.do, "k", lambda: "done", what="the work"), refresh.do):
                 with pytest.raises(RuntimeError, match="can't start new thread"):
-                    join()
-        assert flights.join("k", lambda: "done", what="the work") == "done"
-        assert departures.join() == "left"
+                    call()
+        assert single_flight.do("k", lambda: "done", what="the work") == "done"
+        assert refresh.do() == "left"
 
 
 def test_without_a_thread_all_who_wait_are_told(crowd: Crowd, shortage: Shortage) -> None:
@@ -287,7 +287,7 @@ def test_without_a_thread_all_who_wait_are_told(crowd: Crowd, shortage: Shortage
     assert crowd.join(lambda: "done").result(SECONDS) == "done"
 
 
-# --- departures -------------------------------------------------------------------------------------------
+# --- CoalescedRefresh -------------------------------------------------------------------------------------------
 
 
 class Runs:
@@ -308,11 +308,11 @@ class Runs:
 
 def test_who_comes_while_the_work_is_done_waits_for_the_next_time() -> None:
     runs = Runs()
-    departures = CoalescedRefresh(runs, what="the work")
+    refresh = CoalescedRefresh(runs, what="the work")
     with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(departures.join)
+        first = pool.submit(refresh.do)
         assert runs.started.acquire(timeout=SECONDS)
-        late = [pool.submit(departures.join) for _ in range(4)]
+        late = [pool.submit(refresh.do) for _ in range(4)]
         with pytest.raises(TimeoutError):
             late[-1].result(0.1)
         runs.go_on.release(2)
@@ -320,37 +320,37 @@ def test_who_comes_while_the_work_is_done_waits_for_the_next_time() -> None:
         assert [each.result(SECONDS) for each in late] == [2] * 4
 
 
-def test_who_comes_after_the_work_starts_it_anew() -> None:
+def test_a_request_after_a_run_starts_another() -> None:
     runs = Runs()
     runs.go_on.release(2)
-    departures = CoalescedRefresh(runs, what="the work")
-    assert [departures.join(), departures.join()] == [1, 2]
+    refresh = CoalescedRefresh(runs, what="the work")
+    assert [refresh.do(), refresh.do()] == [1, 2]
 
 
-def test_a_departure_that_nobody_waits_for_any_more() -> None:
+def test_a_run_that_has_lost_its_callers() -> None:
     runs = Runs()
-    departures = CoalescedRefresh(runs, what="the work")
+    refresh = CoalescedRefresh(runs, what="the work")
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(departures.join)
+        first = pool.submit(refresh.do)
         assert runs.started.acquire(timeout=SECONDS)
         with deadline.bound(0.05), pytest.raises(DeadlineExceeded, match="the work"):
-            departures.join()
+            refresh.do()
         runs.go_on.release(3)
         assert first.result(SECONDS) == 1
-    assert departures.join() >= 2
+    assert refresh.do() >= 2
 
 
 def test_callers_who_give_up_while_a_run_hangs_leave_no_thread(crowd: Crowd) -> None:
     """They wait for the next run, which cannot begin: each would otherwise leave a thread behind."""
     work = Work()
-    departures = CoalescedRefresh(work, what="the list")
+    refresh = CoalescedRefresh(work, what="the list")
     with ThreadPoolExecutor(1) as pool:
-        hanging = pool.submit(departures.join)
+        hanging = pool.submit(refresh.do)
         assert work.started.wait(SECONDS)
         before = threading.active_count()
         for _ in range(30):
             with deadline.bound(0.005), pytest.raises(DeadlineExceeded):
-                departures.join()
+                refresh.do()
         # One thread may be on its way out, and is used again by the next caller.
         assert threading.active_count() - before <= 3
         work.go_on.set()

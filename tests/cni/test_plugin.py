@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.base.meter import Done, Kind, subscribed
+from shim.base.meter import Kind, Measurement, subscribed
 from shim.cni.plugin import Call, PluginError, Verb, run_add, run_plugin
 from shim.cni.programs import find_plugin
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition
@@ -182,7 +182,7 @@ def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> N
 
 
 def test_each_run_is_reported_with_its_result(fakes: FakePlugins) -> None:
-    heard: list[Done] = []
+    heard: list[Measurement] = []
     with subscribed(heard.append):
         add(fakes.write_answering("bridge", ADDRESS))
         failure(fakes.write("portmap", "exit 3"))

@@ -4,7 +4,7 @@ import pytest
 
 from shim.config.load import load
 from shim.config.model import Config
-from shim.config.together import LEAST_LOG_COPY, bytes_from_size, check_together
+from shim.config.together import MIN_LOG_COPY, bytes_from_size, check_together
 from shim.domain.errors import InvalidArgument
 
 
@@ -14,7 +14,7 @@ def test_sizes_are_dockers() -> None:
 
 @pytest.mark.parametrize(("size", "count"), [("16m", 2), ("320k", 100), ("1g", 2), ("11m", 3)])
 def test_a_copy_that_is_large_enough(size: str, count: int) -> None:
-    assert bytes_from_size(size) * count >= LEAST_LOG_COPY
+    assert bytes_from_size(size) * count >= MIN_LOG_COPY
     check_together(Config(docker_log_max_size=size, docker_log_max_file=count))
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
         short.setattr(os, "pidfd_open", full)
         with pytest.raises(ResourceExhausted, match="too many open files"):
             end_process(rt, exec_id, container_id=container)
-        assert rt.deferred_checks._watched
+        assert rt.deferred_checks._checks
 
     assert leader.wait(SECONDS) == -9
 
@@ -180,9 +180,9 @@ def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
 
     looks = engine.calls.count(("inspect_exec", exec_id))
     wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > looks + 1)
-    assert rt.deferred_checks._watched
+    assert rt.deferred_checks._checks
     engine.exit_container(container)
-    wait_until(lambda: not rt.deferred_checks._watched)
+    wait_until(lambda: not rt.deferred_checks._checks)
 
 
 def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
@@ -195,7 +195,7 @@ def test_what_ends_at_once_when_it_begins_is_watched_no_longer(
     with engine.start_exec(exec_id):
         engine.exit_exec(exec_id, exit_code=0)
 
-    wait_until(lambda: not rt.deferred_checks._watched)
+    wait_until(lambda: not rt.deferred_checks._checks)
 
 
 def inspects(engine: FakeEngine) -> int:
@@ -301,7 +301,7 @@ def test_one_question_is_enough_to_leave_what_has_not_begun_to_deferred_checks(
     exec_id = begun(engine, container, pid=0)
     assert end_process(rt, exec_id, container_id=container) is None
     assert inspects(engine) == 1
-    assert rt.deferred_checks.watches(f"exec {exec_id} in container {container}")
+    assert rt.deferred_checks.is_pending(f"exec {exec_id} in container {container}")
 
 
 def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_checks(
@@ -320,7 +320,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
         assert time.monotonic() - began < SECONDS
         assert leader.poll() is None
     assert leader.wait(SECONDS) == -9
-    wait_until(lambda: not rt.deferred_checks.watches(f"exec {exec_id} in container {container}"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"exec {exec_id} in container {container}"))
 
 
 def test_deferred_checks_outlast_a_docker_that_does_not_answer(

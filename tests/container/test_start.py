@@ -209,7 +209,7 @@ def test_one_that_docker_starts_later_than_it_answers_is_ended(rt: Runtime, engi
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
     engine.start_container(container)
-    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"container {container}, whose start has failed"))
     assert rt.view.container(container).state.phase == pb.CONTAINER_EXITED
 
 
@@ -227,15 +227,15 @@ def test_one_that_cannot_be_ended_now_is_ended_later(
     with pytest.raises(FailedPrecondition, match="no limits"):
         start_container(rt, container_id=container)
     wait_until(lambda: rt.view.container(container).state.phase == pb.CONTAINER_EXITED)
-    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"container {container}, whose start has failed"))
 
 
 def test_one_that_is_started_again_after_a_failure_is_not_ended(rt: Runtime, engine: FakeEngine) -> None:
     rt = replace(rt, deferred_checks=DeferredChecks(pause_seconds=0.01))
     container = left_created(rt, engine)
-    assert rt.deferred_checks.watches(f"container {container}, whose start has failed")
+    assert rt.deferred_checks.is_pending(f"container {container}, whose start has failed")
     start_container(rt, container_id=container)
-    wait_until(lambda: not rt.deferred_checks.watches(f"container {container}, whose start has failed"))
+    wait_until(lambda: not rt.deferred_checks.is_pending(f"container {container}, whose start has failed"))
     assert engine.inspect_container(container).state.running
 
 

@@ -13,7 +13,7 @@ import structlog
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.base import deadline
-from shim.base.meter import Done, subscribed
+from shim.base.meter import Measurement, subscribed
 from shim.domain import errors
 from tests.cri.conftest import SECONDS, Serve, client
 
@@ -265,7 +265,7 @@ def test_a_failed_change_is_an_error_in_the_log(serve: Serve, out: io.StringIO) 
 
 
 def test_each_rpc_is_reported_with_its_code(serve: Serve) -> None:
-    heard: queue.SimpleQueue[Done] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Measurement] = queue.SimpleQueue()
     failures: list[BaseException] = [errors.NotFound("no such pod"), errors.Unavailable("no docker")]
     at = serve(Runtime(lambda: raising(failures.pop())() if failures else None))
 

@@ -334,7 +334,7 @@ def test_a_cut_rpc_that_does_not_end_at_once_has_time_for_it(serve: Serve) -> No
 def test_only_a_sandbox_that_does_not_end_makes_a_stop_fail(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, ask: str, clean: bool
 ) -> None:
-    monkeypatch.setattr(module, "_CUT_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_CANCEL_SECONDS", 0.1)
     stubborn = Runtime(stubborn=True)
     at = serve(stubborn)
     request = {"StopContainer": pb.StopContainerRequest(), "RunPodSandbox": pb.RunPodSandboxRequest()}[ask]

@@ -4,7 +4,7 @@ import json
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
-from shim.cri.unknown_fields import MOST, UnknownFieldWarnings, unknown_fields
+from shim.cri.unknown_fields import REMEMBERED_FIELDS, UnknownFieldWarnings, unknown_fields
 
 
 def from_newer(message: Message, number: int, value: int = 1) -> bytes:
@@ -33,19 +33,19 @@ def test_fields_of_a_newer_client_are_found_at_any_depth() -> None:
 
 
 def test_each_is_told_once(out: io.StringIO) -> None:
-    newer = UnknownFieldWarnings()
+    warnings = UnknownFieldWarnings()
     request = pb.StartContainerRequest.FromString(from_newer(pb.StartContainerRequest(), 99))
 
-    newer.tell(request)
-    newer.tell(request)
+    warnings.warn(request)
+    warnings.warn(request)
 
     [line] = [json.loads(line) for line in out.getvalue().splitlines()]
     assert (line["level"], line["field"]) == ("warning", "StartContainerRequest.99")
 
 
 def test_a_client_cannot_fill_the_log(out: io.StringIO) -> None:
-    newer = UnknownFieldWarnings()
-    for number in range(100, 100 + 2 * MOST):
-        newer.tell(pb.StartContainerRequest.FromString(from_newer(pb.StartContainerRequest(), number)))
+    warnings = UnknownFieldWarnings()
+    for number in range(100, 100 + 2 * REMEMBERED_FIELDS):
+        warnings.warn(pb.StartContainerRequest.FromString(from_newer(pb.StartContainerRequest(), number)))
 
-    assert len(out.getvalue().splitlines()) == MOST
+    assert len(out.getvalue().splitlines()) == REMEMBERED_FIELDS

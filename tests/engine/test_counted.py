@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shim.base.meter import Done, subscribed
+from shim.base.meter import Measurement, subscribed
 from shim.domain.errors import NotFound, Unavailable
 from shim.engine.counted import counted
 from shim.engine.interface import Engine
@@ -10,8 +10,8 @@ from tests.fakes.engine import FakeEngine
 
 
 @pytest.fixture
-def heard() -> Iterator[list[Done]]:
-    found: list[Done] = []
+def heard() -> Iterator[list[Measurement]]:
+    found: list[Measurement] = []
     with subscribed(found.append):
         yield found
 
@@ -26,11 +26,11 @@ def counting(engine: FakeEngine) -> Engine:
     return counted(engine)
 
 
-def labels(heard: list[Done]) -> list[tuple[str, ...]]:
+def labels(heard: list[Measurement]) -> list[tuple[str, ...]]:
     return [done.labels for done in heard]
 
 
-def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
     assert counting.info() == engine.engine_info
     with pytest.raises(NotFound):
         counting.inspect_container("c" * 64)
@@ -39,7 +39,7 @@ def test_calls_pass_and_are_reported(counting: Engine, engine: FakeEngine, heard
     assert engine.calls == [("info", ""), ("inspect_container", "c" * 64)]
 
 
-def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
     with counting.events(since=None) as events:
         assert labels(heard) == [("events", "ok")]
         engine.emit("image", "pull", "x")
@@ -48,7 +48,7 @@ def test_a_stream_is_reported_when_it_has_begun(counting: Engine, engine: FakeEn
     assert labels(heard) == [("events", "ok")]
 
 
-def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard: list[Done]) -> None:
+def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard: list[Measurement]) -> None:
     engine.disconnect()
     with pytest.raises(Unavailable), counting.events(since=None):
         pass
@@ -56,14 +56,14 @@ def test_a_stream_that_cannot_begin(counting: Engine, engine: FakeEngine, heard:
     assert labels(heard) == [("events", "Unavailable")]
 
 
-def test_an_error_inside_a_stream_is_the_callers_own(counting: Engine, heard: list[Done]) -> None:
+def test_an_error_inside_a_stream_is_the_callers_own(counting: Engine, heard: list[Measurement]) -> None:
     with pytest.raises(KeyError), counting.events(since=None):
         raise KeyError
 
     assert labels(heard) == [("events", "ok")]
 
 
-def test_what_asks_nothing_is_not_reported(counting: Engine, heard: list[Done]) -> None:
+def test_what_asks_nothing_is_not_reported(counting: Engine, heard: list[Measurement]) -> None:
     assert counting.api_version == (1, 51)
     assert counting.daemon_pid() > 0
     counting.close()

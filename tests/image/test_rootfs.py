@@ -213,7 +213,7 @@ def test_a_container_whose_id_docker_could_not_tell_is_removed(
     with pytest.raises(type(lost), match=str(lost)):
         read(watching, image, "/etc/passwd")
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert engine.containers == {}
 
 
@@ -226,11 +226,11 @@ def test_a_container_that_docker_makes_when_nobody_waits_for_it_is_removed(
         read(watching, image, "/etc/passwd")
     [name] = engine.calls_of("create_container")
     wait_until(lambda: len(engine.calls_of("remove_container")) > 2)
-    assert watching.deferred_checks._watched
+    assert watching.deferred_checks._checks
 
     engine.create_container(name=name, body={"Image": image})
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert engine.containers == {}
 
 
@@ -241,7 +241,7 @@ def test_a_create_that_is_refused_leaves_nothing_to_watch(
     with pytest.raises(ShimError, match="driver failed"):
         read(watching, image, "/etc/passwd")
 
-    assert not watching.deferred_checks._watched
+    assert not watching.deferred_checks._checks
 
 
 def test_a_container_that_cannot_be_removed_now_is_removed_later(
@@ -252,7 +252,7 @@ def test_a_container_that_cannot_be_removed_now_is_removed_later(
 
     assert read(watching, image, "/etc/passwd") is not None
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert engine.containers == {}
 
 
@@ -263,7 +263,7 @@ def test_a_container_that_another_removes_is_watched_no_longer(
     engine.fail_next("remove_container", busy, busy, NotFound("no such container"))
     assert read(watching, image, "/etc/passwd") is not None
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert len(engine.calls_of("remove_container")) == 3
 
 
@@ -276,7 +276,7 @@ def test_a_removal_under_way_tells_that_docker_has_made_the_container(
     with pytest.raises(Unavailable):
         read(watching, image, "/etc/passwd")
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert len(engine.calls_of("remove_container")) == 3
 
 
@@ -289,7 +289,7 @@ def test_what_an_earlier_server_left_is_removed_when_it_can_be(
 
     remove_leftovers(watching)
 
-    wait_until(lambda: not watching.deferred_checks._watched)
+    wait_until(lambda: not watching.deferred_checks._checks)
     assert engine.containers == {}
 
 

@@ -11,7 +11,7 @@ from shim.cli import EXIT_USAGE
 from shim.config.fields import fields
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
-from shim.daemon import DESCRIPTORS
+from shim.daemon import OPEN_FILES
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 
@@ -34,7 +34,7 @@ def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
 def test_plugins_inherit_no_higher_limit_of_open_files_than_the_server_sets() -> None:
     soft, _, hard = unit("pydockershim.service")["Service"]["LimitNOFILE"].partition(":")
 
-    assert int(soft) == DESCRIPTORS < int(hard)
+    assert int(soft) == OPEN_FILES < int(hard)
 
 
 def test_wrong_settings_are_not_tried_again() -> None:

@@ -253,7 +253,7 @@ def test_silent_connections_shut_no_client_out(running: Running) -> None:
 def refused_by_reason() -> Iterator[Counter[tuple[str, ...]]]:
     counted: Counter[tuple[str, ...]] = Counter()
 
-    def count(done: meter.Done) -> None:
+    def count(done: meter.Measurement) -> None:
         if done.kind is meter.Kind.REFUSED:
             counted[done.labels] += 1
 

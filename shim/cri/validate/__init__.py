@@ -1,4 +1,4 @@
-"""Requests that can be refused without looking at anything but themselves.
+"""Validation of requests by their content alone.
 
 One function for each RPC that needs one, called by the services before the domain sees the request. All raise
 InvalidArgument that names the field as the client wrote it, such as `config.metadata.name`; user namespaces are a
@@ -33,14 +33,14 @@ __all__ = [
 
 
 def run_pod_sandbox(request: pb.RunPodSandboxRequest) -> None:
-    """RunPodSandbox."""
+    """Check RunPodSandbox."""
     well_formed(request)
     rules.required(request, "config")
     sandbox_config(request.config, field="config")
 
 
 def create_container(request: pb.CreateContainerRequest) -> None:
-    """CreateContainer. Of the pod's configuration only what names the container and its log is used."""
+    """Check CreateContainer. Of the pod's configuration only what names the container and its log is used."""
     well_formed(request)
     rules.required(request, "pod_sandbox_id")
     rules.required(request, "config")
@@ -51,33 +51,33 @@ def create_container(request: pb.CreateContainerRequest) -> None:
 
 
 def stop_container(request: pb.StopContainerRequest) -> None:
-    """StopContainer."""
+    """Check StopContainer."""
     container_id(request)
     rules.not_negative(request.timeout, field="timeout")
 
 
 def exec_sync(request: pb.ExecSyncRequest) -> None:
-    """ExecSync."""
+    """Check ExecSync."""
     container_id(request)
     rules.command(request)
     rules.not_negative(request.timeout, field="timeout")
 
 
 def exec_(request: pb.ExecRequest) -> None:
-    """Exec."""
+    """Check Exec."""
     container_id(request)
     rules.command(request)
     rules.streams(request)
 
 
 def attach(request: pb.AttachRequest) -> None:
-    """Attach."""
+    """Check Attach."""
     container_id(request)
     rules.streams(request)
 
 
 def port_forward(request: pb.PortForwardRequest) -> None:
-    """PortForward. The ports are used by WebSocket clients alone; others name theirs as they go."""
+    """Check PortForward. The ports are used by WebSocket clients alone; others name theirs as they go."""
     pod_sandbox_id(request)
     for index, port in enumerate(request.port):
         rules.between(port, least=1, most=rules.MAX_PORT, field=f"port[{index}]")
@@ -85,7 +85,7 @@ def port_forward(request: pb.PortForwardRequest) -> None:
 
 
 def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> None:
-    """UpdateContainerResources."""
+    """Check UpdateContainerResources."""
     container_id(request)
     rules.no_windows(request.windows, field="windows")
     rules.required(request, "linux")
@@ -93,24 +93,24 @@ def update_container_resources(request: pb.UpdateContainerResourcesRequest) -> N
 
 
 def update_pod_sandbox_resources(request: pb.UpdatePodSandboxResourcesRequest) -> None:
-    """UpdatePodSandboxResources."""
+    """Check UpdatePodSandboxResources."""
     # Whatever they are: they are written down only, and kubelets subtract the overhead from "no limit", too.
     pod_sandbox_id(request)
 
 
 def pod_sandbox_id(request: Message) -> None:
-    """Any request about one pod sandbox."""
+    """Check any request about one pod sandbox."""
     well_formed(request)
     rules.required(request, "pod_sandbox_id")
 
 
 def container_id(request: Message) -> None:
-    """Any request about one container."""
+    """Check any request about one container."""
     well_formed(request)
     rules.required(request, "container_id")
 
 
 def image(request: Message) -> None:
-    """Any request about one image."""
+    """Check any request about one image."""
     well_formed(request)
     rules.image_spec(request)

@@ -1,4 +1,4 @@
-"""What a container may be configured with."""
+"""Rules for the configuration of a container."""
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import check_path_length

@@ -1,4 +1,4 @@
-"""What limits a container or pod may have, as far as the request alone tells.
+"""Rules for the limits of a container or pod, as far as the request alone decides them.
 
 Docker checks some of this itself, but answers several wrong values only when the container is started, when part of
 them is in force already.
@@ -14,7 +14,7 @@ from shim.cri.validate import rules
 from shim.domain.errors import InvalidArgument
 
 PERIOD = (1_000, 1_000_000)
-"""Microseconds; what the kernel takes."""
+"""Microseconds; limits of the kernel."""
 LEAST_QUOTA = 1_000
 MAX_OOM_SCORE_ADJ = 1_000
 MAX_CPU, MAX_NODE = 8_191, 1_023

@@ -1,4 +1,4 @@
-"""What a container may mount, and which devices it may have."""
+"""Rules for the mounts and devices of a container."""
 
 import posixpath
 import re
@@ -10,7 +10,7 @@ from shim.spec import devices, mounts
 from shim.spec.image_volumes import is_image_volume
 
 MAX_MOUNTS = 1000
-"""Of one container. Every mount is made by the OCI runtime at start, and told in every status and Docker list."""
+"""Of one container. Every mount is made by the OCI runtime at start, and returned in every status and Docker list."""
 MAX_DEVICES = 1000
 
 _PERMISSIONS = frozenset("rwm")

@@ -1,4 +1,4 @@
-"""What a pod sandbox may be configured with."""
+"""Rules for the configuration of a pod sandbox."""
 
 import re
 
@@ -10,7 +10,7 @@ from shim.cri.validate.selinux import selinux
 from shim.domain.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
-"""What the kernel takes (`HOST_NAME_MAX`)."""
+"""Limit of the kernel (`HOST_NAME_MAX`)."""
 
 _HOSTNAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
 
@@ -69,7 +69,7 @@ def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
 
 
 def _says_the_same(mapping: pb.PortMapping, other: pb.PortMapping) -> bool:
-    """Whether two mappings of a host port are one that is spelled in two ways, which the API server lets through."""
+    """Return whether two mappings of a host port are the same in two spellings, which the API server accepts."""
     return mapping.container_port == other.container_port and mapping.host_ip != other.host_ip
 
 

@@ -53,7 +53,7 @@ class Connection:
 
     @property
     def wants_data(self) -> bool:
-        """Whether to read from the transport.
+        """Return whether to read from the transport.
 
         False while the application has a session window of bytes to consume, less what the streams themselves take, and
         while the peer does not take the control frames that it, or the application because of it, has queued.

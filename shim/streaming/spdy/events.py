@@ -1,4 +1,4 @@
-"""What a connection reports to its owner. Values only; the order of events is the order of the bytes."""
+"""Events that a connection reports to its owner. Values only; the order of events is the order of the bytes."""
 
 from dataclasses import dataclass
 

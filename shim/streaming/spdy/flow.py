@@ -116,7 +116,7 @@ class Flow:
         self._held += count
 
     def consume(self, stream: StreamFlow, count: int, *, more: bool) -> None:
-        """Give back bytes that the application is done with; `more`: the peer may still send on this stream.
+        """Return bytes that the application is done with; `more`: the peer may still send on this stream.
 
         Raise NotAllowed when the application did not get so many.
         """
@@ -134,14 +134,14 @@ class Flow:
         self.give_back(count)
 
     def forget(self, stream: StreamFlow) -> None:
-        """Give back all that a stream which ends now has of the session."""
+        """Return all that a stream which ends now has of the session."""
         owed, stream.owed = stream.owed, 0
         self._held -= stream.held
         stream.held = 0
         self.give_back(owed)
 
     def give_back(self, count: int) -> None:
-        """Let the peer send `count` bytes more over all streams.
+        """Grant the peer `count` bytes more over all streams.
 
         It is announced when half of the window has come together: often enough that a peer whose bytes are consumed
         never stops for it, and one small frame for many bytes.

@@ -143,7 +143,7 @@ def rst_stream_bytes(stream_id: int, status: int) -> bytes:
 
 
 def settings_bytes(values: Iterable[tuple[Setting, int]]) -> bytes:
-    """SETTINGS on the wire, lowest id first."""
+    """Encode SETTINGS, lowest id first."""
     pairs = [_TWO_WORDS.pack(setting, value) for setting, value in sorted(values)]
     return _control(Type.SETTINGS, _WORD.pack(len(pairs)) + b"".join(pairs))
 
@@ -164,7 +164,7 @@ def window_update_bytes(stream_id: int, delta: int) -> bytes:
 
 
 def data_head(stream_id: int, length: int, *, fin: bool) -> bytes:
-    """The header of a DATA frame on the wire; the payload follows it."""
+    """Encode the header of a DATA frame; the payload follows it."""
     return _TWO_WORDS.pack(stream_id, FLAG_FIN * fin << 24 | length)
 
 
@@ -247,7 +247,7 @@ class FrameReader:
         self._skip_left = 0  # payload of a frame of unknown type that is still to come
 
     def read(self, data: bytes) -> Iterator[Frame]:
-        """The frames and pieces that `data` completes; SessionError where the bytes stop making sense."""
+        """Yield the frames and pieces that `data` completes; raise SessionError for malformed bytes."""
         view = memoryview(data)
         while view:
             if self._data_left:

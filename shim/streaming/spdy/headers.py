@@ -110,7 +110,7 @@ class Deflater:
         self._zlib = zlib.compressobj(level=6, wbits=11, memLevel=1, zdict=DICTIONARY)
 
     def deflate(self, block: bytes) -> bytes:
-        """The compressed bytes of this block, complete for the peer to inflate."""
+        """Return the compressed bytes of this block, complete for the peer to inflate."""
         return self._zlib.compress(block) + self._zlib.flush(zlib.Z_SYNC_FLUSH)
 
 

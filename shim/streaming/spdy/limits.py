@@ -29,14 +29,14 @@ class Limits:
     It bounds the work, however long a session lasts; blocks of the kubelet's clients have a ratio of 5."""
 
     stream_window: int = 256 * 1024
-    """What the peer may send on a stream before the application acknowledges it. Not under 64 KiB, because the peer
+    """Bytes the peer may send on a stream before the application acknowledges it. Not under 64 KiB, because the peer
     may send so much before it is told anything else."""
 
     session_window: int = 1024 * 1024
     """The same over all streams. `wants_data` is false while so much is not acknowledged, streams included."""
 
     stream_memory: int = 1024
-    """What an open stream counts as then, since it takes memory too. However many there are, a quarter of the window is
+    """Bytes an open stream counts as then: it takes memory, too. However many there are, a quarter of the window is
     left for payload."""
 
     max_frame: int = 64 * 1024

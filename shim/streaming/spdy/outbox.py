@@ -1,4 +1,4 @@
-"""What waits to be sent: buffers in order, large ones never copied, small ones put together."""
+"""The queue of bytes to send: buffers in order, large ones never copied, small ones put together."""
 
 from shim.streaming.spdy.errors import SessionError
 
@@ -6,7 +6,7 @@ Buffer = bytes | memoryview
 """Payload."""
 
 Queued = Buffer | bytearray
-"""What is sent."""
+"""A buffer to send."""
 
 _COPY_UP_TO = 4096
 """Bytes of one buffer that is put together. A bytes object costs 33 bytes and its place, however short it is."""
@@ -31,7 +31,7 @@ class Outbox:
 
     @property
     def congested(self) -> bool:
-        """Whether so many control frames wait that no more may be provoked."""
+        """Return whether so many control frames wait that no more may be provoked."""
         return self._control >= self._max_control
 
     def put(self, frame: bytes) -> None:

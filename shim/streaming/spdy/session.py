@@ -1,4 +1,4 @@
-"""What both halves of a connection share: streams, flow, compression, what waits to be sent, and the phase."""
+"""State that both halves of a connection share: streams, flow, compression, outbox, and the phase."""
 
 from enum import Enum, auto
 

@@ -18,7 +18,7 @@ class Side(Enum):
 
 
 class Part(Enum):
-    """What can be sent on a stream."""
+    """The next part that can be sent on a stream."""
 
     REPLY = auto()
     DATA = auto()

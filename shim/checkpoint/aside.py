@@ -63,7 +63,7 @@ class NewerFiles:
                 reason = reason_of(error)
                 log.error("failed to restore checkpoint", sandbox=sandbox_id, file=str(path), error=reason)
             else:
-                log.info("restored checkpoint set aside by an older server", sandbox=sandbox_id)
+                log.info("restored checkpoint of a newer server", sandbox=sandbox_id)
                 self._ids.discard(sandbox_id)
 
     def keep(self, path: Path) -> Path:

@@ -109,7 +109,7 @@ class LimitStore:
         except (OSError, Untrusted) as error:
             reason = str(error) if isinstance(error, Untrusted) else reason_of(error)
             self._damaged[container_id] = reason
-            log.error("lost limits of container", container=container_id, file=str(path), reason=reason)
+            log.error("unusable limits file of container", container=container_id, file=str(path), reason=reason)
 
 
 def encode(container_id: str, resources: pb.LinuxContainerResources) -> bytes:

@@ -157,7 +157,7 @@ class CheckpointStore:
         found = Corrupt(sandbox_id=path.name.removesuffix(SUFFIX), path=kept, reason=reason)
         self._corrupt.append(found)
         log.error(
-            "checkpoint set aside; it is rebuilt if its pod has the node's network or is in the cni cache",
+            "unusable checkpoint set aside",
             sandbox=found.sandbox_id,
             file=str(path),
             kept=str(kept),

@@ -104,7 +104,7 @@ class Plugins:
             self.forget(attachment)
         except ShimError as error:
             # Nothing leaks but this file, and a read-only disk must not keep a pod from being removed.
-            log.warning("cni result cache kept", sandbox=attachment.container_id, error=error)
+            log.warning("failed to remove CNI cache entry", sandbox=attachment.container_id, error=error)
 
     def collect(self, conflist: JsonObject, valid: Callable[[], Collection[tuple[str, str]]]) -> bool:
         """Run GC along the list: plugins let go all that is not for a container id and interface of `valid`.
@@ -133,7 +133,7 @@ class Plugins:
         except PluginError as error:
             if error.code != _UNKNOWN_VERB:
                 return error
-            log.debug("cni plugin without GC", plugin=plugin["type"], network=name)
+            log.debug("CNI plugin does not support GC", plugin=plugin["type"], network=name)
         except FailedPrecondition as error:
             return error
         return None

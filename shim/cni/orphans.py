@@ -71,7 +71,7 @@ def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path =
             if not handles:
                 return
             gone = _wait_gone(handles, give_up=give_up)
-    log.error("cni plugins of an earlier server do not end although they were killed")
+    log.error("killed CNI plugins of an earlier server are still running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Processes:
             opened.callback(os.close, handle)
             # Its number may have become another's before the handle was there.
             if sandbox := self._sandbox_of(pid):
-                log.warning("ending a cni plugin that an earlier server left running", pid=pid, sandbox=sandbox)
+                log.warning("killing CNI plugin left by an earlier server", pid=pid, sandbox=sandbox)
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 opened.pop_all()  # the caller closes it
@@ -140,7 +140,7 @@ class _Processes:
             return self.host_fs.call(find, path=str(process), what="find cni plugins", seconds=READ_SECONDS)
         except (DeadlineExceeded, ResourceExhausted) as error:
             deadline.current().check("find cni plugins")
-            log.warning("a process is not checked for being a cni plugin", pid=pid, error=error)
+            log.warning("cannot check whether process is a CNI plugin", pid=pid, error=error)
             return ""
 
 

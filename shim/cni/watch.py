@@ -165,7 +165,7 @@ class ConfDirectory:
                 changed = watch.read_changed()
             except OSError as error:
                 # Only arming can fail, for want of kernel memory or watches; what is watched so far goes on.
-                log.error("cni directory is only partly watched", directory=str(self._directory), error=error)
+                log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
                 changed = True
             if changed:
                 self._reread_again()
@@ -175,7 +175,7 @@ class ConfDirectory:
         try:
             self._reread()
         except Exception:  # without this thread the node would keep its network of today for good
-            log.exception("cni directory is not read again until it changes", directory=str(self._directory))
+            log.exception("failed to read CNI directory, waiting for its next change", directory=str(self._directory))
 
 
 class _Watch:
@@ -281,6 +281,6 @@ def _not_ready(why: str) -> NetworkStatus:
 
 def _log(status: NetworkStatus, network: NetworkConfig | None) -> None:
     if network is not None:
-        log.info("cni network in force", network=network.name, detail=status.message)
+        log.info("CNI network ready", network=network.name, detail=status.message)
     else:
-        log.warning("no cni network", detail=status.message)
+        log.warning("no CNI network", detail=status.message)

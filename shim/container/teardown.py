@@ -67,7 +67,7 @@ def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:
     try:
         found = rt.engine.inspect_container(holder)
     except NotFound as error:
-        log.warning("failed to find container that holds the name", holder=holder, error=error)
+        log.warning("failed to inspect container that holds the name", holder=holder, error=error)
         return False
     kind = (found.config.labels or {}).get(TYPE)
     if found.state.running and kind == TYPE_CONTAINER:

@@ -88,7 +88,7 @@ class LogProcess:
             try:
                 due = self._tick()
             except Exception:
-                log.exception("tick failed without log process")
+                log.exception("periodic work of logs failed")
                 due = None
             self._mailbox.closed.wait(left if due is None else min(left, due))
 

@@ -65,7 +65,7 @@ def _try_release(rt: Runtime, orphan: Attachment) -> bool:
             if _is_orphan(rt, orphan):
                 _release(rt, orphan)
     except ShimError as error:
-        log.warning("cannot release an orphaned cni attachment", sandbox=orphan.container_id, error=error)
+        log.warning("failed to release orphaned CNI attachment", sandbox=orphan.container_id, error=error)
         return False
     return True
 
@@ -92,7 +92,7 @@ def _release(rt: Runtime, orphan: Attachment) -> None:
     delete(rt, orphan, forget=False)
     unpin(path)
     rt.cni.plugins.forget(orphan)  # at last: it is what a next try starts from
-    log.info("released an orphaned cni attachment", sandbox=orphan.container_id, network=orphan.network)
+    log.info("released orphaned CNI attachment", sandbox=orphan.container_id, network=orphan.network)
 
 
 def _networks(rt: Runtime) -> dict[str, JsonObject]:
@@ -108,9 +108,9 @@ def _collect(rt: Runtime, conflist: JsonObject) -> None:
     try:
         with deadline.bound(GC_SECONDS):
             if not rt.cni.plugins.collect(conflist, partial(_valid, rt, conflist)):
-                log.info("cni GC put off: pods are being made or stopped all the time", network=name)
+                log.info("CNI GC postponed: ADD or DEL running all the time", network=name)
     except ShimError as error:
-        log.warning("cni GC failed", network=name, error=error)
+        log.warning("CNI GC failed", network=name, error=error)
 
 
 def _valid(rt: Runtime, conflist: JsonObject) -> Collection[tuple[str, str]]:

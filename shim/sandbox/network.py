@@ -110,7 +110,7 @@ def forget_intent(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
     try:
         rt.cni.plugins.forget(_attachment(rt, checkpoint))
     except ShimError as error:
-        log.warning("cni result cache kept", sandbox=checkpoint.sandbox_id, error=error)
+        log.warning("failed to remove CNI cache entry", sandbox=checkpoint.sandbox_id, error=error)
 
 
 def attach(rt: Runtime, checkpoint: SandboxCheckpoint) -> SandboxCheckpoint:
@@ -133,7 +133,7 @@ def _warn_of_dead_host_ports(config: pb.PodSandboxConfig, chosen: NetworkConfig 
     ports = [mapping.host_port for mapping in config.port_mappings if mapping.host_port]
     if ports and not (chosen and chosen.declares("portMappings")):
         log.warning(
-            "host ports have no effect: cni network without a portMappings plugin",
+            "host ports ignored: no portMappings plugin in CNI network",
             pod=f"{config.metadata.namespace}/{config.metadata.name}",
             network=chosen.name if chosen else "none",
             host_ports=ports,

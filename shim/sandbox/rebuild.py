@@ -83,5 +83,5 @@ def _rebuild(rt: Runtime, record: SandboxRecord, attachment: Attachment) -> Sand
         network=msgspec.convert(known, NetworkIntent),
     )
     if not addresses(checkpoint):
-        log.warning("no address of pod sandbox in cni cache", sandbox=record.id, result=attachment.result)
+        log.warning("no address of pod sandbox in CNI cache", sandbox=record.id, result=attachment.result)
     return checkpoint

@@ -152,5 +152,5 @@ class ImageDetails:
 
     def _log_problem(self, image_id: str, problem: str) -> None:
         if self._problems.get(image_id) != problem:
-            log.warning("image cannot be inspected; it is listed without its user", image=image_id, error=problem)
+            log.warning("failed to inspect image, listed without its user", image=image_id, error=problem)
         self._problems[image_id] = problem

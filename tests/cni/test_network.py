@@ -208,7 +208,7 @@ def test_a_cache_that_cannot_be_cleaned_does_not_keep_the_pod(
     with capture_logs() as lines:
         plugins.delete(attachment("bridge"))
 
-    assert [(line["event"], line["sandbox"]) for line in lines] == [("cni result cache kept", "c0ffee")]
+    assert [(line["event"], line["sandbox"]) for line in lines] == [("failed to remove CNI cache entry", "c0ffee")]
 
 
 def test_a_cancelled_request_ends_the_chain(plugins: Plugins, chain: FakePlugins, tmp_path: Path) -> None:

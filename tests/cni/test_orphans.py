@@ -117,7 +117,7 @@ def test_a_process_whose_environment_cannot_be_read_holds_up_nothing(
         end_orphans({SANDBOX}, host_fs=host_fs, proc=tmp_path)
 
         assert left.wait(0) == KILLED
-    warned = [line for line in lines if line["event"] == "a process is not checked for being a cni plugin"]
+    warned = [line for line in lines if line["event"] == "cannot check whether process is a CNI plugin"]
     assert {line["pid"] for line in warned} == {1}
     release(tmp_path / "1/environ")
 

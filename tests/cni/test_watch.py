@@ -367,7 +367,7 @@ def test_a_fault_of_one_reading_does_not_end_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(watch, "read_directory", fail)
         (directory / "05.conflist").write_text(text("second"))
-        assert lines.wait_line()["event"] == "cni directory is not read again until it changes"
+        assert lines.wait_line()["event"] == "failed to read CNI directory, waiting for its next change"
     assert ready.chosen().name == "first"
 
     (directory / "05.conflist").write_text(text("third"))

@@ -93,7 +93,7 @@ def end_orphaned_plugins(rt: Runtime) -> None:
         lost = own_attachments(rt.config.cni_cache_dir, docker=engine_of(rt), beside=known.keys())
         unfinished |= {attachment.container_id for attachment in lost if attachment.result is None}
     except ShimError as error:
-        log.error("cannot look for cni plugins of pods without a checkpoint", error=error)
+        log.error("failed to find CNI plugins of pods without checkpoint", error=error)
     end_orphans(unfinished, host_fs=rt.host_fs)
 
 

@@ -46,7 +46,7 @@ def write_cni_conf(config: Config, *, ranges: Sequence[str]) -> None:
     with failing_as(f"create the directory {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
-    log.info("wrote cni configuration", file=str(path), ranges=list(ranges))
+    log.info("wrote CNI configuration", file=str(path), ranges=list(ranges))
 
 
 def _rendered(config: Config, *, ranges: Sequence[str]) -> bytes:

@@ -1,0 +1,64 @@
+"""docs/messages.md has a row for each message of the server's log, with its level, and no other row."""
+
+import ast
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/messages.md").read_text()
+LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+"""Level of each method of a logger."""
+
+
+@cache
+def calls() -> Sequence[tuple[str, ast.Call, str]]:
+    """Place, call and level of each `log.<method>(...)` of the package."""
+    found = []
+    for path in sorted((ROOT / "shim").rglob("*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "log." in text else ():
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=method)) if method in LEVELS:
+                    found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node, LEVELS[method]))
+    return found
+
+
+def message_of(call: ast.Call) -> str | None:
+    """The message of a call, None if it is no constant."""
+    match call.args:
+        case [ast.Constant(value=str(message))]:
+            return message
+    return None
+
+
+def rows() -> list[tuple[str, str]]:
+    """Level and message of each row."""
+    return re.findall(r"^\| (debug|info|warning|error) \| ([^|]+) \|", PAGE, flags=re.MULTILINE)
+
+
+def test_each_message_is_a_constant() -> None:
+    assert [place for place, call, _ in calls() if message_of(call) is None] == []
+
+
+def test_each_message_has_its_row() -> None:
+    messages = {(level, message_of(call)) for _, call, level in calls()}
+
+    assert len(messages) > 100
+    assert messages - set(rows()) == set()
+
+
+def test_each_row_is_of_a_message() -> None:
+    assert set(rows()) - {(level, message_of(call)) for _, call, level in calls()} == set()
+
+
+def test_no_message_has_two_rows() -> None:
+    assert len(rows()) == len(set(rows()))
+
+
+def test_each_row_from_warning_on_says_what_to_do() -> None:
+    urgent = re.findall(r"^\| (?:warning|error) \| .*$", PAGE, flags=re.MULTILINE)
+
+    assert urgent
+    assert [row for row in urgent if len(row.strip("| ").split(" | ")) != 4] == []

@@ -10,7 +10,7 @@ from shim.stats.descriptors import CONTAINER, NETWORK
 from shim.stats.metric import ContainerMetric, PodMetric
 
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
-PODS, SERVER = PAGE.split("\n## ")[1:]
+PODS, SERVER = PAGE.split("\n## ")[1:3]
 
 
 def rows(part: str) -> list[str]:

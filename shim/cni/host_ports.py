@@ -69,11 +69,11 @@ def accept_host_ports(conflist: JsonObject, *, addresses: Sequence[str]) -> None
     for command in dict.fromkeys("ip6tables" if ":" in address else "iptables" for address in addresses):
         try:
             if problem := _ensure_rule(command, chain):
-                log.warning("host ports are not accepted in FORWARD", chain=chain, command=command, error=problem)
+                log.warning("failed to accept host ports in FORWARD", chain=chain, command=command, error=problem)
         except OSError as error:
-            log.warning("host ports are not accepted in FORWARD", chain=chain, command=command, error=reason_of(error))
+            log.warning("failed to accept host ports in FORWARD", chain=chain, command=command, error=reason_of(error))
         except ShimError as error:
-            log.warning("host ports are not accepted in FORWARD", chain=chain, command=command, error=error)
+            log.warning("failed to accept host ports in FORWARD", chain=chain, command=command, error=error)
 
 
 def _ensure_rule(command: str, chain: str) -> str:

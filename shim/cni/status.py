@@ -65,7 +65,7 @@ class PluginVersions:
             answer = run_plugin(call_of(plugin, "VERSION", self._bin_dirs), config=config, timeout=ANSWER_SECONDS)
             return tuple(msgspec.json.decode(answer, type=_Versions).supportedVersions)
         except (ShimError, ValueError, RecursionError) as error:
-            log.warning("cni plugin failed VERSION", plugin=str(plugin), error=str(error))
+            log.warning("CNI plugin failed VERSION", plugin=str(plugin), error=str(error))
             return ()
 
 
@@ -97,7 +97,7 @@ def ask_status(
         except PluginError as error:
             if error.code in _NOT_AVAILABLE:
                 return str(error)
-            log.warning("cni plugin failed STATUS", plugin=plugin["type"], error=str(error))
+            log.warning("CNI plugin failed STATUS", plugin=plugin["type"], error=str(error))
         except ShimError as error:
             return str(error)
     return ""
@@ -183,13 +183,13 @@ class StatusWatch:
         try:
             return ask_status(network, versions=self._versions, bin_dirs=self._bin_dirs, find=self._find)
         except Exception:  # without an answer the node would not be ready for good
-            log.exception("cannot ask cni plugins for their status", network=network.name)
+            log.exception("failed to get STATUS of CNI plugins", network=network.name)
             return ""
 
 
 def _log(before: _Answer | None, now: _Answer) -> None:
     was = before.problem if before is not None and before.network == now.network else ""
     if now.problem and now.problem != was:
-        log.warning("cni plugin is not available", network=now.network.name, error=now.problem)
+        log.warning("CNI plugin not available", network=now.network.name, error=now.problem)
     elif was and not now.problem:
-        log.info("cni plugins are available again", network=now.network.name)
+        log.info("CNI plugins available again", network=now.network.name)

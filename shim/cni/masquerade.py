@@ -47,7 +47,7 @@ def _remove(program: Path, container_id: str) -> None:
     try:
         rules = [shlex.split(line) for line in _run(program, "-S").splitlines() if f'id: \\"{container_id}\\"' in line]
     except ShimError as error:  # a kernel without the table has no rules in it
-        log.debug("nat rules not read", program=str(program), error=error)
+        log.debug("failed to read NAT rules", program=str(program), error=error)
         return
     jumps = [rule for rule in rules if rule[:2] == ["-A", "POSTROUTING"]]
     for rule in jumps:
@@ -57,7 +57,7 @@ def _remove(program: Path, container_id: str) -> None:
         _run(program, "-F", chain)
         _run(program, "-X", chain)
     if rules:
-        log.info("removed masquerading rules that a plugin has left", sandbox=container_id, program=program.name)
+        log.info("removed masquerading rules left by a plugin", sandbox=container_id, program=program.name)
 
 
 def _run(program: Path, *arguments: str) -> str:

@@ -349,7 +349,7 @@ def test_a_server_whose_plugin_shows_its_secrets(
     ):
         pull_as_crictl(cri, reference)
     assert PASSWORD not in str(denied.value)
-    assert "its standard error speaks of access denied" in node_dirs.state.with_name("server.log").read_text()
+    assert "its standard error mentions access denied" in node_dirs.state.with_name("server.log").read_text()
 
 
 def test_a_server_without_credentials(engine: Engine, node_dirs: NodeDirs, publish: Publish, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 import errno
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -162,10 +161,10 @@ def test_no_descriptor_to_wait_with(
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)
 
-    def full() -> tuple[socket.socket, socket.socket]:
+    def full(*_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(socket, "socketpair", full)
+    monkeypatch.setattr(os, "eventfd", full)
     with pytest.raises(ResourceExhausted, match="too many open files"):
         wait_ended(rt, exec_id, container_id=container)
 

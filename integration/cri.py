@@ -95,7 +95,7 @@ def connected(socket: Path) -> Iterator[Cri]:
 
 
 def pod_config(name: str, *, uid: str = "", attempt: int = 0, **fields: Any) -> pb.PodSandboxConfig:
-    """An ordinary pod; `fields` are further fields of PodSandboxConfig."""
+    """Return an ordinary pod; `fields` are further fields of PodSandboxConfig."""
     metadata = pb.PodSandboxMetadata(name=name, uid=uid or f"uid-{name}", namespace=NAMESPACE, attempt=attempt)
     labels = {
         "io.kubernetes.pod.name": name,
@@ -109,7 +109,7 @@ def pod_config(name: str, *, uid: str = "", attempt: int = 0, **fields: Any) -> 
 def container_config(
     name: str, *, image: str | pb.ImageSpec, command: Sequence[str] = ("sleep", "3600"), attempt: int = 0, **fields: Any
 ) -> pb.ContainerConfig:
-    """An ordinary container that sleeps; `fields` are further fields of ContainerConfig."""
+    """Return an ordinary container that sleeps; `fields` are further fields of ContainerConfig."""
     values: dict[str, Any] = {
         "metadata": pb.ContainerMetadata(name=name, attempt=attempt),
         "image": pb.ImageSpec(image=image) if isinstance(image, str) else image,

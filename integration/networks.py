@@ -14,7 +14,7 @@ BRIDGE = "pods0"
 def bridge(
     leases: Path, *, subnets: Sequence[str] = SUBNETS, kind: str = "bridge", link: str = BRIDGE, **more: Any
 ) -> dict[str, Any]:
-    """The plugin `bridge`, called `kind`, on the bridge `link`, with host-local and one range for each subnet."""
+    """Return the plugin `bridge`, named `kind`, on the bridge `link`: host-local and one range for each subnet."""
     return {
         "type": kind,
         "bridge": link,
@@ -31,7 +31,7 @@ def bridge(
 
 
 def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
-    """A configuration list as text."""
+    """Return a configuration list as text."""
     return json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": list(plugins)})
 
 

@@ -173,7 +173,7 @@ def present(pods: int) -> str:
 
 
 def ranked(values: Iterable[float], share: float) -> float:
-    """The least value that this share of all, 0 to 1, does not exceed (nearest rank): one that was measured."""
+    """Return the least value that this share of all, 0 to 1, does not exceed (nearest rank): one that was measured."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 

@@ -203,7 +203,7 @@ def measure_memory(home: Path, *, driver: DockerLogDriver) -> tuple[float, float
 
 
 def percentile(values: Sequence[float], rank: int) -> float:
-    """The value that `rank` of 100 do not exceed (nearest rank)."""
+    """Return the value that `rank` of 100 do not exceed (nearest rank)."""
     return sorted(values)[math.ceil(rank / 100 * len(values)) - 1]
 
 
@@ -227,7 +227,7 @@ def _written(directory: Path, driver: DockerLogDriver) -> ContainerLog:
 
 
 def _record(driver: DockerLogDriver) -> bytes:
-    """A line of 100 bytes as Docker stores it."""
+    """Return a line of 100 bytes as Docker stores it."""
     content, time = "x" * 99, "2026-01-01T00:00:00.123456789Z"
     if driver == "json-file":
         return msgspec.json.encode({"log": content + "\n", "stream": "stdout", "time": time}) + b"\n"

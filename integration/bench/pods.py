@@ -15,6 +15,6 @@ LIMITS = pb.LinuxContainerResources(memory_limit_in_bytes=128 << 20)
 
 
 def ordinary_pod(name: str, *, logs: str) -> tuple[pb.PodSandboxConfig, pb.ContainerConfig]:
-    """A pod on the pod network, and its only container."""
+    """Return a pod on the pod network, and its only container."""
     config = pod_config(name, log_directory=f"{logs}/{name}")
     return config, container_config("main", image=BUSYBOX, command=COMMAND, log_path="main/0.log")

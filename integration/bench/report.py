@@ -46,13 +46,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_json(report: Report) -> bytes:
-    """The report as indented JSON, times rounded to a microsecond."""
+    """Return the report as indented JSON, times rounded to a microsecond."""
     plain = msgspec.json.decode(msgspec.json.encode(report))
     return msgspec.json.format(msgspec.json.encode(_rounded(plain)), indent=2) + b"\n"
 
 
 def as_table(report: Report) -> str:
-    """The report to read."""
+    """Return the report to read."""
     phases = (line for phase in report.phases for line in _phase(phase))
     return "\n".join([*_head(report), *phases, *_images(report.images), *_rest(report)])
 

@@ -159,7 +159,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _docker_calls() -> dict[str, float]:
-    """Calls to Docker so far, by operation, as the server itself counts them."""
+    """Return calls to Docker so far, by operation, as the server itself counts them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found: dict[str, float] = {}

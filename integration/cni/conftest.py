@@ -13,7 +13,7 @@ HOST_ADDRESSES = ("192.168.10.2/24", "fd00:192:168::2/64")
 
 @pytest.fixture
 def host(node_dirs: NodeDirs) -> Iterator[Place]:
-    """A host with loopback and one uplink, `eth0`; its peer is `wire`."""
+    """Provide a host with loopback and one uplink, `eth0`; its peer is `wire`."""
     with made_place(node_dirs.netns / "host") as place:
         place.run("ip link set lo up")
         place.run("ip link add eth0 type veth peer name wire")
@@ -26,7 +26,7 @@ def host(node_dirs: NodeDirs) -> Iterator[Place]:
 
 @pytest.fixture
 def pod(node_dirs: NodeDirs) -> Iterator[Place]:
-    """An empty network namespace with its loopback up."""
+    """Provide an empty network namespace with its loopback up."""
     with made_place(node_dirs.netns / "pod") as place:
         place.run("ip link set lo up")
         yield place

@@ -124,14 +124,14 @@ if not V2:
 
 
 def path_of(served: Served, container: str, name: str) -> Path:
-    """A file of a container's group, in whichever tree has it."""
+    """Return a file of a container's group, in whichever tree has it."""
     parent = served.engine.cgroup_parent.strip("/")
     found = [*ROOT.glob(f"{parent}/{container}/{name}"), *ROOT.glob(f"*/{parent}/{container}/{name}")]
     return found[0]
 
 
 def huge_page_files(served: Served, container: str) -> list[Path]:
-    """The limits of huge pages of 2 MiB: in use, and reserved where the kernel tells the two apart."""
+    """Return the limits of huge pages of 2 MiB: in use, and reserved where the kernel tells the two apart."""
     parent = served.engine.cgroup_parent.strip("/")
     names = ("limit_in_bytes", "rsvd.limit_in_bytes", "max", "rsvd.max")
     patterns = [f"{tree}{parent}/{container}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
@@ -139,12 +139,12 @@ def huge_page_files(served: Served, container: str) -> list[Path]:
 
 
 def kernel(served: Served, container: str, names: Iterable[str]) -> dict[str, str]:
-    """What these files say now."""
+    """Return what these files say now."""
     return {name: path_of(served, container, name).read_text().strip() for name in names}
 
 
 def told(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
-    """What ContainerStatus tells of these fields."""
+    """Return what ContainerStatus tells of these fields."""
     linux = cri.container_status(container).resources.linux
     return {name: getattr(linux, name) for name in names}
 
@@ -156,7 +156,7 @@ def update(cri: Cri, container: str, **fields: Any) -> None:
 
 
 def limited(**fields: Any) -> pb.LinuxContainerConfig:
-    """The field `linux` of a container with these limits."""
+    """Return the field `linux` of a container with these limits."""
     return pb.LinuxContainerConfig(resources=pb.LinuxContainerResources(**fields))
 
 

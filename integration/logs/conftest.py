@@ -176,7 +176,7 @@ def settings_file(home: Path) -> Path:
 
 
 def toml(settings: dict[str, object]) -> str:
-    """Settings whose values are texts, as a file."""
+    """Return settings whose values are texts, as a file."""
     return "".join(f'{name} = "{value}"\n' for name, value in settings.items())
 
 

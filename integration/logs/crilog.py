@@ -36,7 +36,7 @@ def so_far(path: Path) -> list[Line]:
 
 
 def parse(data: bytes) -> list[Line]:
-    """Records of a log's bytes."""
+    """Return records of a log's bytes."""
     lines, end = [], 0
     for match in _LINE.finditer(data):
         assert match.start() == end, f"not a record: {data[end : match.start()][:200]!r}"
@@ -47,7 +47,7 @@ def parse(data: bytes) -> list[Line]:
 
 
 def output(lines: list[Line], stream: str = "stdout") -> bytes:
-    """What a container has written to a stream, put together again."""
+    """Return what a container has written to a stream, put together again."""
     return b"".join(line.content + b"\n" * (line.tag == "F") for line in lines if line.stream == stream)
 
 
@@ -59,5 +59,5 @@ def with_rotated(path: Path) -> list[Line]:
 
 
 def numbers(lines: list[Line]) -> list[int]:
-    """The numbers that COUNT has written."""
+    """Return the numbers that COUNT has written."""
     return [int(line.content.split()[0]) for line in lines]

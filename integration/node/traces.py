@@ -21,7 +21,7 @@ class Traces:
     state: frozenset[str]
 
     def added(self, later: "Traces") -> list[str]:
-        """What is there later and was not before, each with what it is."""
+        """Return what is there later and was not before, each with what it is."""
         return [
             f"{field.name}: {name}"
             for field in fields(self)

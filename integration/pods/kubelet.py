@@ -90,13 +90,13 @@ class Kubelet:
 
 
 def secured(**fields: Any) -> dict[str, pb.LinuxContainerConfig]:
-    """The field `linux` of a container with a security context."""
+    """Return the field `linux` of a container with a security context."""
     context = pb.LinuxContainerSecurityContext(**(KUBELETS_PATHS | fields))
     return {"linux": pb.LinuxContainerConfig(security_context=context)}
 
 
 def in_context(**fields: Any) -> dict[str, Any]:
-    """The field `linux` of a pod with a security context."""
+    """Return the field `linux` of a pod with a security context."""
     context = pb.LinuxSandboxSecurityContext(**fields)
     return {"linux": pb.LinuxPodSandboxConfig(security_context=context)}
 
@@ -107,7 +107,7 @@ def in_namespaces(**options: Any) -> pb.LinuxContainerConfig:
 
 
 def pid_of(served: Served, container_id: str) -> int:
-    """The first process of a container, once it has executed its program: until then it is runc's."""
+    """Return the first process of a container, once it has executed its program: until then it is runc's."""
     pid = int(served.engine.api.inspect_container(container_id)["State"]["Pid"])
     wait_until(lambda: not _comm(pid).startswith("runc"))
     return pid
@@ -121,7 +121,7 @@ def _comm(pid: int) -> str:
 
 
 def docker_name(served: Served, container_id: str) -> str:
-    """What a container is called in `docker ps`."""
+    """Return what a container is called in `docker ps`."""
     return str(served.engine.api.inspect_container(container_id)["Name"]).removeprefix("/")
 
 

@@ -74,7 +74,7 @@ def _growth(name: str, before: Size, after: Size) -> Iterator[Bar]:
 
 
 def as_table(report: Report) -> str:
-    """The report to read."""
+    """Return the report to read."""
     return "\n".join(_lines(report))
 
 

@@ -25,7 +25,7 @@ _COMMAND_SECONDS = 60
 
 
 def group_of(served: Served, container_id: str, controller: str) -> Path:
-    """The control group of a container, in the tree of a controller of version 1, else in the one of version 2."""
+    """Return the control group of a container, in the tree of a v1 controller, else in the v2 tree."""
     paths = {}
     for line in Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -71,7 +71,7 @@ class Course:
         return self.at(end) - self.at(begin)
 
     def rate(self, begin: int, end: int) -> float:
-        """The same per second."""
+        """Return the same per second."""
         return self.between(begin, end) / (end - begin) * 1e9
 
     def at(self, moment: int) -> float:

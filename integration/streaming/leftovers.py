@@ -21,7 +21,7 @@ class Leftovers:
         return cls(*(len(list((process / kind).iterdir())) for kind in ("task", "fd")))
 
     def most(self, other: Self) -> Self:
-        """The higher of each count."""
+        """Return the higher of each count."""
         return type(self)(max(self.threads, other.threads), max(self.descriptors, other.descriptors))
 
     def __le__(self, other: Self) -> bool:

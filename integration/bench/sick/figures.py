@@ -103,12 +103,12 @@ def bars(*, restarts: Sequence[Restarts], reads: Sequence[Read], waits: Waits) -
 
 
 def as_json(report: Report) -> bytes:
-    """The report as indented JSON."""
+    """Return the report as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def as_table(report: Report) -> str:
-    """The report to read."""
+    """Return the report to read."""
     return "\n".join([*_head(report), *_restarts(report), *_reads(report), *_bars(report)])
 
 

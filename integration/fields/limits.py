@@ -131,7 +131,7 @@ def path_of(served: Served, container: str, name: str) -> Path:
 
 
 def huge_page_files(served: Served, container: str) -> list[Path]:
-    """Return the limits of huge pages of 2 MiB: in use, and reserved where the kernel tells the two apart."""
+    """Return the limits of huge pages of 2 MiB: in use, and reserved where the kernel counts both."""
     parent = served.engine.cgroup_parent.strip("/")
     names = ("limit_in_bytes", "rsvd.limit_in_bytes", "max", "rsvd.max")
     patterns = [f"{tree}{parent}/{container}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
@@ -144,7 +144,7 @@ def kernel(served: Served, container: str, names: Iterable[str]) -> dict[str, st
 
 
 def told(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Return what ContainerStatus tells of these fields."""
+    """Return what ContainerStatus reports for these fields."""
     linux = cri.container_status(container).resources.linux
     return {name: getattr(linux, name) for name in names}
 

@@ -80,7 +80,7 @@ def _path(field: bytes) -> Path:
 
 
 def _is_reachable(mount: Mount) -> bool:
-    """Tell whether the path leads to this mount, and not to another one over it or over a directory above."""
+    """Return whether the path leads to this mount, and not to another one over it or over a directory above."""
     try:
         # O_PATH asks nothing of the file system itself, which may hang.
         descriptor = os.open(mount.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

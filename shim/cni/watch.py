@@ -70,8 +70,8 @@ class ConfDirectory:
         self._bin_dirs = tuple(bin_dirs)
         self._plugins = StatusWatch(bin_dirs, find=find)
         self._listing = Listing(self._directory)
-        self._told: tuple[NetworkStatus, NetworkConfig | None] | None = None
-        self._told_at = 0.0
+        self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
+        self._known_at = 0.0
         self._lock = threading.Lock()
         self._stop: Waker | None = None
         self._thread: threading.Thread | None = None
@@ -127,18 +127,18 @@ class ConfDirectory:
         except DeadlineExceeded as error:
             outer.check(_FIND)
             with self._lock:
-                told, age = self._told, time.monotonic() - self._told_at
-            if told is not None and age < TRUSTED_SECONDS:
-                return told
+                known, age = self._known, time.monotonic() - self._known_at
+            if known is not None and age < TRUSTED_SECONDS:
+                return known
             return _not_ready(str(error)), None
 
     def _now(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         listing = self._listing
         now = self._found(listing)
         with self._lock:
-            changed = listing is self._listing and now != self._told
+            changed = listing is self._listing and now != self._known
             if listing is self._listing:
-                self._told, self._told_at = now, time.monotonic()
+                self._known, self._known_at = now, time.monotonic()
             if changed:
                 _log(*now)
         return now

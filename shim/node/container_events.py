@@ -33,7 +33,7 @@ def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
 def events_first(rt: Runtime) -> Iterator[None]:
     """Wait at the end of the block, however it ends, until all streams have taken the events of what was done in it.
 
-    A kubelet takes what it is told by an event for newer than all it asks for. One that learns of a start only after
+    A kubelet takes an event for newer than every answer. One that receives the event of a start only after
     its answer sees a pod without that container, and makes it again.
     """
     try:

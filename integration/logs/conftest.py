@@ -31,7 +31,7 @@ DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
 """How much Docker keeps for `own`: some 3000 short lines in each file. A module may have another DOCKER_COPY."""
 SMALL_COPY = (
     "-c",
-    "from shim.config import together; together.LEAST_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
+    "from shim.config import together; together.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )
 """The server without its lower bound on that copy, so that a few thousand lines are enough for Docker to rotate."""
 END_SECONDS = 60.0

@@ -86,10 +86,10 @@ def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.1)
     networks = networks_in(tmp_path, host_fs, dead)
     networks._listing = read_directory(tmp_path / "net.d")
-    networks._told = watch.NetworkStatus(ready=True, reason="", message="network n"), None
-    networks._told_at = time.monotonic()
+    networks._known = watch.NetworkStatus(ready=True, reason="", message="network n"), None
+    networks._known_at = time.monotonic()
     assert networks.status().ready
-    networks._told_at -= watch.TRUSTED_SECONDS
+    networks._known_at -= watch.TRUSTED_SECONDS
     assert not networks.status().ready
 
 

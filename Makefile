@@ -5,7 +5,7 @@ ARGS   ?=
 TESTS  ?= integration
 BIN    := .venv/bin
 PY     := $(BIN)/python
-BOX    := $(PY) -m integration.node run
+ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator.
@@ -45,8 +45,8 @@ contracts: venv ## layers and homes of foreign libraries (import-linter)
 unit: venv ## unit tests, anywhere and without root
 	$(PY) -m pytest tests $(ARGS)
 
-integration: venv ## integration tests on two Docker Engines in a box of their own (root)
-	$(BOX) $(PY) -m pytest $(TESTS) $(ARGS)
+integration: venv ## integration tests on two Docker Engines in namespaces of their own (root)
+	$(ISOLATED) $(PY) -m pytest $(TESTS) $(ARGS)
 
 test-bounds: venv ## whether a test fails for each bound of docs/limits.md that is taken out of the code, ARGS="--only spdy"
 	$(PY) -m tests.bounds_mutations $(ARGS)
@@ -55,22 +55,22 @@ fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [-
 	$(PY) -m tests.fuzz $(ARGS)
 
 test: lint types contracts ## all checks and all tests (root)
-	$(BOX) $(PY) -m pytest tests integration $(ARGS)
+	$(ISOLATED) $(PY) -m pytest tests integration $(ARGS)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
-	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(BOX) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
 
 networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
-	$(BOX) $(PY) -m integration.networking.connections $(ARGS)
+	$(ISOLATED) $(PY) -m integration.networking.connections $(ARGS)
 
 chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N --seed S" (root)
-	$(BOX) $(PY) -m integration.chaos $(ARGS)
+	$(ISOLATED) $(PY) -m integration.chaos $(ARGS)
 
 stress-network: venv ## pods by the hundred while server, plugins and dockerd are killed, ARGS="--pods N --seed S" (root)
-	$(BOX) $(PY) -m integration.networking $(ARGS)
+	$(ISOLATED) $(PY) -m integration.networking $(ARGS)
 
 soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
-	$(BOX) $(PY) -m integration.soak $(ARGS)
+	$(ISOLATED) $(PY) -m integration.soak $(ARGS)
 
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)
@@ -79,28 +79,28 @@ run: venv ## set up this machine and keep the server in the foreground (root)
 	$(HOST) $(PY) -m integration.demo --serve $(ARGS)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
-	$(BOX) --disk $(PY) -m integration.bench $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench $(ARGS)
 
 bench-cni: venv ## times of ADD and DEL by plugin (root)
-	$(BOX) $(PY) -m integration.bench.cni $(ARGS)
+	$(ISOLATED) $(PY) -m integration.bench.cni $(ARGS)
 
 bench-streaming: venv ## speed and memory of exec and port-forward beside what was promised (root)
-	$(BOX) --disk $(PY) -m integration.bench.streaming $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.streaming $(ARGS)
 
 bench-reads: venv ## times of reads on a full node, and what being asked all the time costs (root)
-	$(BOX) --disk $(PY) -m integration.bench.reads $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.reads $(ARGS)
 
 bench-logs: venv ## throughput, delay and memory of the log process (root)
-	$(BOX) --disk $(PY) -m integration.bench.logs $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.logs $(ARGS)
 
 bench-stats: venv ## times and cost of stats and metrics with many pods (root)
-	$(BOX) --disk $(PY) -m integration.bench.stats $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.stats $(ARGS)
 
 bench-http: venv ## what reading Docker's HTTP costs beside h11 and the SDK, in time of the processor
 	$(PY) -m integration.bench.http
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
-	$(BOX) --disk $(PY) -m integration.bench.sick $(ARGS)
+	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

@@ -1,6 +1,6 @@
 """Fixtures of the integration tests: real engines, images, a registry and directories of a node.
 
-The tests run inside a box (`integration.node.box`), started by `make integration`, or for a part of them
+The tests run in isolation (`integration.node.isolation`), started by `make integration`, or for a part of them
 `.venv/bin/python -m integration.node run .venv/bin/pytest integration -k ...`.
 """
 
@@ -18,15 +18,15 @@ from integration.cri import HOST_NETWORK, Cri, connected, pod_config
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import engines
 from integration.node import images as node_images
-from integration.node.box import HOME, Node, new_home, this_node
 from integration.node.commands import NodeError
 from integration.node.engine import Engine, own_link
 from integration.node.engines import ENGINES
 from integration.node.images import Image
+from integration.node.isolation import HOME, Node, new_home, this_node
+from integration.node.leak_check import NodeSnapshot, snapshot
 from integration.node.mounts import unmount_all
-from integration.node.place import Place
+from integration.node.netns import Netns
 from integration.node.registry import Registry
-from integration.node.traces import Traces, traces
 from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
 
@@ -80,11 +80,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Tell of unequal traces only what is new and what has gone."""
-    if op != "==" or not isinstance(left, Traces) or not isinstance(right, Traces):
+    """Report of unequal snapshots only what is new and what has gone."""
+    if op != "==" or not isinstance(left, NodeSnapshot) or not isinstance(right, NodeSnapshot):
         return None
-    lines = ["the traces are as before"]
-    for field in fields(Traces):
+    lines = ["the node is as before"]
+    for field in fields(NodeSnapshot):
         there, then = getattr(left, field.name), getattr(right, field.name)
         if there != then:
             lines.append(f"{field.name}: new {sorted(there - then)}, gone {sorted(then - there)}")
@@ -96,10 +96,10 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture(scope="session")
 def node() -> Node:
-    """Return what was prepared before the box was closed."""
+    """Return what was prepared before the isolated run began."""
     found = this_node()
     if found is None:
-        pytest.exit("the integration tests need a box around them: make integration", returncode=4)
+        pytest.exit("the integration tests run in isolation only: make integration", returncode=4)
     return found
 
 
@@ -220,9 +220,9 @@ class NodeDirs:
     logs: Path
     socket: Path
 
-    def traces(self, engine: Engine) -> Traces:
+    def snapshot(self, engine: Engine) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""
-        return traces(engine.api, netns_dir=self.netns, lease_dir=self.cni_leases, state_dir=self.state)
+        return snapshot(engine.api, netns_dir=self.netns, lease_dir=self.cni_leases, state_dir=self.state)
 
 
 def make_node_dirs(node: Node, home: Path) -> NodeDirs:
@@ -266,9 +266,9 @@ class Served:
     engine: Engine
     dirs: NodeDirs
 
-    def traces(self) -> Traces:
+    def snapshot(self) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""
-        return self.dirs.traces(self.engine)
+        return self.dirs.snapshot(self.engine)
 
     def restart(self) -> None:
         """Start the server that was stopped or killed, and wait until the client has found it."""
@@ -306,7 +306,7 @@ class Served:
 
 @contextmanager
 def serving(
-    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, place: Place | None = None, /, **settings: object
+    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, netns: Netns | None = None, /, **settings: object
 ) -> Iterator[Served]:
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
@@ -323,7 +323,7 @@ def serving(
         **settings,
     }
     flags = {name.replace("_", "-"): value for name, value in values.items()}
-    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program, place=place)
+    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program, netns=netns)
     server.start()
     try:
         with connected(dirs.socket) as cri:
@@ -348,11 +348,11 @@ def served(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # n
     network = bridge(dirs.cni_leases), {"type": "portmap", "capabilities": {"portMappings": True}}
     (dirs.cni_conf / "10-pods.conflist").write_text(conflist(*network))
     with own_link(BRIDGE), serving(engine, dirs) as made:
-        before = made.traces()
+        before = made.snapshot()
         yield made
         made.revive()
         made.clear()
-        assert made.traces() == before
+        assert made.snapshot() == before
 
 
 @pytest.fixture

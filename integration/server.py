@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from integration.node.daemon import Daemon
-from integration.node.place import Place
+from integration.node.netns import Netns
 
 PROGRAM = ("-m", "shim")
 START_SECONDS = 60.0
@@ -28,7 +28,7 @@ class Server:
         log: Path,
         program: Sequence[str] = PROGRAM,
         environ: Mapping[str, str] | None = None,
-        place: Place | None = None,
+        netns: Netns | None = None,
     ) -> None:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
@@ -39,11 +39,11 @@ class Server:
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = Daemon(
             [
-                *(place.prefix if place else ()),
+                *(netns.prefix if netns else ()),
                 *(sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags),
             ],
             log=log,
-            env={**os.environ, **(place.environ if place else {}), **(environ or {})},
+            env={**os.environ, **(netns.environ if netns else {}), **(environ or {})},
         )
 
     def start(self) -> None:

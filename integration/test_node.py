@@ -14,9 +14,9 @@ import docker
 import pytest
 
 from integration.conftest import Images, NodeDirs, make_engine
-from integration.node.box import OUTSIDE, Node
 from integration.node.engine import Engine, answers
 from integration.node.images import BUSYBOX, busybox_image, image_id, load, pause_image
+from integration.node.isolation import OUTSIDE, Node
 from integration.node.mounts import mounts_below
 from integration.node.registry import Registry
 from integration.waiting import exit_code, wait_until
@@ -188,7 +188,7 @@ def test_a_pod_network_reaches_the_node_and_the_outside(engine: Engine, images: 
             "routes": [{"dst": "0.0.0.0/0"}],
         },
     }
-    before = node_dirs.traces(engine)
+    before = node_dirs.snapshot(engine)
     with running(engine, images.busybox, ["sleep", "60"]) as container:
         pid = engine.api.inspect_container(container)["State"]["Pid"]
         result = cni("ADD", configuration, container=container, pid=pid, dirs=node_dirs)
@@ -200,7 +200,7 @@ def test_a_pod_network_reaches_the_node_and_the_outside(engine: Engine, images: 
     subprocess.run(["ip", "link", "delete", "smoke0"], check=True)
 
     assert b"smoke0" in from_node.stdout
-    assert node_dirs.traces(engine) == before
+    assert node_dirs.snapshot(engine) == before
 
 
 def cni(verb: str, configuration: dict[str, object], *, container: str, pid: int, dirs: NodeDirs) -> Any:

@@ -1,14 +1,14 @@
 """How long the calls of the CRI take, beside the floor: the same Docker calls and plugin runs without the server.
 
-laps      times of the calls of one round
+timings   times of the calls of one round
 setup     one engine with images and network, and the server on it
 pods      the pod that both sides make
 floor     that pod made directly, one call after the other
-served    that pod made through the server
+timed_pod that pod made through the server
 rounds    both in turn
-crowd     many pods at once
+load      many pods at once
 machine   what is measured on, and what the server takes of it
-figures   medians, ratios and bars, from the laps (pure)
+figures   medians, ratios and bars, from the timings (pure)
 report    those as a table for people and as JSON (pure)
 measure   one run of all of it
 images    pulls, and the list of a node that has many images

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from integration.node.box import HOME, Node, this_node
 from integration.node.engine import remove_link
+from integration.node.isolation import HOME, Node, this_node
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import BURST_BITS, INTERFACE, capability_args, cni_args
 from shim.cni.conf import parse_network
@@ -38,7 +38,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("bench: it needs a box around it: make bench-cni", file=sys.stderr)
+        print("bench: it runs in isolation only: make bench-cni", file=sys.stderr)
         return 1
     times = measure(node, rounds=arguments.rounds)
     print(f"{'ms, median of ' + str(arguments.rounds):32} {'ADD':>8} {'DEL':>8}")

@@ -1,4 +1,4 @@
-"""From laps to medians, ratios and bars. Pure."""
+"""From timings to medians, ratios and bars. Pure."""
 
 import math
 import statistics
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from integration.bench.laps import Lap
+from integration.bench.timings import Timings
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """Since its start."""
 
 
-class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+class Load(msgspec.Struct, frozen=True, kw_only=True):
     """So many pods at once through the server."""
 
     pods: int
@@ -127,16 +127,18 @@ RSS_LIMIT_MIB = 90.0
 LIST_IMAGES_LIMIT_MS = 4.0
 
 
-def phase(*, pods: int, laps: tuple[Sequence[Lap], Sequence[Lap]]) -> Phase:
-    """Sum up rounds; `laps` are those of the floor and of the server, both in the order of the rounds."""
-    floor, server = laps
+def phase(*, pods: int, timed_rounds: tuple[Sequence[Timings], Sequence[Timings]]) -> Phase:
+    """Sum up rounds; `timed_rounds` are those of the floor and of the server, both in the order of the rounds."""
+    floor, server = timed_rounds
     calls = [*_calls("floor", floor), *_calls("server", server)]
     return Phase(pods=pods, calls=calls, ratios=[_ratio(pair, floor=floor, server=server) for pair in PAIRS])
 
 
-def images(laps: tuple[Sequence[Lap], Sequence[Lap]], *, present: int, lists: Sequence[float]) -> Images:
+def images(
+    timed_rounds: tuple[Sequence[Timings], Sequence[Timings]], *, present: int, lists: Sequence[float]
+) -> Images:
     """Sum up the rounds of pulls, of the floor and of the server, and `lists`, milliseconds each."""
-    floor, server = laps
+    floor, server = timed_rounds
     pulls = [_ratio(pair, floor=floor, server=server) for pair in IMAGE_PAIRS]
     return Images(pulls=pulls, present=present, list_ms=statistics.median(lists))
 
@@ -178,10 +180,10 @@ def ranked(values: Iterable[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def _calls(side: str, laps: Sequence[Lap]) -> list[Call]:
+def _calls(side: str, timed_rounds: Sequence[Timings]) -> list[Call]:
     values: dict[str, list[float]] = {}
-    for lap in laps:
-        for name, took in lap.took.items():
+    for timings in timed_rounds:
+        for name, took in timings.took.items():
             values.setdefault(name, []).extend(took)
     return [
         Call(name=name, side=side, count=len(took), median_ms=statistics.median(took), p95_ms=ranked(took, 0.95))
@@ -189,9 +191,9 @@ def _calls(side: str, laps: Sequence[Lap]) -> list[Call]:
     ]
 
 
-def _ratio(pair: Pair, *, floor: Sequence[Lap], server: Sequence[Lap]) -> Ratio:
-    floors = [_sum(lap.took, pair.floor) for lap in floor]
-    servers = [_sum(lap.took, pair.server) for lap in server]
+def _ratio(pair: Pair, *, floor: Sequence[Timings], server: Sequence[Timings]) -> Ratio:
+    floors = [_sum(timings.took, pair.floor) for timings in floor]
+    servers = [_sum(timings.took, pair.server) for timings in server]
     floor_ms, server_ms = statistics.median(floors), statistics.median(servers)
     return Ratio(
         name=pair.name,
@@ -204,5 +206,5 @@ def _ratio(pair: Pair, *, floor: Sequence[Lap], server: Sequence[Lap]) -> Ratio:
 
 
 def _sum(took: Mapping[str, Sequence[float]], names: Iterable[str]) -> float:
-    """One lap's sum; of a call that was made several times its median."""
+    """One round's sum; of a call that was made several times its median."""
     return sum(statistics.median(took[name]) for name in names)

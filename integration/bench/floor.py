@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from integration.bench.laps import Lap
 from integration.bench.pods import GRACE_SECONDS, LIMITS
-from integration.bench.setup import Bed
+from integration.bench.setup import Setup
+from integration.bench.timings import Timings
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import capability_args, cni_args
 from shim.config.model import Config
@@ -53,50 +53,50 @@ class FloorPod:
 class Floor:
     """Makes and removes pods directly, over one connection to the engine that is kept alive."""
 
-    def __init__(self, bed: Bed) -> None:
-        self._bed = bed
-        self._docker = DirectDocker(bed.engine.socket, version=bed.engine.api.api_version)
-        self._oom_score_adj = _oom_score_adj(bed)
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._docker = DirectDocker(setup.engine.socket, version=setup.engine.api.api_version)
+        self._oom_score_adj = _oom_score_adj(setup)
         self._defaults = HostDefaults(
             cgroup_parent="",
             cgroupns_mode="",
             runtime="",
             docker_log=docker_log(Config()),
-            daemon_seccomp=seccomp_of_daemon(bed.engine.api.info()["SecurityOptions"]),
+            daemon_seccomp=seccomp_of_daemon(setup.engine.api.info()["SecurityOptions"]),
         )
-        self._resolv_conf = bed.home / "floor/resolv.conf"
+        self._resolv_conf = setup.home / "floor/resolv.conf"
         self._resolv_conf.write_bytes(Path("/etc/resolv.conf").read_bytes())
 
-    def up(self, lap: Lap, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
+    def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
         """Run a pod with one container."""
         made = FloorPod(name=f"floor-{config.metadata.name}", config=config)
         docker, pause = self._docker, self._pause_body(config)
-        made.pause = lap.call("create pause", lambda: docker.create(f"{made.name}-pause", pause))
-        lap.call("start pause", lambda: docker.post(f"/containers/{made.pause}/start"))
-        made.pid = lap.call("inspect pause", lambda: docker.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
-        made.result = lap.call("CNI ADD", lambda: self._plugins("ADD", made))
+        made.pause = timings.call("create pause", lambda: docker.create(f"{made.name}-pause", pause))
+        timings.call("start pause", lambda: docker.post(f"/containers/{made.pause}/start"))
+        made.pid = timings.call("inspect pause", lambda: docker.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
+        made.result = timings.call("CNI ADD", lambda: self._plugins("ADD", made))
         body = self._container_body(container, sandbox_id=made.pause)
-        made.container = lap.call("create container", lambda: docker.create(f"{made.name}-main", body))
-        lap.call("start container", lambda: docker.post(f"/containers/{made.container}/start"))
+        made.container = timings.call("create container", lambda: docker.create(f"{made.name}-main", body))
+        timings.call("start container", lambda: docker.post(f"/containers/{made.container}/start"))
         return made
 
-    def look(self, lap: Lap, pod: FloorPod, *, times: int) -> None:
+    def exercise(self, timings: Timings, pod: FloorPod, *, times: int) -> None:
         """List the containers `times` times, then run a command and change a limit."""
         docker = self._docker
         for _ in range(times):
-            lap.call("list containers", lambda: docker.get("/containers/json?all=1"))
-        lap.call("exec", lambda: docker.exec(pod.container, ["true"]))
+            timings.call("list containers", lambda: docker.get("/containers/json?all=1"))
+        timings.call("exec", lambda: docker.exec(pod.container, ["true"]))
         body = update_fields(LIMITS, wanted=LIMITS)
-        lap.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
+        timings.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
 
-    def down(self, lap: Lap, pod: FloorPod) -> None:
+    def down(self, timings: Timings, pod: FloorPod) -> None:
         """Stop and remove the pod."""
         docker = self._docker
-        lap.call("stop container", lambda: docker.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
-        lap.call("CNI DEL", lambda: self._plugins("DEL", pod))
-        lap.call("kill pause", lambda: docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL"))
-        lap.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
-        lap.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
+        timings.call("stop container", lambda: docker.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
+        timings.call("CNI DEL", lambda: self._plugins("DEL", pod))
+        timings.call("kill pause", lambda: docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL"))
+        timings.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
+        timings.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class Floor:
     def _pause_body(self, config: pb.PodSandboxConfig) -> dict[str, Any]:
         ctx = CreateContext(
             defaults=self._defaults,
-            image_id=self._bed.pause,
+            image_id=self._setup.pause,
             user=DockerUser(),
             labels=labels.sandbox_labels(config, runtime_handler=""),
             resolv_conf=str(self._resolv_conf),
@@ -118,13 +118,13 @@ class Floor:
         return pause_body(config, ctx)
 
     def _container_body(self, config: pb.ContainerConfig, *, sandbox_id: str) -> dict[str, Any]:
-        major, minor = self._bed.engine.api.api_version.split(".")
+        major, minor = self._setup.engine.api.api_version.split(".")
         ctx = ContainerContext(
             defaults=self._defaults,
             sandbox_id=SandboxId(sandbox_id),
             privileged_pod=False,
             host_network=False,
-            image_id=self._bed.busybox,
+            image_id=self._setup.busybox,
             user=DockerUser(user="0:0"),
             labels=labels.container_labels(config, sandbox_id=sandbox_id, log_path=""),
             resolv_conf=str(self._resolv_conf),
@@ -142,7 +142,7 @@ class Floor:
 
     def _plugins(self, verb: str, pod: FloorPod) -> dict[str, Any]:
         """Run the plugins of the list, for DEL in reverse; returns the last result of an ADD."""
-        adding, plugins = verb == "ADD", self._bed.conflist["plugins"]
+        adding, plugins = verb == "ADD", self._setup.conflist["plugins"]
         environment = {
             **os.environ,
             "CNI_COMMAND": verb,
@@ -150,17 +150,17 @@ class Floor:
             "CNI_NETNS": f"/proc/{pod.pid}/ns/net",
             "CNI_IFNAME": "eth0",
             "CNI_ARGS": ";".join(f"{key}={value}" for key, value in _arguments(pod)),
-            "CNI_PATH": str(self._bed.cni_bin),
+            "CNI_PATH": str(self._setup.cni_bin),
         }
         result = pod.result
         for plugin in plugins if adding else reversed(plugins):
             config = self._plugin_config(plugin, pod=pod, previous=result)
-            printed = _run(self._bed.cni_bin / plugin["type"], environment=environment, config=config)
+            printed = _run(self._setup.cni_bin / plugin["type"], environment=environment, config=config)
             result = msgspec.json.decode(printed) if adding else result
         return result
 
     def _plugin_config(self, plugin: dict[str, Any], *, pod: FloorPod, previous: dict[str, Any]) -> dict[str, Any]:
-        conflist = self._bed.conflist
+        conflist = self._setup.conflist
         config = {**plugin, "name": conflist["name"], "cniVersion": conflist["cniVersion"]}
         declared = config.pop("capabilities", {})
         given = capability_args(pod.config, pod_ranges=())
@@ -237,8 +237,8 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _oom_score_adj(bed: Bed) -> int:
-    engine = DockerEngine(bed.engine.url, request_timeout=_CALL_SECONDS)
+def _oom_score_adj(setup: Setup) -> int:
+    engine = DockerEngine(setup.engine.url, request_timeout=_CALL_SECONDS)
     try:
         facts = EngineFacts(engine, restrict_oom_score_adj="auto")
         return facts.possible_oom_score_adj(OOM_SCORE_ADJ)

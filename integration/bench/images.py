@@ -9,13 +9,13 @@ from integration.bench import figures
 from integration.bench.direct_cri import DirectCri
 from integration.bench.figures import IMAGE_PAIRS, Images
 from integration.bench.floor import DirectDocker
-from integration.bench.laps import Lap
-from integration.bench.setup import Bed
+from integration.bench.setup import Setup
+from integration.bench.timings import Timings
 from integration.cri import Cri
 from integration.node import images
-from integration.node.box import this_node
 from integration.node.commands import NodeError
 from integration.node.images import File, Image
+from integration.node.isolation import this_node
 from integration.node.registry import Registry
 from integration.server import Server
 from integration.waiting import wait_until
@@ -35,55 +35,55 @@ _SEEN_SECONDS = 60.0
 Pull = Callable[[str], object]
 
 
-def measure_images(bed: Bed, cri: Cri, server: Server, *, rounds: int) -> Images:
+def measure_images(setup: Setup, cri: Cri, server: Server, *, rounds: int) -> Images:
     """Pull `rounds` times on both sides, then list `PRESENT` images; all images of its own are removed."""
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark needs a box around it: make bench")
-    registry = Registry(node.tools.root / "usr/bin/docker-registry", home=bed.home / "registry")
+        raise NodeError("the benchmark runs in isolation only: make bench")
+    registry = Registry(node.tools.root / "usr/bin/docker-registry", home=setup.home / "registry")
     registry.start()
-    api = bed.engine.api
-    docker = DirectDocker(bed.engine.socket, version=api.api_version)
+    api = setup.engine.api
+    docker = DirectDocker(setup.engine.socket, version=api.api_version)
     with closing(docker):
         try:
             images.load(api, Image(_MADE, (File("noise", os.urandom(_BYTES)),)))
             reference = registry.push(api, _MADE, name="bench/app:1")
             api.remove_image(_MADE)
             with DirectCri(server.socket) as direct:
-                laps = _pulls(docker, direct, server, cri, reference=reference, rounds=rounds)
+                timed_rounds = _pulls(docker, direct, server, cri, reference=reference, rounds=rounds)
             docker.delete(f"/images/{reference}?force=1")
         finally:
             registry.stop()
-        present, lists = _lists(bed, docker, cri)
-    return figures.images(laps, present=present, lists=lists)
+        present, lists = _lists(setup, docker, cri)
+    return figures.images(timed_rounds, present=present, lists=lists)
 
 
 def _pulls(
     docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri, *, reference: str, rounds: int
-) -> tuple[list[Lap], list[Lap]]:
+) -> tuple[list[Timings], list[Timings]]:
     """Pull on both sides in turn, each time first an image that is not here, then the same again.
 
     Each pull begins when the server is idle. It looks at the images a moment after each change, also of Docker's own
     doing; one side's pull must not run beside the look that the pull before it has led to. And each side has a client
     without a library, or the pull through the server would be charged with what a library takes in the client.
     """
-    sides: list[tuple[Pull, Callable[[str], str], list[Lap]]] = [
+    sides: list[tuple[Pull, Callable[[str], str], list[Timings]]] = [
         (docker.pull, lambda case: _name(case, floor=True), []),
         (direct.pull, lambda case: _name(case, floor=False), []),
     ]
     docker.pull(reference)  # not counted: the first one fills caches
     for number in range(rounds):
-        for pull, name, laps in sides if number % 2 == 0 else reversed(sides):
-            lap = Lap()
+        for pull, name, timed_rounds in sides if number % 2 == 0 else reversed(sides):
+            timings = Timings()
             docker.delete(f"/images/{reference}?force=1")
             _wait_seen(cri, reference, present=False)
             server.wait_idle()
-            lap.call(name("new image"), lambda pull=pull: pull(reference))  # type: ignore[misc]  # mypy: default of a lambda
+            timings.call(name("new image"), lambda pull=pull: pull(reference))  # type: ignore[misc]  # mypy: default of a lambda
             _wait_seen(cri, reference, present=True)
             for _ in range(_PRESENT_PULLS):
                 server.wait_idle()
-                lap.call(name("image present"), lambda pull=pull: pull(reference))  # type: ignore[misc]
-            laps.append(lap)
+                timings.call(name("image present"), lambda pull=pull: pull(reference))  # type: ignore[misc]
+            timed_rounds.append(timings)
     return sides[0][2], sides[1][2]
 
 
@@ -98,21 +98,21 @@ def _wait_seen(cri: Cri, reference: str, *, present: bool) -> None:
     wait_until(lambda: cri.images.ImageStatus(request).HasField("image") == present, seconds=_SEEN_SECONDS)
 
 
-def _lists(bed: Bed, docker: DirectDocker, cri: Cri) -> tuple[int, list[float]]:
-    api = bed.engine.api
+def _lists(setup: Setup, docker: DirectDocker, cri: Cri) -> tuple[int, list[float]]:
+    api = setup.engine.api
     made = [f"bench/listed-{number}:1" for number in range(PRESENT - len(api.images()))]
     template = Image("", (File("content", b"of all"),))
     try:
         for number, reference in enumerate(made):
             images.load(api, replace(template, reference=reference, config={"Labels": {"number": str(number)}}))
         wait_until(lambda: len(_listed(cri)) == len(api.images()), seconds=_SEEN_SECONDS)
-        lap, present = Lap(), len(_listed(cri))
+        timings, present = Timings(), len(_listed(cri))
         for _ in range(LISTS):
-            lap.call("ListImages", lambda: _listed(cri))
+            timings.call("ListImages", lambda: _listed(cri))
     finally:
         for reference in made:
             docker.delete(f"/images/{reference}?force=1")
-    return present, lap.took["ListImages"]
+    return present, timings.took["ListImages"]
 
 
 def _listed(cri: Cri) -> list[pb.Image]:

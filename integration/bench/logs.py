@@ -18,7 +18,7 @@ from typing import get_args
 
 import msgspec
 
-from integration.bench.setup import ENGINES, Bed, prepared, serving
+from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
@@ -55,7 +55,7 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     list_loaded_ms: float
 
 
-class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+class ManyContainers(msgspec.Struct, frozen=True, kw_only=True):
     """Many containers that write a little."""
 
     containers: int
@@ -73,7 +73,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     load_before: float
     """Runnable tasks over the last minute; others' work makes figures worse."""
     flood: Flood
-    crowd: Crowd
+    many: ManyContainers
     rss_mib_200: float
     """Of the log process with 200 logs, each of them written to."""
     idle_cpu_seconds: float
@@ -123,34 +123,34 @@ def measure(engine_name: str, *, driver: DockerLogDriver, seconds: int, containe
     load = os.getloadavg()[0]
     with step("memory of 200 logs"):
         rss, idle = measure_memory(Path("/run/node/bench-memory"), driver=driver)
-    with prepared(engine_name) as bed, serving(bed, docker_log_driver=driver) as (_, cri):
+    with prepared(engine_name) as setup, serving(setup, docker_log_driver=driver) as (_, cri):
         worker = Process(_worker(cri))
-        pod = Pod(cri, bed.logs)
+        pod = Pod(cri, setup.logs)
         with step(f"one container floods for {seconds} s"):
-            flood = measure_flood(bed, cri, pod, worker=worker, seconds=seconds)
+            flood = measure_flood(setup, cri, pod, worker=worker, seconds=seconds)
         with step(f"{containers} containers write"):
-            crowd = measure_crowd(pod, worker=worker, containers=containers)
+            many = measure_many(pod, worker=worker, containers=containers)
         pod.remove()
         return Figures(
-            engine=bed.engine.version,
+            engine=setup.engine.version,
             driver=driver,
             load_before=load,
             flood=flood,
-            crowd=crowd,
+            many=many,
             rss_mib_200=rss,
             idle_cpu_seconds=idle,
         )
 
 
-def measure_flood(bed: Bed, cri: Cri, pod: Pod, *, worker: Process, seconds: int) -> Flood:
+def measure_flood(setup: Setup, cri: Cri, pod: Pod, *, worker: Process, seconds: int) -> Flood:
     """Let one container write as fast as it can."""
     quiet = _list_ms(cri)
-    dockerd = Process(bed.engine.daemon.pid)
+    dockerd = Process(setup.engine.daemon.pid)
     before = worker.cpu(), dockerd.cpu()
     began = time.monotonic()
     container_id, path = pod.start("flood", _FLOOD.format(seconds=seconds))
     loaded = _list_ms(cri)
-    bed.engine.api.wait(container_id)
+    setup.engine.api.wait(container_id)
     ended = time.monotonic()
     exited = pb.CONTAINER_EXITED
     wait_until(lambda: cri.container_status(container_id).state == exited, 30)
@@ -170,7 +170,7 @@ def measure_flood(bed: Bed, cri: Cri, pod: Pod, *, worker: Process, seconds: int
     )
 
 
-def measure_crowd(pod: Pod, *, worker: Process, containers: int) -> Crowd:
+def measure_many(pod: Pod, *, worker: Process, containers: int) -> ManyContainers:
     """Let many containers write 100 lines a second each."""
     line = "x" * 99
     paths = [pod.start(f"drip-{number}", _DRIP.format(line=line))[1] for number in range(containers)]
@@ -180,7 +180,7 @@ def measure_crowd(pod: Pod, *, worker: Process, containers: int) -> Crowd:
     delays = _delays(watched, seconds=10.0)
     took = time.monotonic() - began
     written = sum(path.stat().st_size for path in paths) - sum(sizes)
-    return Crowd(
+    return ManyContainers(
         containers=containers,
         lines_per_second=written / (len(line) + 41) / took,
         worker_core_percent=(worker.cpu() - before) / took * 100,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from integration.bench.figures import Bar, Call, Crowd, Footprint, Images, Phase, Ratio, present
+from integration.bench.figures import Bar, Call, Footprint, Images, Load, Phase, Ratio, present
 
 _NAME = 40
 
@@ -38,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     phases: list[Phase]
     footprints: list[Footprint]
-    crowd: Crowd
+    load: Load
     images: Images
     left_behind: list[str]
     """Containers, reservations, namespaces and state that outlived their pods."""
@@ -114,11 +114,10 @@ def _rest(report: Report) -> Iterator[str]:
             f"  {taken.when:{_NAME - 2}}{taken.rss_mib:9.1f}{taken.threads:9}{taken.descriptors:8}"
             f"{taken.cpu_seconds:8.1f}"
         )
-    crowd = report.crowd
+    load = report.load
     yield ""
     yield (
-        f"{crowd.pods} pods, {crowd.at_once} at a time: "
-        f"up in {crowd.up_seconds:.1f} s, down in {crowd.down_seconds:.1f} s"
+        f"{load.pods} pods, {load.at_once} at a time: up in {load.up_seconds:.1f} s, down in {load.down_seconds:.1f} s"
     )
     yield ""
     yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"

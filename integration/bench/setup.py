@@ -10,11 +10,11 @@ import msgspec
 
 from integration.cri import Cri, connected
 from integration.node import images
-from integration.node.box import HOME, this_node
 from integration.node.commands import NodeError, step
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
-from integration.node.traces import Traces, traces
+from integration.node.isolation import HOME, this_node
+from integration.node.leak_check import NodeSnapshot, snapshot
 from integration.server import Server
 from shim.domain.ids import ImageId
 
@@ -23,7 +23,7 @@ ENGINES = ("20.10", "28")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bed:
+class Setup:
     """What the benchmark runs on: an engine that has the pause and busybox images, and a network for pods."""
 
     engine: Engine
@@ -39,20 +39,20 @@ class Bed:
     home: Path
     """Directory of the rest: the server's socket and log, and files of the floor."""
 
-    def traces(self) -> Traces:
+    def snapshot(self) -> NodeSnapshot:
         """Look at what pods could leave behind."""
-        return traces(self.engine.api, netns_dir=self.netns, lease_dir=self.leases, state_dir=self.state)
+        return snapshot(self.engine.api, netns_dir=self.netns, lease_dir=self.leases, state_dir=self.state)
 
 
 @contextmanager
-def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> Iterator[Bed]:
+def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> Iterator[Setup]:
     """Start the engine, with `settings` of its own, and load the images.
 
-    NodeError outside of a box, and for an engine that is not there.
+    NodeError outside of an isolated run, and for an engine that is not there.
     """
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark needs a box around it: make bench")
+        raise NodeError("the benchmark runs in isolation only: make bench")
     home = HOME / "bench"
     for name in ("cni-conf", "cni-cache", "leases", "netns", "state", "logs", "floor"):
         (home / name).mkdir(parents=True)
@@ -68,7 +68,7 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
             engine.start()
             pause = images.load(engine.api, images.pause_image(node.busybox))
             busybox = images.load(engine.api, images.busybox_image(node.busybox))
-        yield Bed(
+        yield Setup(
             engine=engine,
             pause=ImageId(pause),
             busybox=ImageId(busybox),
@@ -83,23 +83,23 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
 
 
 @contextmanager
-def serving(bed: Bed, **flags: object) -> Iterator[tuple[Server, Cri]]:
+def serving(setup: Setup, **flags: object) -> Iterator[tuple[Server, Cri]]:
     """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it.
 
     `flags` are further settings, `_` for `-`.
     """
     server = Server(
         {
-            "docker-endpoint": bed.engine.url,
-            "root-directory": bed.state,
-            "netns-directory": bed.netns,
-            "cni-conf-dir": bed.home / "cni-conf",
-            "cni-bin-dir": bed.cni_bin,
-            "cni-cache-dir": bed.home / "cni-cache",
+            "docker-endpoint": setup.engine.url,
+            "root-directory": setup.state,
+            "netns-directory": setup.netns,
+            "cni-conf-dir": setup.home / "cni-conf",
+            "cni-bin-dir": setup.cni_bin,
+            "cni-cache-dir": setup.home / "cni-cache",
             **{name.replace("_", "-"): value for name, value in flags.items()},
         },
-        socket=bed.home / "cri.sock",
-        log=bed.home / "server.log",
+        socket=setup.home / "cri.sock",
+        log=setup.home / "server.log",
     )
     server.start()
     try:

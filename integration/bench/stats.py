@@ -1,6 +1,6 @@
 """What stats and metrics take with many pods: time of an answer, calls to Docker, CPU of the server and of dockerd.
 
-`python -m integration.bench.stats` inside a box. The exit status says whether it could be measured, not how fast it is.
+`python -m integration.bench.stats` in isolation. The exit status says whether it could be measured, not how fast it is.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.bench.figures import ranked
 from integration.bench.machine import footprint
 from integration.bench.pods import COMMAND
-from integration.bench.setup import ENGINES, Bed, prepared, serving
+from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.cri import Cri, container_config, pod_config
-from integration.node.box import this_node
 from integration.node.commands import NodeError, step
 from integration.node.images import BUSYBOX
+from integration.node.isolation import this_node
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 from shim.stats_cache import METRICS_INTERVAL, PREFETCH_SECONDS
@@ -57,28 +57,28 @@ def main() -> int:
     """Measure, and print the figures."""
     arguments = _parser().parse_args()
     try:
-        with prepared(arguments.engine) as bed, serving(bed, metrics_bind_addr=METRICS_PORT) as (server, cri):
-            _measure(bed, server, cri, pods=arguments.pods, polls=arguments.polls)
+        with prepared(arguments.engine) as setup, serving(setup, metrics_bind_addr=METRICS_PORT) as (server, cri):
+            _measure(setup, server, cri, pods=arguments.pods, polls=arguments.polls)
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
     return 0
 
 
-def _measure(bed: Bed, server: Server, cri: Cri, *, pods: int, polls: int) -> None:
+def _measure(setup: Setup, server: Server, cri: Cri, *, pods: int, polls: int) -> None:
     with step(f"{pods // 2} pods up"):
-        _up(bed, cri, first=0, last=pods // 2)
+        _up(setup, cri, first=0, last=pods // 2)
     half = _times(cri)
     with step(f"{pods} pods up"):
-        _up(bed, cri, first=pods // 2, last=pods)
+        _up(setup, cri, first=pods // 2, last=pods)
     asked_before = _docker_calls()
     whole = _times(cri)
     asked = {name: count - asked_before.get(name, 0) for name, count in _docker_calls().items()}
     with step("nobody asks"):
         time.sleep(PREFETCH_SECONDS)
-        idle = _cpu_shares(bed, server, seconds=POLL_SECONDS * 2, poll=lambda: None)
+        idle = _cpu_shares(setup, server, seconds=POLL_SECONDS * 2, poll=lambda: None)
     with step(f"{polls} polls"):
-        polled = _cpu_shares(bed, server, seconds=POLL_SECONDS * polls, poll=lambda: _poll(cri))
+        polled = _cpu_shares(setup, server, seconds=POLL_SECONDS * polls, poll=lambda: _poll(cri))
     print(f"\n{pods} pods of {CONTAINERS} containers\n")
     print(f"{'':24}{'half':>10}{'all':>10}{'p95':>10}{'bar':>10}   ms")
     for name, limit in LIMITS_MS.items():
@@ -91,13 +91,13 @@ def _measure(bed: Bed, server: Server, cri: Cri, *, pods: int, polls: int) -> No
     print(f"{'dockerd':24}{idle[1] * 100:10.2f}{polled[1] * 100:10.2f}")
 
 
-def _up(bed: Bed, cri: Cri, *, first: int, last: int) -> None:
+def _up(setup: Setup, cri: Cri, *, first: int, last: int) -> None:
     node = this_node()
     parent = node.cgroup_parent.rstrip("/") if node else ""
 
     def up(number: int) -> None:
         linux = pb.LinuxPodSandboxConfig(cgroup_parent=f"{parent}/stats-{number}")
-        config = pod_config(f"stats-{number}", log_directory=f"{bed.logs}/stats-{number}", linux=linux)
+        config = pod_config(f"stats-{number}", log_directory=f"{setup.logs}/stats-{number}", linux=linux)
         sandbox = cri.run(config)
         for container in range(CONTAINERS):
             name = f"c{container}"
@@ -136,11 +136,11 @@ def _times(cri: Cri) -> dict[str, Times]:
     return {name: Times(sorted(times)[len(times) // 2], ranked(times, 0.95)) for name, times in took.items()}
 
 
-def _cpu_shares(bed: Bed, server: Server, *, seconds: float, poll: Callable[[], None]) -> tuple[float, float]:
+def _cpu_shares(setup: Setup, server: Server, *, seconds: float, poll: Callable[[], None]) -> tuple[float, float]:
     """Give the CPU time of server and dockerd as a share of the time that passed."""
 
     def used() -> tuple[float, float]:
-        return footprint(server, when="").cpu_seconds, _cpu_seconds(bed.engine.daemon.pid)
+        return footprint(server, when="").cpu_seconds, _cpu_seconds(setup.engine.daemon.pid)
 
     before, began = used(), time.monotonic()
     while time.monotonic() - began < seconds:

@@ -1,4 +1,4 @@
-"""How fast streaming is, beside what was promised: `python -m integration.bench.streaming` in a box.
+"""How fast streaming is, beside what was promised: `python -m integration.bench.streaming` in isolation.
 
 The client is as small as one can be: it speaks just enough SPDY to open streams, like Go's client without windows, and
 counts bytes, so that it is the server that is measured.
@@ -126,8 +126,8 @@ def _endless_server(cri: Cri, container: str) -> None:
 
 def measure(engine_name: str, *, rounds: int) -> list[Bar]:
     """Measure all bars. NodeError when it cannot be set up."""
-    with prepared(engine_name) as bed, serving(bed) as (server, cri):
-        direct = DockerEngine(bed.engine.url, request_timeout=60)
+    with prepared(engine_name) as setup, serving(setup) as (server, cri):
+        direct = DockerEngine(setup.engine.url, request_timeout=60)
         config = pod_config("streaming")
         sandbox = cri.run(config)
         container = cri.create(sandbox, container_config("box", image=BUSYBOX), pod=config)

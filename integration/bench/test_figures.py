@@ -1,29 +1,29 @@
-"""Medians, ratios and bars from laps that are made up."""
+"""Medians, ratios and bars from timings that are made up."""
 
 import pytest
 
 from integration.bench import figures
 from integration.bench.figures import IMAGE_PAIRS, PAIRS, Footprint, Phase
-from integration.bench.laps import Lap
+from integration.bench.timings import Timings
 
 
-def lap(**took: list[float]) -> Lap:
-    made = Lap()
+def timings(**took: list[float]) -> Timings:
+    made = Timings()
     made.took.update(took)
     return made
 
 
-def whole(side: str, ms: float) -> Lap:
-    """A lap that has every call of its side, each taking `ms`."""
-    made = Lap()
+def whole(side: str, ms: float) -> Timings:
+    """Timings that have every call of its side, each taking `ms`."""
+    made = Timings()
     for pair in PAIRS:
         made.took.update({name: [ms] for name in (pair.floor if side == "floor" else pair.server)})
     return made
 
 
 def whole_phase(*, floor: list[float], server: list[float], pods: int = 0) -> Phase:
-    laps = [whole("floor", ms) for ms in floor], [whole("server", ms) for ms in server]
-    return figures.phase(pods=pods, laps=laps)
+    timed_rounds = [whole("floor", ms) for ms in floor], [whole("server", ms) for ms in server]
+    return figures.phase(pods=pods, timed_rounds=timed_rounds)
 
 
 def footprint(rss_mib: float, *, when: str = "after start") -> Footprint:
@@ -46,8 +46,12 @@ def test_a_rank_is_a_value_that_was_measured(values: list[float], share: float, 
 
 
 def test_a_call_is_summed_up_over_all_rounds() -> None:
-    laps = [whole("floor", 1.0), whole("floor", 5.0), whole("floor", 2.0)]
-    call = next(c for c in figures.phase(pods=0, laps=(laps, [whole("server", 1.0)] * 3)).calls if c.name == "CNI ADD")
+    timed_rounds = [whole("floor", 1.0), whole("floor", 5.0), whole("floor", 2.0)]
+    call = next(
+        c
+        for c in figures.phase(pods=0, timed_rounds=(timed_rounds, [whole("server", 1.0)] * 3)).calls
+        if c.name == "CNI ADD"
+    )
 
     assert (call.side, call.count, call.median_ms, call.p95_ms) == ("floor", 3, 2.0, 5.0)
 
@@ -75,7 +79,7 @@ def test_one_slow_round_does_not_change_the_quartiles() -> None:
 def test_a_call_made_several_times_in_a_round_counts_once() -> None:
     floor, server = whole("floor", 1.0), whole("server", 1.0)
     server.took["ListContainers"] = [4.0, 2.0, 9.0]
-    ratio = figures.phase(pods=0, laps=([floor], [server])).ratios[-1]
+    ratio = figures.phase(pods=0, timed_rounds=([floor], [server])).ratios[-1]
 
     assert (ratio.name, ratio.server_ms) == ("ListContainers", 4.0)
 
@@ -99,7 +103,7 @@ def test_a_bar_is_met_up_to_its_limit() -> None:
 
 
 def test_a_block_that_fails_leaves_no_time() -> None:
-    made = lap()
+    made = timings()
     with pytest.raises(ValueError, match="no"), made.timed("call"):
         raise ValueError("no")
 
@@ -107,7 +111,7 @@ def test_a_block_that_fails_leaves_no_time() -> None:
 
 
 def test_a_call_gives_its_result_and_its_time() -> None:
-    made = lap(call=[1.0])
+    made = timings(call=[1.0])
 
     assert made.call("call", lambda: "result") == "result"
     assert len(made.took["call"]) == 2
@@ -115,7 +119,7 @@ def test_a_call_gives_its_result_and_its_time() -> None:
 
 
 def test_pulls_and_the_list_have_bars() -> None:
-    floor, server = Lap(), Lap()
+    floor, server = Timings(), Timings()
     for pair, ms in zip(IMAGE_PAIRS, (11.5, 10.5), strict=True):
         floor.took[pair.floor[0]] = [10.0]
         server.took[pair.server[0]] = [ms]

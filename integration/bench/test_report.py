@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from integration.bench.figures import Bar, Call, Crowd, Footprint, Images, Phase, Ratio
+from integration.bench.figures import Bar, Call, Footprint, Images, Load, Phase, Ratio
 from integration.bench.report import Docker, Machine, Report, as_json, as_table
 
 
@@ -27,7 +27,7 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         rounds=15,
         phases=[Phase(pods=0, calls=[call], ratios=[ratio]), Phase(pods=50, calls=[call], ratios=[ratio])],
         footprints=[Footprint(when="after start", rss_mib=61.2, threads=9, descriptors=20, cpu_seconds=0.9)],
-        crowd=Crowd(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
+        load=Load(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
         images=Images(pulls=[pull], present=200, list_ms=1.26),
         left_behind=left_behind or [],
         bars=[

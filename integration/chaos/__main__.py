@@ -1,4 +1,4 @@
-"""Chaos for as long as wanted: `python -m integration.chaos` in a box. Ends with 1 at the first violation."""
+"""Chaos for as long as wanted: `python -m integration.chaos` in isolation. Ends with 1 at the first violation."""
 
 import argparse
 import os
@@ -7,9 +7,9 @@ import time
 
 from integration.chaos import rounds
 from integration.chaos.faults import FAULTS
-from integration.node.box import this_node
 from integration.node.commands import NodeError
 from integration.node.engines import ENGINES
+from integration.node.isolation import this_node
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("chaos: it needs a box around it: make chaos", file=sys.stderr)
+        print("chaos: it runs in isolation only: make chaos", file=sys.stderr)
         return 1
     until = time.monotonic() + arguments.minutes * 60
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from integration.chaos.bed import Bed
+from integration.chaos.target import Target
 from integration.cri import connected
 from shim.api.v1 import api_pb2 as pb
 
@@ -32,10 +32,10 @@ class Seen:
 class Events:
     """Subscribes again and again while the block runs."""
 
-    def __init__(self, bed: Bed) -> None:
+    def __init__(self, target: Target) -> None:
         self.ends = 0
         """How many streams have ended."""
-        self._bed = bed
+        self._target = target
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._seen: list[Seen] = []
@@ -60,9 +60,9 @@ class Events:
             return list(self._seen)
 
     def _run(self) -> None:
-        with connected(self._bed.server.socket) as cri:
+        with connected(self._target.server.socket) as cri:
             while not self._closed.is_set():
-                life = self._bed.life
+                life = self._target.life
                 try:
                     stream = cri.runtime.GetContainerEvents(pb.GetEventsRequest())
                     self._call = stream
@@ -75,7 +75,7 @@ class Events:
                     self._closed.wait(_AGAIN_SECONDS)
 
 
-def event_faults(seen: list[Seen]) -> list[str]:
+def event_violations(seen: list[Seen]) -> list[str]:
     """Say which steps came twice or out of order, from one server."""
     steps: dict[tuple[int, str], list[str]] = defaultdict(list)
     for event in seen:

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from integration.chaos.bed import Bed
 from integration.chaos.plan import Step
+from integration.chaos.target import Target
 from integration.node.processes import children, command, executable
 from integration.node.stuck import stuck_process
 
-Fault = Callable[[Bed, float, Random], None]
+Fault = Callable[[Target, float, Random], None]
 
 _SEARCH_SECONDS = 0.003
 """Between two searches for plugins: they live for some tens of milliseconds."""
@@ -23,15 +23,15 @@ _JUMPS = (-86400, -3600, -30, 30, 3600, 86400)
 _SHIM = b"containerd-shim"
 
 
-def inflict(bed: Bed, step: Step) -> None:
+def inflict(target: Target, step: Step) -> None:
     """Let a step of the schedule happen."""
     time.sleep(step.at)
-    FAULTS[step.fault](bed, step.seconds, Random(step.seed))
+    FAULTS[step.fault](target, step.seconds, Random(step.seed))
 
 
-def possible(bed: Bed) -> tuple[str, ...]:
+def possible(target: Target) -> tuple[str, ...]:
     """Return the names of the faults that can happen on this node."""
-    return tuple(name for name in FAULTS if bed.clock.can_jump or not name.startswith("clock "))
+    return tuple(name for name in FAULTS if target.clock.can_jump or not name.startswith("clock "))
 
 
 @contextmanager
@@ -53,11 +53,11 @@ def _stopped(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def _losing(bed: Bed) -> Iterator[None]:
+def _losing(target: Target) -> Iterator[None]:
     """Remember that Docker may lose output of its containers."""
-    bed.losses += 1
+    target.losses += 1
     yield
-    bed.losses += 1
+    target.losses += 1
 
 
 def _kill(pid: int | None) -> None:
@@ -66,61 +66,61 @@ def _kill(pid: int | None) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _kill_server(bed: Bed, seconds: float, _random: Random) -> None:
-    bed.server.kill()
+def _kill_server(target: Target, seconds: float, _random: Random) -> None:
+    target.server.kill()
     time.sleep(seconds)
-    bed.start_server()
+    target.start_server()
 
 
-def _restart_server(bed: Bed, _seconds: float, _random: Random) -> None:
-    bed.server.stop()
-    bed.start_server()
+def _restart_server(target: Target, _seconds: float, _random: Random) -> None:
+    target.server.stop()
+    target.start_server()
 
 
-def _stop_server(bed: Bed, seconds: float, _random: Random) -> None:
-    with _stopped(bed.server.daemon.pid):
+def _stop_server(target: Target, seconds: float, _random: Random) -> None:
+    with _stopped(target.server.daemon.pid):
         time.sleep(seconds)
 
 
-def _kill_docker(bed: Bed, seconds: float, _random: Random) -> None:
-    with _losing(bed):
-        bed.engine.kill()
+def _kill_docker(target: Target, seconds: float, _random: Random) -> None:
+    with _losing(target):
+        target.engine.kill()
         time.sleep(seconds)
-        bed.engine.start()
+        target.engine.start()
 
 
-def _stop_docker(bed: Bed, seconds: float, _random: Random) -> None:
-    with _stopped(bed.engine.daemon.pid):
+def _stop_docker(target: Target, seconds: float, _random: Random) -> None:
+    with _stopped(target.engine.daemon.pid):
         time.sleep(seconds)
 
 
-def _kill_containerd(bed: Bed, _seconds: float, _random: Random) -> None:
-    with _losing(bed):
-        _kill(bed.containerd())
+def _kill_containerd(target: Target, _seconds: float, _random: Random) -> None:
+    with _losing(target):
+        _kill(target.containerd())
 
 
-def _stop_containerd(bed: Bed, seconds: float, _random: Random) -> None:
-    pid = bed.containerd()
+def _stop_containerd(target: Target, seconds: float, _random: Random) -> None:
+    pid = target.containerd()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
-def _kill_shim(bed: Bed, _seconds: float, random: Random) -> None:
-    with _losing(bed):
-        _kill(_some_shim(bed, random))
+def _kill_shim(target: Target, _seconds: float, random: Random) -> None:
+    with _losing(target):
+        _kill(_some_shim(target, random))
 
 
-def _stop_shim(bed: Bed, seconds: float, random: Random) -> None:
-    pid = _some_shim(bed, random)
+def _stop_shim(target: Target, seconds: float, random: Random) -> None:
+    pid = _some_shim(target, random)
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
-def _some_shim(bed: Bed, random: Random) -> int | None:
+def _some_shim(target: Target, random: Random) -> int | None:
     """Return the id of one of this engine's shims: they name containerd's socket, which is below its home."""
-    ours = str(bed.engine.home).encode()
+    ours = str(target.engine.home).encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
         # `comm` does not wait for a process that hangs; the command line of one that is no shim is not read.
@@ -130,38 +130,38 @@ def _some_shim(bed: Bed, random: Random) -> int | None:
     return random.choice(sorted(found)) if found else None
 
 
-def _kill_logs(bed: Bed, _seconds: float, _random: Random) -> None:
-    _kill(bed.log_process())
+def _kill_logs(target: Target, _seconds: float, _random: Random) -> None:
+    _kill(target.log_process())
 
 
-def _stop_logs(bed: Bed, seconds: float, _random: Random) -> None:
-    pid = bed.log_process()
+def _stop_logs(target: Target, seconds: float, _random: Random) -> None:
+    pid = target.log_process()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
-def _kill_helper(bed: Bed, _seconds: float, _random: Random) -> None:
-    _kill(bed.helper())
+def _kill_helper(target: Target, _seconds: float, _random: Random) -> None:
+    _kill(target.helper())
 
 
-def _stop_helper(bed: Bed, seconds: float, _random: Random) -> None:
-    pid = bed.helper()
+def _stop_helper(target: Target, seconds: float, _random: Random) -> None:
+    pid = target.helper()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)
 
 
-def _plugins(bed: Bed, seconds: float, random: Random, *, signalled: signal.Signals) -> None:
+def _plugins(target: Target, seconds: float, random: Random, *, signalled: signal.Signals) -> None:
     """Send a signal to some of the plugins that run in this time; stopped ones are left to the server."""
     until = time.monotonic() + seconds
     seen: set[int] = set()
     while time.monotonic() < until:
         time.sleep(_SEARCH_SECONDS)
-        server = bed.server_pid()
+        server = target.server_pid()
         for pid in children(server) if server is not None else ():
             # By its file: before its exec a child has the command line of the server.
-            if pid in seen or not executable(pid).startswith(str(bed.dirs.cni_bin)):
+            if pid in seen or not executable(pid).startswith(str(target.dirs.cni_bin)):
                 continue
             seen.add(pid)
             if random.random() < _PLUGIN_CHANCE:
@@ -169,54 +169,54 @@ def _plugins(bed: Bed, seconds: float, random: Random, *, signalled: signal.Sign
                     os.kill(pid, signalled)
 
 
-def _kill_plugins(bed: Bed, seconds: float, random: Random) -> None:
-    _plugins(bed, seconds, random, signalled=signal.SIGKILL)
+def _kill_plugins(target: Target, seconds: float, random: Random) -> None:
+    _plugins(target, seconds, random, signalled=signal.SIGKILL)
 
 
-def _stop_plugins(bed: Bed, seconds: float, random: Random) -> None:
-    _plugins(bed, seconds, random, signalled=signal.SIGSTOP)
+def _stop_plugins(target: Target, seconds: float, random: Random) -> None:
+    _plugins(target, seconds, random, signalled=signal.SIGSTOP)
 
 
-def _cut_link(bed: Bed, seconds: float, random: Random) -> None:
+def _cut_link(target: Target, seconds: float, random: Random) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        bed.link.cut()
+        target.link.cut()
         time.sleep(random.uniform(0.05, 1.0))
 
 
-def _close_link(bed: Bed, seconds: float, _random: Random) -> None:
-    with bed.link.down():
+def _close_link(target: Target, seconds: float, _random: Random) -> None:
+    with target.link.down():
         time.sleep(seconds)
 
 
-def _slow_link(bed: Bed, seconds: float, random: Random) -> None:
-    with bed.link.slow(random.choice(_DELAYS)):
+def _slow_link(target: Target, seconds: float, random: Random) -> None:
+    with target.link.slow(random.choice(_DELAYS)):
         time.sleep(seconds)
 
 
-def _tear_link(bed: Bed, seconds: float, random: Random) -> None:
-    with bed.link.torn(Random(random.random())):
+def _tear_link(target: Target, seconds: float, random: Random) -> None:
+    with target.link.torn(Random(random.random())):
         time.sleep(seconds)
 
 
-def _fill_disk(bed: Bed, seconds: float, _random: Random) -> None:
-    bed.disk.fill()
+def _fill_disk(target: Target, seconds: float, _random: Random) -> None:
+    target.disk.fill()
     time.sleep(seconds)
-    bed.disk.make_room()
+    target.disk.make_room()
 
 
-def _hang_volume(bed: Bed, seconds: float, _random: Random) -> None:
-    with bed.volume.hanging():
+def _hang_volume(target: Target, seconds: float, _random: Random) -> None:
+    with target.volume.hanging():
         time.sleep(seconds)
 
 
-def _hang_process(bed: Bed, seconds: float, _random: Random) -> None:
-    with stuck_process(bed.volume):
+def _hang_process(target: Target, seconds: float, _random: Random) -> None:
+    with stuck_process(target.volume):
         time.sleep(seconds)
 
 
-def _jump_clock(bed: Bed, seconds: float, random: Random) -> None:
-    with bed.clock.jumped(random.choice(_JUMPS)):
+def _jump_clock(target: Target, seconds: float, random: Random) -> None:
+    with target.clock.jumped(random.choice(_JUMPS)):
         time.sleep(seconds)
 
 

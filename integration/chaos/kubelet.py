@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 
-from integration.chaos.bed import Bed
-from integration.chaos.logs import log_faults
+from integration.chaos.logs import log_violations
 from integration.chaos.pods import UID, ChaosPod, Made
+from integration.chaos.target import Target
 from integration.cri import Cri
 from shim.api.v1 import api_pb2 as pb
 
@@ -54,9 +54,9 @@ class Calm:
 class Kubelet:
     """One worker for one pod. What it finds wrong goes into `found`."""
 
-    def __init__(self, cri: Cri, bed: Bed, pod: ChaosPod, found: list[str]) -> None:
+    def __init__(self, cri: Cri, target: Target, pod: ChaosPod, found: list[str]) -> None:
         self._cri = cri
-        self._bed = bed
+        self._target = target
         self._pod = pod
         self._found = found
 
@@ -139,7 +139,7 @@ class Kubelet:
         self._pod.attempts[name] = max(self._pod.attempts.get(name, 0), attempt + 1)
 
     def _start(self, sandbox: pb.PodSandbox, name: str, attempt: int) -> None:
-        pod, losses = self._pod, self._bed.losses
+        pod, losses = self._pod, self._target.losses
         request = pb.CreateContainerRequest(
             pod_sandbox_id=sandbox.id,
             config=pod.container(name, attempt),
@@ -156,10 +156,10 @@ class Kubelet:
         running = [c for c in self._containers(sandbox) if c.state == pb.CONTAINER_RUNNING]
         for container in running[:1]:
             request = pb.ExecSyncRequest(container_id=container.id, cmd=["echo", "alive"], timeout=_EXEC_SECONDS)
-            cuts = self._bed.link.cuts
+            cuts = self._target.link.cuts
             answer = self._cri.runtime.ExecSync(request, timeout=CHANGE_SECONDS)
             # The end of a connection that was cut looks like that of the output.
-            whole = cuts == self._bed.link.cuts
+            whole = cuts == self._target.link.cuts
             if answer.exit_code == 0 and answer.stdout != b"alive\n" and whole:
                 self._found.append(f"exec in {container.id[:12]} answered {answer.stdout!r}")
 
@@ -196,8 +196,8 @@ class Kubelet:
         request = pb.ContainerStatusRequest(container_id=container.id)
         status = self._cri.runtime.ContainerStatus(request, timeout=READ_SECONDS).status
         if made is not None and status.state == pb.CONTAINER_EXITED:
-            contiguous = made.losses == self._bed.losses
-            self._found += log_faults(made.log, self._bed.engine, container.id, contiguous=contiguous)
+            contiguous = made.losses == self._target.losses
+            self._found += log_violations(made.log, self._target.engine, container.id, contiguous=contiguous)
         self._pod.made.pop(container.id, None)
         remove = pb.RemoveContainerRequest(container_id=container.id)
         self._cri.runtime.RemoveContainer(remove, timeout=CHANGE_SECONDS)

@@ -10,7 +10,7 @@ from integration.logs import crilog
 from integration.node.engine import Engine, answers
 
 
-def log_faults(path: Path, engine: Engine, container: str, *, contiguous: bool, ended: bool = True) -> list[str]:
+def log_violations(path: Path, engine: Engine, container: str, *, contiguous: bool, ended: bool = True) -> list[str]:
     """Say what is wrong with the log of a container that counts up.
 
     `contiguous` where Docker cannot have lost anything: then no number may be missing. Of a container that has `ended`
@@ -27,7 +27,8 @@ def log_faults(path: Path, engine: Engine, container: str, *, contiguous: bool, 
     except (AssertionError, OSError, ValueError, IndexError) as error:
         return [f"log {path}: {error}"]
     return [
-        f"log {path} of {container[:12]}: {fault}" for fault in faults_of(numbers, docker_has, contiguous=contiguous)
+        f"log {path} of {container[:12]}: {violation}"
+        for violation in faults_of(numbers, docker_has, contiguous=contiguous)
     ]
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import grpc
 
-from integration.chaos.bed import Bed, made_bed
-from integration.chaos.events import Events, event_faults, missing_events
+from integration.chaos.events import Events, event_violations, missing_events
 from integration.chaos.faults import inflict, possible
+from integration.chaos.invariants import Invariants, sizes
 from integration.chaos.kubelet import Calm, Kubelet
 from integration.chaos.plan import AT_ONCE, KINDS, MOST_FAULTS, MOST_PODS, NewPod, Plan, plans
 from integration.chaos.pods import ChaosPod, new_pod
-from integration.chaos.truth import Truth, sizes
+from integration.chaos.target import Target, new_target
 from integration.cri import Cri, connected
-from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
+from integration.node.isolation import Node, new_home
 
 CALM_SECONDS = 180.0
 """After the last fault: by then every pod is as it is wanted. Calls that a fault has held up end first."""
@@ -61,9 +61,9 @@ def run(
     """
     summary = Summary(seed, engine)
     home = new_home(f"chaos-{engine}-{seed}")
-    with made_bed(node, engine, home) as bed, connected(bed.server.socket) as cri, Events(bed) as events:
-        names = [name for name in possible(bed) if only in name]
-        runner = _Runner(bed, cri, events, summary, say)
+    with new_target(node, engine, home) as target, connected(target.server.socket) as cri, Events(target) as events:
+        names = [name for name in possible(target) if only in name]
+        runner = _Runner(target, cri, events, summary, say)
         for plan in plans(seed, faults=names, longest=longest):
             if summary.violations or not go_on(summary.rounds):
                 break
@@ -76,8 +76,8 @@ def run(
 class _Runner:
     """The rounds of one node."""
 
-    def __init__(self, bed: Bed, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
-        self._bed = bed
+    def __init__(self, target: Target, cri: Cri, events: Events, summary: Summary, say: Say) -> None:
+        self._target = target
         self._cri = cri
         self._events = events
         self._summary = summary
@@ -85,23 +85,23 @@ class _Runner:
         self._began = time.monotonic()
         self._pods: dict[str, ChaosPod] = {}
         self._warm_up()
-        self._truth = Truth(bed, cri)
+        self._invariants = Invariants(target, cri)
 
     def round(self, plan: Plan) -> None:
         """Do one round, and say what it was."""
-        summary, began, life = self._summary, time.monotonic(), self._bed.life
+        summary, began, life = self._summary, time.monotonic(), self._target.life
         there = {each for pod in self._pods.values() for each in pod.ever}
         seen_before, ends = len(self._events.taken()), self._events.ends
         faults = ", ".join(map(str, plan.steps))
         self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
         removed = [self._pods.pop(pod.name) for pod in plan.removed]
-        made = [new_pod(each, logs=self._bed.dirs.logs, volume=self._bed.volume.path) for each in plan.made]
+        made = [new_pod(each, logs=self._target.dirs.logs, volume=self._target.volume.path) for each in plan.made]
         found = self._disturbed(plan, made, removed)
         self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
         # Who subscribes again gets what has changed since Docker was last lost, and nothing before: if it is lost
         # twice in quick succession, no stream may have a step. Clients have to list again anyway.
-        if life == self._bed.life and self._events.ends <= ends + 1 and not found:
+        if life == self._target.life and self._events.ends <= ends + 1 and not found:
             found += self._missing_events(there, removed, seen_before, life)
         summary.rounds += 1
         summary.made += len(made)
@@ -111,7 +111,7 @@ class _Runner:
         self._note(f"round {plan.number}", found)
         took = time.monotonic() - began
         self._say(
-            f"{self._clock()}   {took:.0f} s, {len(self._pods)} pods, {len(found)} violations; {sizes(self._bed)}"
+            f"{self._clock()}   {took:.0f} s, {len(self._pods)} pods, {len(found)} violations; {sizes(self._target)}"
         )
 
     def end(self) -> None:
@@ -120,15 +120,15 @@ class _Runner:
         self._pods = {}
         found = self._disturbed(Plan(0, (), (), ()), [], pods)
         found += self._settled()
-        found += _until_none(self._truth.end_faults)
+        found += _until_none(self._invariants.final_violations)
         self._summary.removed += len(pods)
         self._note("end", found)
-        self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._bed)}")
+        self._say(f"{self._clock()} end: all pods removed, {len(found)} violations; {sizes(self._target)}")
 
     def _warm_up(self) -> None:
         """Have what the first pods make for all that follow."""
         pods = [
-            new_pod(NewPod(f"first-{kind}", kind), logs=self._bed.dirs.logs, volume=self._bed.volume.path)
+            new_pod(NewPod(f"first-{kind}", kind), logs=self._target.dirs.logs, volume=self._target.volume.path)
             for kind in sorted(set(KINDS))
         ]
         found = self._disturbed(Plan(0, (), (), ()), pods, []) + self._disturbed(Plan(0, (), (), ()), [], pods)
@@ -142,10 +142,10 @@ class _Runner:
         later = {pod.name: pod.at for pod in plan.made} | {pod.name: pod.at for pod in plan.removed}
         kept = list(self._pods.values())
         with ThreadPoolExecutor(MOST_FAULTS) as faulty, ThreadPoolExecutor(AT_ONCE + MOST_PODS) as busy:
-            happening = [faulty.submit(inflict, self._bed, step) for step in plan.steps]
+            happening = [faulty.submit(inflict, self._target, step) for step in plan.steps]
 
             def worked(pod: ChaosPod, *, down: bool) -> Future[None]:
-                kubelet = Kubelet(self._cri, self._bed, pod, found)
+                kubelet = Kubelet(self._cri, self._target, pod, found)
                 work = kubelet.take_down if down else kubelet.bring_up
                 return busy.submit(work, calm, after=0.0 if calm.has_begun else later.get(pod.name, 0.0))
 
@@ -159,15 +159,15 @@ class _Runner:
 
     def _settled(self) -> list[str]:
         pods = list(self._pods.values())
-        if not (self._bed.server.daemon.running and self._bed.engine.daemon.running):
+        if not (self._target.server.daemon.running and self._target.engine.daemon.running):
             return ["the server or dockerd does not run"]
-        found = _until_none(lambda: self._truth.faults(pods))
+        found = _until_none(lambda: self._invariants.violations(pods))
         found += _until_none(lambda: self._logs(pods))
-        return [*found, *self._truth.unexpected(), *event_faults(self._events.taken())]
+        return [*found, *self._invariants.unexpected(), *event_violations(self._events.taken())]
 
     def _logs(self, pods: list[ChaosPod]) -> list[str]:
         try:
-            return self._truth.log_faults(pods)
+            return self._invariants.log_violations(pods)
         except grpc.RpcError as error:
             return [f"logs cannot be checked: {error}"]
 
@@ -190,7 +190,7 @@ class _Runner:
         for each in found:
             self._say(f"VIOLATION, seed {summary.seed}, {when}: {each}")
         if found:
-            summary.kept = _kept(self._bed)
+            summary.kept = _kept(self._target)
             self._say(f"logs of the server and of dockerd: {summary.kept}")
 
     def _clock(self) -> str:
@@ -221,9 +221,9 @@ def _until_none(check: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def _kept(bed: Bed) -> Path:
-    """Copy the logs to where they outlive the box."""
+def _kept(target: Target) -> Path:
+    """Copy the logs to where they outlive the run."""
     kept = Path(tempfile.mkdtemp(prefix="pydockershim-chaos-", dir="/var/tmp"))
-    shutil.copy(bed.server.daemon.log, kept / "server.log")
-    shutil.copy(bed.engine.log, kept / "dockerd.log")
+    shutil.copy(target.server.daemon.log, kept / "server.log")
+    shutil.copy(target.engine.log, kept / "dockerd.log")
     return kept

@@ -3,8 +3,8 @@
 import pytest
 
 from integration.chaos import rounds
-from integration.node.box import Node
 from integration.node.commands import NodeError
+from integration.node.isolation import Node
 
 ROUNDS = 4
 LONGEST = 3.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from integration.chaos.events import Seen, event_faults, missing_events
+from integration.chaos.events import Seen, event_violations, missing_events
 from integration.chaos.logs import faults_of
 
 C = "c" * 64
@@ -30,7 +30,7 @@ def seen(*steps: str, life: int = 1) -> list[Seen]:
 
 
 @pytest.mark.parametrize(
-    ("came", "faults"),
+    ("came", "violations"),
     [
         (seen("created", "started", "stopped", "deleted"), 0),
         (seen("started", "deleted"), 0),
@@ -39,8 +39,8 @@ def seen(*steps: str, life: int = 1) -> list[Seen]:
         (seen("created", "started") + seen("started", "stopped", life=2), 0),
     ],
 )
-def test_events(came: list[Seen], faults: int) -> None:
-    assert len(event_faults(came)) == faults
+def test_events(came: list[Seen], violations: int) -> None:
+    assert len(event_violations(came)) == violations
 
 
 def test_events_that_never_came() -> None:

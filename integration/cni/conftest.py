@@ -5,31 +5,31 @@ from collections.abc import Iterator
 import pytest
 
 from integration.conftest import NodeDirs
-from integration.node.place import Place, made_place
+from integration.node.netns import Netns, new_netns
 from shim.cni.network import Plugins
 
 HOST_ADDRESSES = ("192.168.10.2/24", "fd00:192:168::2/64")
 
 
 @pytest.fixture
-def host(node_dirs: NodeDirs) -> Iterator[Place]:
-    """Provide a host with loopback and one uplink, `eth0`; its peer is `wire`."""
-    with made_place(node_dirs.netns / "host") as place:
-        place.run("ip link set lo up")
-        place.run("ip link add eth0 type veth peer name wire")
+def host(node_dirs: NodeDirs) -> Iterator[Netns]:
+    """Provide a host with loopback and one uplink, `eth0`; its peer is `outer`."""
+    with new_netns(node_dirs.netns / "host") as netns:
+        netns.run("ip link set lo up")
+        netns.run("ip link add eth0 type veth peer name outer")
         for address in HOST_ADDRESSES:
-            place.run(f"ip address add {address} dev eth0 {'nodad' if ':' in address else ''}")
-        place.run("ip link set eth0 up")
-        place.run("ip link set wire up")
-        yield place
+            netns.run(f"ip address add {address} dev eth0 {'nodad' if ':' in address else ''}")
+        netns.run("ip link set eth0 up")
+        netns.run("ip link set outer up")
+        yield netns
 
 
 @pytest.fixture
-def pod(node_dirs: NodeDirs) -> Iterator[Place]:
+def pod(node_dirs: NodeDirs) -> Iterator[Netns]:
     """Provide an empty network namespace with its loopback up."""
-    with made_place(node_dirs.netns / "pod") as place:
-        place.run("ip link set lo up")
-        yield place
+    with new_netns(node_dirs.netns / "pod") as netns:
+        netns.run("ip link set lo up")
+        yield netns
 
 
 @pytest.fixture

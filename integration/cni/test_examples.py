@@ -10,7 +10,7 @@ import pytest
 from integration.cni.conftest import HOST_ADDRESSES
 from integration.conftest import NodeDirs
 from integration.networks import names_port
-from integration.node.place import Place
+from integration.node.netns import Netns
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.arguments import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, INTERFACE, capability_args, cni_args
 from shim.cni.cache import cached_attachments
@@ -31,11 +31,11 @@ CONFIG = pb.PodSandboxConfig(
 class Pods:
     """Attaches pods of one host and looks at what that leaves there."""
 
-    host: Place
+    host: Netns
     plugins: Plugins
     dirs: NodeDirs
 
-    def attachment(self, example: str, pod: Place, *, config: pb.PodSandboxConfig = CONFIG) -> Attachment:
+    def attachment(self, example: str, pod: Netns, *, config: pb.PodSandboxConfig = CONFIG) -> Attachment:
         network = load(example)
         for plugin in network.conflist["plugins"]:
             if "ipam" in plugin:
@@ -68,7 +68,7 @@ class Pods:
 
 
 @pytest.fixture
-def pods(host: Place, plugins: Plugins, node_dirs: NodeDirs) -> Pods:
+def pods(host: Netns, plugins: Plugins, node_dirs: NodeDirs) -> Pods:
     return Pods(host, plugins, node_dirs)
 
 
@@ -81,7 +81,7 @@ def addresses(attachment: Attachment) -> list[str]:
     return pod_ips(result_from_json(attachment.result), ifname="eth0")
 
 
-def served(pod: Place, client: Place, address: str, port: int) -> bytes:
+def served(pod: Netns, client: Netns, address: str, port: int) -> bytes:
     """Let the pod greet one client, and return what the client reads."""
     with pod.call(lambda: socket.create_server(("::", 80), family=socket.AF_INET6, dualstack_ipv6=True)) as server:
         server.settimeout(10)
@@ -110,7 +110,7 @@ def test_every_example_is_valid_and_finds_its_plugins(node_dirs: NodeDirs) -> No
         ("40-bandwidth.conflist", ["10.244.0.2"]),
     ],
 )
-def test_a_pod_is_reached_and_leaves_nothing(pods: Pods, pod: Place, example: str, expected: list[str]) -> None:
+def test_a_pod_is_reached_and_leaves_nothing(pods: Pods, pod: Netns, example: str, expected: list[str]) -> None:
     links = pods.links()
     attachment = pods.add(pods.attachment(example, pod))
 
@@ -132,7 +132,7 @@ def test_a_pod_is_reached_and_leaves_nothing(pods: Pods, pod: Place, example: st
     assert cached_attachments(pods.dirs.cni_cache, container_id="c0ffee") == []
 
 
-def test_dual_stack_host_ports_answer_on_both_families(pods: Pods, pod: Place) -> None:
+def test_dual_stack_host_ports_answer_on_both_families(pods: Pods, pod: Netns) -> None:
     attachment = pods.add(pods.attachment("20-dual-stack.conflist", pod))
 
     assert served(pod, pods.host, HOST_V6, 8080) == b"hello from the pod"
@@ -140,7 +140,7 @@ def test_dual_stack_host_ports_answer_on_both_families(pods: Pods, pod: Place) -
     pods.delete(attachment)
 
 
-def test_bandwidth_shapes_what_the_annotations_say(pods: Pods, pod: Place) -> None:
+def test_bandwidth_shapes_what_the_annotations_say(pods: Pods, pod: Netns) -> None:
     config = pb.PodSandboxConfig()
     config.CopyFrom(CONFIG)
     config.annotations[INGRESS_BANDWIDTH] = "10M"
@@ -157,7 +157,7 @@ def test_bandwidth_shapes_what_the_annotations_say(pods: Pods, pod: Place) -> No
     assert pods.links() - {"cni0"} == before
 
 
-def test_macvlan_puts_the_pod_on_the_network_of_its_master(pods: Pods, pod: Place) -> None:
+def test_macvlan_puts_the_pod_on_the_network_of_its_master(pods: Pods, pod: Netns) -> None:
     attachment = pods.add(pods.attachment("50-macvlan.conflist", pod))
 
     assert addresses(attachment) == ["192.168.10.200"]
@@ -168,7 +168,7 @@ def test_macvlan_puts_the_pod_on_the_network_of_its_master(pods: Pods, pod: Plac
     assert "eth0" not in pod.run("ip -o link")
 
 
-def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods: Pods, pod: Place) -> None:
+def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods: Pods, pod: Netns) -> None:
     attachment = pods.add(pods.attachment("10-bridge.conflist", pod))
     gone = msgspec.structs.replace(attachment, netns=str(pod.path.with_name("gone")))
 
@@ -179,7 +179,7 @@ def test_without_its_namespace_a_pod_still_gives_back_address_and_host_port(pods
     # Not the masquerading rule: this bridge plugin finds the address to take out in the namespace only.
 
 
-def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Place) -> None:
+def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Netns) -> None:
     attachment = pods.attachment("10-bridge.conflist", pod)
     attachment.conflist["plugins"].append({"type": "tuning", "sysctl": {"net.core.no_such_setting": "1"}})
 
@@ -193,7 +193,7 @@ def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Place) -> 
     assert [line for line in pods.rules().splitlines() if "8080" in line or "c0ffee" in line] == []
 
 
-def test_the_error_of_a_real_plugin_is_told(pods: Pods, pod: Place) -> None:
+def test_the_error_of_a_real_plugin_is_told(pods: Pods, pod: Netns) -> None:
     attachment = pods.attachment("50-macvlan.conflist", pod)
     attachment.conflist["plugins"][0]["master"] = "absent0"
 
@@ -204,7 +204,7 @@ def test_the_error_of_a_real_plugin_is_told(pods: Pods, pod: Place) -> None:
     assert pods.reservations() == set()
 
 
-def test_pod_ranges_of_the_cluster_give_an_address_of_each_family(pods: Pods, pod: Place) -> None:
+def test_pod_ranges_of_the_cluster_give_an_address_of_each_family(pods: Pods, pod: Netns) -> None:
     attachment = pods.attachment("10-bridge.conflist", pod)
     bridge = attachment.conflist["plugins"][0]
     del bridge["ipam"]["ranges"]

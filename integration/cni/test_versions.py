@@ -9,8 +9,8 @@ import pytest
 from integration.cni.test_examples import CONFIG, served
 from integration.conftest import NodeDirs
 from integration.networks import bridge
-from integration.node.box import Node
-from integration.node.place import Place
+from integration.node.isolation import Node
+from integration.node.netns import Netns
 from shim.cni.arguments import INTERFACE, capability_args, cni_args
 from shim.cni.conf import SUPPORTED_VERSIONS, NetworkConfig, parse_network
 from shim.cni.network import Attachment, Plugins, knows_check
@@ -45,7 +45,7 @@ def network(dirs: NodeDirs, version: str) -> NetworkConfig:
     return parse_network(msgspec.json.encode({**conflist, "plugins": plugins}), file="10.conflist")
 
 
-def attached(config: NetworkConfig, pod: Place) -> Attachment:
+def attached(config: NetworkConfig, pod: Netns) -> Attachment:
     return Attachment(
         conflist=config.conflist,
         container_id="c0ffee",
@@ -59,7 +59,7 @@ def attached(config: NetworkConfig, pod: Place) -> Attachment:
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 @pytest.mark.parametrize("release", NEWEST)
 def test_a_pod_of_every_version(
-    host: Place, pod: Place, node_dirs: NodeDirs, bin_dir: Path, release: str, version: str
+    host: Netns, pod: Netns, node_dirs: NodeDirs, bin_dir: Path, release: str, version: str
 ) -> None:
     plugins = Plugins(bin_dirs=[bin_dir], cache_dir=node_dirs.cni_cache, timeout=60)
     config = network(node_dirs, version)
@@ -92,7 +92,7 @@ def test_a_pod_of_every_version(
 
 
 @pytest.mark.parametrize("release", ["newer"])
-def test_the_status_of_real_plugins(host: Place, node_dirs: NodeDirs, bin_dir: Path) -> None:
+def test_the_status_of_real_plugins(host: Netns, node_dirs: NodeDirs, bin_dir: Path) -> None:
     config = network(node_dirs, "1.1.0")
     versions = PluginVersions([bin_dir])
 

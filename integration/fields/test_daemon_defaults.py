@@ -14,9 +14,9 @@ from integration.cri import HOST_NETWORK
 from integration.fields.limits import MIB, V2, kernel, limited, update
 from integration.networks import bridge, conflist
 from integration.node import images as node_images
-from integration.node.box import Node, new_home
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
+from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet, failure, pid_of, proc_status, secured
 from shim.api.v1 import api_pb2 as pb
 
@@ -132,7 +132,7 @@ def test_limits_that_docker_discards_are_refused(engine: Engine, node: Node, pau
     with served_by(daemon, node, pause_image) as (served, kubelet):
         pod = kubelet.pod()
         container = kubelet.started(pod, linux=limited(cpu_shares=512, memory_limit_in_bytes=64 * MIB))
-        before = served.traces()
+        before = served.snapshot()
 
         with pytest.raises(grpc.RpcError) as refusal:
             kubelet.created(pod, linux=limited(cpuset_cpus="0"))
@@ -142,6 +142,6 @@ def test_limits_that_docker_discards_are_refused(engine: Engine, node: Node, pau
         assert failure(refusal)[0] == failure(unchanged)[0] == grpc.StatusCode.FAILED_PRECONDITION
         assert "config.linux.resources.cpuset_cpus 0: docker has discarded it" in failure(refusal)[1]
         assert "linux.cpuset_mems 0: docker has discarded it" in failure(unchanged)[1]
-        assert served.traces() == before
+        assert served.snapshot() == before
         files = {"cpu.shares": "512", "memory.limit_in_bytes": str(64 * MIB)}
         assert kernel(served, container, files) == files

@@ -36,7 +36,7 @@ def test_containers_run_under_the_handler_of_their_pod(kubelet: Kubelet, served:
 
 @pytest.mark.parametrize("handler", ["none-such", "../runc", "runc\n"])
 def test_an_unknown_handler_is_refused_with_the_known_ones(kubelet: Kubelet, served: Served, handler: str) -> None:
-    before = served.traces()
+    before = served.snapshot()
 
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.pod(handler=handler)
@@ -45,4 +45,4 @@ def test_an_unknown_handler_is_refused_with_the_known_ones(kubelet: Kubelet, ser
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert message.startswith("runtime_handler: Docker has no runtime")
     assert "runc" in message
-    assert served.traces() == before
+    assert served.snapshot() == before

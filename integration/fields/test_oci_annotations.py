@@ -8,8 +8,8 @@ import pytest
 
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
-from integration.node.box import Node, new_home
 from integration.node.engine import Engine, own_link
+from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet, failure
 
 LINK = "annotated0"

@@ -9,7 +9,7 @@ import pytest
 
 from integration.conftest import Served
 from integration.networks import nat_rules
-from integration.node.box import NODE_ADDRESSES
+from integration.node.isolation import NODE_ADDRESSES
 from integration.pods.kubelet import Kubelet, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb

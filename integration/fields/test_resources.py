@@ -40,7 +40,7 @@ def test_a_limit_is_in_the_kernel_and_in_the_status(kubelet: Kubelet, pod: Pod, 
 def test_a_limit_that_cannot_be_is_refused_by_name(
     kubelet: Kubelet, pod: Pod, served: Served, asked: dict[str, Any], named: str
 ) -> None:
-    before = served.traces()
+    before = served.snapshot()
 
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, linux=limited(**asked))
@@ -48,7 +48,7 @@ def test_a_limit_that_cannot_be_is_refused_by_name(
     code, message = failure(refusal)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
     assert named in message
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubelet, pod: Pod, served: Served) -> None:

@@ -56,13 +56,13 @@ def test_pause_runs_under_a_profile_of_the_node(kubelet: Kubelet, served: Served
 def test_a_pod_that_cannot_be_confined_so_is_refused_and_leaves_nothing(
     kubelet: Kubelet, served: Served, field: str, context: dict[str, Any]
 ) -> None:
-    before = served.traces()
+    before = served.snapshot()
 
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.pod(**in_context(**context))
 
     assert f"config.linux.security_context.{field}" in failure(refusal)[1]
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 @pytest.mark.parametrize("readonly", [True, False])

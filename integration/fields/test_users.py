@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from integration.conftest import Served
-from integration.node.box import Node
 from integration.node.images import File, busybox_image, load
+from integration.node.isolation import Node
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of, secured, wait_image, wait_no_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -222,10 +222,10 @@ def test_policies_are_advertised(served: Served) -> None:
 
 def refused(kubelet: Kubelet, served: Served, pod: Pod, **fields: Any) -> tuple[grpc.StatusCode, str]:
     """Create a container, which must be refused and leave nothing; gives code and message."""
-    before = served.traces()
+    before = served.snapshot()
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.created(pod, **fields)
-    assert served.traces() == before
+    assert served.snapshot() == before
     return failure(refusal)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from integration.node.box import Node
 from integration.node.engine import Engine
 from integration.node.images import File, busybox_image, load
+from integration.node.isolation import Node
 from integration.node.registry import Registry
 from integration.node.registry_proxy import Proxy
 from shim.checkpoint.limits import LimitStore

@@ -17,7 +17,7 @@ import pytest
 
 from integration.conftest import Images
 from integration.image.conftest import PROGRESS_DEADLINE, Publish
-from integration.image.noise import push_noise
+from integration.image.large_images import push_large_image
 from integration.node.engine import Engine
 from integration.node.registry import PASSWORD, USER, Registry
 from integration.node.registry_proxy import Proxy
@@ -366,7 +366,7 @@ def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Pro
 
 
 def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy: Proxy, tmp_path: Path) -> None:
-    reference = push_noise(registry, name="large:1", size=LARGE, directory=tmp_path)
+    reference = push_large_image(registry, name="large:1", size=LARGE, directory=tmp_path)
     proxy.throttle(LINK)
     config = msgspec.structs.replace(rt.config, image_pull_progress_deadline=LARGE / LINK / 3)
     began = time.monotonic()
@@ -401,8 +401,8 @@ def downloads(said: list[str]) -> int:
 def test_a_pull_that_waits_for_the_slots_of_another_one(
     rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, told: dict[str, list[str]]
 ) -> None:
-    three = push_noise(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
-    one = push_noise(registry, name="one:1", size=KIB, directory=tmp_path)
+    three = push_large_image(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
+    one = push_large_image(registry, name="one:1", size=KIB, directory=tmp_path)
     proxy.throttle(24 * MIB / (4 * PROGRESS_DEADLINE))
     three, one = (each.replace(registry.address, proxy.address) for each in (three, one))
     first = pull_in_background(rt, three, scope=Scope())
@@ -417,7 +417,7 @@ def test_a_pull_that_waits_for_the_slots_of_another_one(
 def test_a_silent_layer_is_given_up_while_another_pull_moves_on(
     rt: Runtime, publish: Publish, registry: Registry, proxy: Proxy, tmp_path: Path
 ) -> None:
-    moving = push_noise(registry, name="moving:1", size=20 * MIB, directory=tmp_path)
+    moving = push_large_image(registry, name="moving:1", size=20 * MIB, directory=tmp_path)
     silent = publish("silent-beside:1", size=4 * MIB)
     proxy.throttle(20 * MIB / (8 * PROGRESS_DEADLINE))
     first = pull_in_background(rt, moving.replace(registry.address, proxy.address), scope=Scope())

@@ -14,8 +14,8 @@ import pytest
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK
 from integration.networks import bridge, conflist
-from integration.node.box import Node, new_home
 from integration.node.engine import remove_link
+from integration.node.isolation import Node, new_home
 from integration.node.mounts import unmount_all
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until

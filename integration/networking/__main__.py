@@ -1,4 +1,4 @@
-"""Stress of pod networks: `python -m integration.networking` in a box. Ends with 1 at the first violation."""
+"""Stress of pod networks: `python -m integration.networking` in isolation. Ends with 1 at the first violation."""
 
 import argparse
 import math
@@ -6,9 +6,9 @@ import os
 import sys
 
 from integration.networking.stress import stress
-from integration.node.box import this_node
 from integration.node.commands import NodeError
 from integration.node.engines import ENGINES
+from integration.node.isolation import this_node
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     node = this_node()
     if node is None:
-        print("stress: it needs a box around it: make stress-network", file=sys.stderr)
+        print("stress: it runs in isolation only: make stress-network", file=sys.stderr)
         return 1
 
     def say(line: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.networking.lab import Lab, lab
-from integration.node.box import Node
+from integration.node.isolation import Node
 
 
 @pytest.fixture(scope="package")

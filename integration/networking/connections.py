@@ -1,6 +1,6 @@
 """Try every example in every direction, with both kinds of iptables, both releases of the plugins and two Engines.
 
-python -m integration.networking.connections [--engine NAME]... [--write]    in a box: `make networking`
+python -m integration.networking.connections [--engine NAME]... [--write]    in isolation: `make networking`
 """
 
 import argparse
@@ -9,8 +9,8 @@ import sys
 from integration.networking.directions import connect, two_pods
 from integration.networking.lab import Filter, Lab, example, example_names, lab, with_ipv6, with_nftables
 from integration.networking.table import IMPOSSIBLE, PAGE, Seen, Setting, red, replace_table, table_of, tries
-from integration.node.box import Node, this_node
 from integration.node.commands import NodeError, step
+from integration.node.isolation import Node, this_node
 from integration.node.packages import Unpacked
 
 ENGINES = ("20.10", "28")
@@ -25,7 +25,7 @@ def main() -> int:
     given = parser.parse_args()
     node = this_node()
     if node is None:
-        raise NodeError("the tries need a box around them: make networking")
+        raise NodeError("the tries run in isolation only: make networking")
     seen = _try_all(node, given.engine or ENGINES)
     text = table_of(seen)
     print(text)

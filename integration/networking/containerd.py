@@ -7,10 +7,10 @@ from pathlib import Path
 
 from integration.conftest import NodeDirs
 from integration.cri import Cri, connected
-from integration.node.box import Node
 from integration.node.commands import run
 from integration.node.daemon import Daemon
 from integration.node.images import PAUSE, Image, archive
+from integration.node.isolation import Node
 
 _START_SECONDS = 60
 _STOP_SECONDS = 20

@@ -9,7 +9,7 @@ from typing import Any
 
 from integration.cri import pod_config
 from integration.networking.lab import NODE, OUTSIDE, Lab
-from integration.node.place import Place
+from integration.node.netns import Netns
 from shim.api.v1 import api_pb2 as pb
 
 PORT = 80
@@ -26,7 +26,7 @@ CONNECT_SECONDS = 20.0
 class Pod:
     """A pod that runs, with something that listens on PORT."""
 
-    place: Place
+    netns: Netns
     addresses: dict[int, str]
 
 
@@ -40,11 +40,11 @@ class Pods:
 
 
 def _pod_to_pod(pods: Pods, family: int) -> str:
-    return greeting(pods.second.place, pods.first.addresses[family])
+    return greeting(pods.second.netns, pods.first.addresses[family])
 
 
 def _pod_to_outside(pods: Pods, family: int) -> str:
-    return greeting(pods.first.place, OUTSIDE[family])
+    return greeting(pods.first.netns, OUTSIDE[family])
 
 
 def _outside_to_host_port(pods: Pods, family: int) -> str:
@@ -52,19 +52,19 @@ def _outside_to_host_port(pods: Pods, family: int) -> str:
 
 
 def _pod_to_own_host_port(pods: Pods, family: int) -> str:
-    return greeting(pods.first.place, NODE[family], port=HOST_PORT)
+    return greeting(pods.first.netns, NODE[family], port=HOST_PORT)
 
 
 def _pod_to_other_host_port(pods: Pods, family: int) -> str:
-    return greeting(pods.second.place, NODE[family], port=HOST_PORT)
+    return greeting(pods.second.netns, NODE[family], port=HOST_PORT)
 
 
 def _pod_to_itself_by_service(pods: Pods, family: int) -> str:
-    return greeting(pods.first.place, SERVICE[family])
+    return greeting(pods.first.netns, SERVICE[family])
 
 
 def _pod_to_other_by_service(pods: Pods, family: int) -> str:
-    return greeting(pods.second.place, SERVICE[family])
+    return greeting(pods.second.netns, SERVICE[family])
 
 
 def _node_to_pod(pods: Pods, family: int) -> str:
@@ -94,7 +94,7 @@ def connect(pods: Pods, direction: str, family: int) -> str:
     return "" if answer == answering else f"{answer!r} answers"
 
 
-def greeting(client: Place, address: str, *, port: int = PORT, seconds: float = CONNECT_SECONDS) -> str:
+def greeting(client: Netns, address: str, *, port: int = PORT, seconds: float = CONNECT_SECONDS) -> str:
     """Connect from a place, and return who answers. OSError when there is no connection."""
     with client.call(lambda: socket.create_connection((address, port), timeout=seconds)) as connection:
         return connection.makefile("rb").read().decode()
@@ -120,18 +120,18 @@ def _pod(lab: Lab, name: str, **fields: Any) -> Iterator[Pod]:
     try:
         network = cri.sandbox_status(sandbox).network
         addresses = {6 if ":" in ip else 4: ip for ip in (network.ip, *(more.ip for more in network.additional_ips))}
-        place = Place(lab.dirs.netns / f"cri-{sandbox}")
-        with _greeter(place, name):
-            yield Pod(place, addresses)
+        netns = Netns(lab.dirs.netns / f"cri-{sandbox}")
+        with _greeter(netns, name):
+            yield Pod(netns, addresses)
     finally:
         cri.stop(sandbox)
         cri.remove(sandbox)
 
 
 @contextmanager
-def _greeter(place: Place, name: str) -> Iterator[None]:
+def _greeter(netns: Netns, name: str) -> Iterator[None]:
     """Answer every connection to PORT with `name` while the block runs."""
-    made = place.call(lambda: socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True))
+    made = netns.call(lambda: socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True))
 
     def greet() -> None:
         while True:
@@ -153,7 +153,7 @@ def _greeter(place: Place, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _service(node: Place, address: str, backend: str) -> Iterator[None]:
+def _service(node: Netns, address: str, backend: str) -> Iterator[None]:
     """Redirect a Service's address to a pod as kube-proxy does; a pod that reaches itself is masqueraded."""
     command, target = ("ip6tables", f"[{backend}]:{PORT}") if ":" in address else ("iptables", f"{backend}:{PORT}")
     rules = [

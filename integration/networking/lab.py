@@ -17,9 +17,9 @@ import msgspec
 
 from integration.conftest import NodeDirs, Served, make_node_dirs, serving
 from integration.node import images
-from integration.node.box import HOME, Node
 from integration.node.engines import make_engine
-from integration.node.place import Place, made_place
+from integration.node.isolation import HOME, Node
+from integration.node.netns import Netns, new_netns
 from integration.server import PROGRAM
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -48,8 +48,8 @@ _IPV6_RANGES = {"10.244.0.0/24": "fd00:10:244::/64", "192.168.10.0/24": "fd00:19
 class Lab:
     """The node, the outside, and the server under test."""
 
-    node: Place
-    outside: Place
+    node: Netns
+    outside: Netns
     served: Served
 
     @property
@@ -58,7 +58,7 @@ class Lab:
         return self.served.dirs
 
     def use(self, conflist: JsonObject) -> None:
-        """Put a network in force under a name of its own, on a node without traces of others."""
+        """Put a network in force under a name of its own, on a node without leftovers of others."""
         self.clear()
         conflist["name"] = f"{conflist['name']}-{next(_serial)}"
         for plugin in conflist["plugins"]:
@@ -153,17 +153,17 @@ def with_nftables(conflist: JsonObject) -> JsonObject:
 
 
 @contextmanager
-def machines(home: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[tuple[Place, Place]]:
-    """Make a node that forwards nothing, and the outside, at the two ends of a wire."""
+def machines(home: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[tuple[Netns, Netns]]:
+    """Make a node that forwards nothing, and the outside, at the two ends of a veth pair."""
     with ExitStack() as ending:
-        node = ending.enter_context(made_place(home / "node", environ=environ))
-        outside = ending.enter_context(made_place(home / "outside"))
+        node = ending.enter_context(new_netns(home / "node", environ=environ))
+        outside = ending.enter_context(new_netns(home / "outside"))
         node.run(f"ip link add eth0 type veth peer name eth0 netns {outside.path}")
-        for place, addresses in ((node, NODE), (outside, OUTSIDE)):
-            place.run("ip link set lo up")
+        for netns, addresses in ((node, NODE), (outside, OUTSIDE)):
+            netns.run("ip link set lo up")
             for family, address in addresses.items():
-                place.run(f"ip address add {address}/{_PREFIX[family]} dev eth0 {'nodad' if family == 6 else ''}")
-            place.run("ip link set eth0 up")
+                netns.run(f"ip address add {address}/{_PREFIX[family]} dev eth0 {'nodad' if family == 6 else ''}")
+            netns.run("ip link set eth0 up")
         for address in OUTSIDE.values():
             node.run(f"ip route add default via {address}")
         node.set("ipv4/ip_forward", 0)
@@ -180,7 +180,7 @@ def lab(made: Node, engine_name: str, *, tables: Filter = "nft", bin_dir: Path |
         ending.callback(shutil.rmtree, home)
         environ = {"PATH": _search_path(home / "tools", tables)}
         node, outside = ending.enter_context(machines(home, environ=environ))
-        engine = make_engine(made, engine_name, variant=f"-{home.name}", settings=settings, place=node)
+        engine = make_engine(made, engine_name, variant=f"-{home.name}", settings=settings, netns=node)
         ending.callback(shutil.rmtree, engine.home, ignore_errors=True)
         engine.start()
         ending.callback(engine.close)

@@ -15,11 +15,11 @@ from random import Random
 import docker
 import grpc
 
-from integration.chaos.bed import BRIDGE, SUBNET, Bed, made_bed
 from integration.chaos.faults import FAULTS
+from integration.chaos.target import BRIDGE, SUBNET, Target, new_target
 from integration.cri import Cri, connected, pod_config
 from integration.networks import bridge, conflist, nat_rules
-from integration.node.box import HOME, Node
+from integration.node.isolation import HOME, Node
 from shim.api.v1 import api_pb2 as pb
 
 KILLS = ("server kill", "plugins kill", "docker kill")
@@ -58,30 +58,30 @@ def stress(
     """Run `pods` pods, `width` a round, or as many as begin within so many seconds. Ends with the first violation."""
     random, done = Random(seed), Stressed()
     until = time.monotonic() + seconds
-    with made_bed(node, engine, HOME / f"stress-{seed}") as bed, connected(bed.dirs.socket) as cri:
-        network = bridge(bed.dirs.cni_leases, link=BRIDGE, subnets=(SUBNET, "fd00:95::/64"), ipMasq=True)
+    with new_target(node, engine, HOME / f"stress-{seed}") as target, connected(target.dirs.socket) as cri:
+        network = bridge(target.dirs.cni_leases, link=BRIDGE, subnets=(SUBNET, "fd00:95::/64"), ipMasq=True)
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
-        (bed.dirs.cni_conf / "00-stress.conflist").write_text(conflist(network, portmap, name=_NETWORK))
+        (target.dirs.cni_conf / "00-stress.conflist").write_text(conflist(network, portmap, name=_NETWORK))
         while done.pods < pods and time.monotonic() < until and not done.violations:
-            _round(bed, cri, done, count=min(width, pods - done.pods), random=random)
+            _round(target, cri, done, count=min(width, pods - done.pods), random=random)
             say(f"round {done.rounds}: {done.pods} of {pods} pods, {sum(done.faults.values())} kills")
     return done
 
 
-def _round(bed: Bed, cri: Cri, done: Stressed, *, count: int, random: Random) -> None:
+def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Random) -> None:
     done.rounds += 1
     numbers = range(done.pods, done.pods + count)
     wiped = random.random() < WIPED
-    with _kills(bed, done, Random(random.random())):
+    with _kills(target, done, Random(random.random())):
         _each(numbers, lambda number: _until_done(lambda: _run(cri, number)))
         if not wiped:
             _each(numbers, lambda number: _until_done(lambda: _remove(cri, number)))
     if wiped:
         done.faults["state lost"] = done.faults.get("state lost", 0) + 1
-        _lose_everything(bed)
+        _lose_everything(target)
     done.pods += count
     give_up = time.monotonic() + SETTLE_SECONDS
-    while (over := _left(bed)) and time.monotonic() < give_up:
+    while (over := _left(target)) and time.monotonic() < give_up:
         time.sleep(_AGAIN_SECONDS)
     done.violations += [f"round {done.rounds}{' (state lost)' if wiped else ''}: {line}" for line in over]
 
@@ -89,15 +89,15 @@ def _round(bed: Bed, cri: Cri, done: Stressed, *, count: int, random: Random) ->
 class _kills:  # noqa: N801 - read as a function
     """Kill something again and again while the block runs; all runs again at its end."""
 
-    def __init__(self, bed: Bed, done: Stressed, random: Random) -> None:
-        self._bed, self._done, self._random = bed, done, random
+    def __init__(self, target: Target, done: Stressed, random: Random) -> None:
+        self._target, self._done, self._random = target, done, random
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="kills")
 
     def _go_on(self) -> None:
         while not self._over.wait(self._random.uniform(*_PAUSE_SECONDS)):
             name = self._random.choice(KILLS)
-            FAULTS[name](self._bed, self._random.uniform(*_FAULT_SECONDS), self._random)
+            FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
             self._done.faults[name] = self._done.faults.get(name, 0) + 1
 
     def __enter__(self) -> None:
@@ -138,23 +138,23 @@ def _remove(cri: Cri, number: int) -> None:
         cri.runtime.RemovePodSandbox(pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id), timeout=_CALL_SECONDS)
 
 
-def _lose_everything(bed: Bed) -> None:
-    bed.server.kill()
-    for path in bed.dirs.state.iterdir():
+def _lose_everything(target: Target) -> None:
+    target.server.kill()
+    for path in target.dirs.state.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for row in bed.engine.api.containers(all=True, quiet=True):
+    for row in target.engine.api.containers(all=True, quiet=True):
         try:
-            bed.engine.api.remove_container(row["Id"], force=True)
+            target.engine.api.remove_container(row["Id"], force=True)
         except docker.errors.NotFound:
             continue
-    bed.start_server()
+    target.start_server()
 
 
-def _left(bed: Bed) -> list[str]:
+def _left(target: Target) -> list[str]:
     """Return what is left of pods on the node."""
-    leases = [path.name for path in bed.dirs.cni_leases.glob("*/*") if path.name[:1].isdigit() or ":" in path.name]
-    results = [path.name for path in (bed.dirs.cni_cache / "results").glob("*")]
-    pins = [path.name for path in bed.dirs.netns.glob("*")]
+    leases = [path.name for path in target.dirs.cni_leases.glob("*/*") if path.name[:1].isdigit() or ":" in path.name]
+    results = [path.name for path in (target.dirs.cni_cache / "results").glob("*")]
+    pins = [path.name for path in target.dirs.netns.glob("*")]
     links = [path.name for path in Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")]
     rules = [line for line in nat_rules().splitlines() if f'name: \\"{_NETWORK}\\"' in line or "CNI-DN-" in line]
     kinds = {"reservation": leases, "cni result": results, "pin": pins, "interface": links, "rule": rules}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from integration.node.box import Node
+from integration.node.isolation import Node
 
 SECONDS = 300
 MACHINE = """

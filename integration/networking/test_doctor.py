@@ -17,7 +17,7 @@ import pytest
 from integration.conftest import NodeDirs
 from integration.networking.directions import two_pods
 from integration.networking.lab import Lab, example, with_ipv6, without_firewall
-from integration.node.place import Place, made_place
+from integration.node.netns import Netns, new_netns
 from integration.pods.test_doctor import doctor, levels
 from shim.cni.plugin import JsonObject
 from shim.config.model import Config
@@ -89,13 +89,13 @@ BROKEN = {
 class Machine:
     """A node without Docker, and a network configuration."""
 
-    place: Place
+    netns: Netns
     dirs: NodeDirs
 
     def findings(self) -> list[Finding]:
         """Return what doctor finds of the network in its namespace."""
         config = Config(cni_conf_dir=self.dirs.cni_conf, cni_bin_dir=(self.dirs.cni_bin,))
-        return self.place.call(lambda: [*check_here(), *check_forwarding(config)])
+        return self.netns.call(lambda: [*check_here(), *check_forwarding(config)])
 
     def write(self, conflist: JsonObject) -> None:
         """Put a network in force."""
@@ -103,27 +103,27 @@ class Machine:
 
     def run(self, command: str) -> None:
         """Run a line of shell in its namespace."""
-        done = subprocess.run([*self.place.prefix, "sh", "-ec", command], capture_output=True, text=True, check=False)
+        done = subprocess.run([*self.netns.prefix, "sh", "-ec", command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 @pytest.fixture
 def machine(node_dirs: NodeDirs) -> Iterator[Machine]:
     """A node where nothing is wrong, with two uplinks; the first has the default route."""
-    with made_place(Path(tempfile.mkdtemp(dir=node_dirs.netns)) / "node") as place:
-        made = Machine(place, node_dirs)
+    with new_netns(Path(tempfile.mkdtemp(dir=node_dirs.netns)) / "node") as netns:
+        made = Machine(netns, node_dirs)
         made.write(with_ipv6(example("10-bridge.conflist")))
         for number in (0, 1):
-            made.run(f"ip link add eth{number} type veth peer name wire{number}")
+            made.run(f"ip link add eth{number} type veth peer name outer{number}")
             made.run(f"ip address add 192.168.{number}.2/24 dev eth{number}")
-            made.run(f"ip link set eth{number} up; ip link set wire{number} up")
+            made.run(f"ip link set eth{number} up; ip link set outer{number} up")
         made.run("ip route add default via 192.168.0.1")
         for setting, value in READY.items():
-            place.set(setting, value)
+            netns.set(setting, value)
         yield made
 
 
-def troubles(findings: list[Finding]) -> list[Finding]:
+def problems(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level != "ok"]
 
 
@@ -132,18 +132,18 @@ def test_a_broken_node_is_named_and_mended_by_the_advice(machine: Machine, name:
     broken = BROKEN[name]
     if not broken.firewall:
         machine.write(without_firewall(with_ipv6(example("10-bridge.conflist"))))
-    assert troubles(machine.findings()) == []
+    assert problems(machine.findings()) == []
 
     for command in broken.breaks:
         machine.run(command)
-    (trouble,) = troubles(machine.findings())
+    (problem,) = problems(machine.findings())
     machine.run(
-        trouble.advice.partition(";")[0] if "nft '" not in trouble.advice else trouble.advice.rpartition(";")[0]
+        problem.advice.partition(";")[0] if "nft '" not in problem.advice else problem.advice.rpartition(";")[0]
     )
 
-    assert trouble.subject == broken.subject
-    assert broken.names in trouble.text
-    assert troubles(machine.findings()) == []
+    assert problem.subject == broken.subject
+    assert broken.names in problem.text
+    assert problems(machine.findings()) == []
 
 
 def test_a_kernel_without_br_netfilter(machine: Machine, tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_a_kernel_without_br_netfilter(machine: Machine, tmp_path: Path) -> None
     (sysctls / "net/ipv6/conf/all/forwarding").write_text("1")
     config = Config(cni_conf_dir=machine.dirs.cni_conf, cni_bin_dir=(machine.dirs.cni_bin,))
 
-    (trouble,) = troubles(machine.place.call(lambda: list(check_forwarding(config, sysctls=sysctls))))
+    (problem,) = problems(machine.netns.call(lambda: list(check_forwarding(config, sysctls=sysctls))))
 
-    assert trouble.subject == "br_netfilter"
-    assert shlex.split(trouble.advice)[:2] == ["modprobe", "br_netfilter;"]
+    assert problem.subject == "br_netfilter"
+    assert shlex.split(problem.advice)[:2] == ["modprobe", "br_netfilter;"]
 
 
 def test_a_bridge_without_hairpin(machine: Machine) -> None:
@@ -165,17 +165,17 @@ def test_a_bridge_without_hairpin(machine: Machine) -> None:
     del conflist["plugins"][0]["hairpinMode"]
     machine.write(conflist)
 
-    (trouble,) = troubles(machine.findings())
+    (problem,) = problems(machine.findings())
 
-    assert trouble.subject == "host ports"
-    assert '"hairpinMode": true' in trouble.advice
-    assert str(machine.dirs.cni_conf / "10-pods.conflist") in trouble.advice
+    assert problem.subject == "host ports"
+    assert '"hairpinMode": true' in problem.advice
+    assert str(machine.dirs.cni_conf / "10-pods.conflist") in problem.advice
 
 
 def test_a_stock_node_whose_pods_are_reached(stock: Lab) -> None:
     stock.use(with_ipv6(example("10-bridge.conflist")))
     with two_pods(stock, families=(4, 6)):
-        said = doctor(stock.served, place=stock.node)
+        said = doctor(stock.served, netns=stock.node)
 
     found = levels(said.stdout)
     subjects = (
@@ -194,7 +194,7 @@ def test_a_stock_node_whose_pods_are_reached(stock: Lab) -> None:
 def test_a_stock_node_without_the_firewall_plugin(stock: Lab) -> None:
     stock.use(without_firewall(with_ipv6(example("10-bridge.conflist"))))
 
-    said = doctor(stock.served, place=stock.node)
+    said = doctor(stock.served, netns=stock.node)
 
     assert levels(said.stdout)["forward chain"] == "warn"
     assert 'add {"type": "firewall"}' in said.stdout

@@ -43,9 +43,9 @@ def test_without_the_firewall_plugin_pods_reach_nobody(stock: Lab, family: int) 
 
     with two_pods(stock, families=FAMILIES) as pods:
         assert connect(pods, "node to pod", family) == ""
-        _assert_drops(pods, lambda: greeting(pods.first.place, OUTSIDE[family], seconds=DROP_SECONDS), family=family)
+        _assert_drops(pods, lambda: greeting(pods.first.netns, OUTSIDE[family], seconds=DROP_SECONDS), family=family)
         to_pod = pods.first.addresses[family]
-        _assert_drops(pods, lambda: greeting(pods.second.place, to_pod, seconds=DROP_SECONDS), family=family)
+        _assert_drops(pods, lambda: greeting(pods.second.netns, to_pod, seconds=DROP_SECONDS), family=family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

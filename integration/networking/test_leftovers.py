@@ -16,10 +16,10 @@ from integration.conftest import Images, NodeDirs, Served, serving
 from integration.cri import Cri, pod_config
 from integration.networking.containerd import containerd_beside
 from integration.networks import bridge, conflist, names_port, nat_rules
-from integration.node.box import HOME, Node
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
-from integration.pods.plugin import TYPE, TroubledPlugin
+from integration.node.isolation import HOME, Node
+from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
@@ -35,10 +35,10 @@ PODS = int(os.environ.get("LEFTOVER_PODS", "5"))
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A server that can be started again without its state, and the troubles of its plugin."""
+    """A server that can be started again without its state, and the faults of its plugin."""
 
     served: Served
-    plugin: TroubledPlugin
+    plugin: FaultyPlugin
     network: str
 
     def leases(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Left:
 
 @pytest.fixture
 def left(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Left]:  # noqa: ARG001 - images must be there
-    plugin = TroubledPlugin(node_dirs.cni_more_bin, real=node_dirs.cni_bin / "bridge")
+    plugin = FaultyPlugin(node_dirs.cni_more_bin, real=node_dirs.cni_bin / "bridge")
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
     network = conflist(
         bridge(node_dirs.cni_leases, kind=TYPE, link=LINK, subnets=SUBNETS, ipMasq=True), portmap, name=NETWORK
@@ -101,7 +101,7 @@ def nothing_of(left: Left, sandboxes: list[str]) -> bool:
 
 
 def test_pods_whose_state_and_containers_are_lost_leave_nothing(left: Left) -> None:
-    before = left.served.traces()
+    before = left.served.snapshot()
     rules = nat_rules()
     sandboxes = run_pods(left.served.cri, PODS)
     assert len(left.leases()) == PODS * len(SUBNETS)
@@ -114,12 +114,12 @@ def test_pods_whose_state_and_containers_are_lost_leave_nothing(left: Left) -> N
     wait_until(lambda: not left.veths())
     assert left.leases() == {}
     assert list((left.served.dirs.cni_cache / "results").iterdir()) == []
-    assert before.namespaces == left.served.traces().namespaces
-    assert before.links == left.served.traces().links
+    assert before.namespaces == left.served.snapshot().namespaces
+    assert before.links == left.served.snapshot().links
     assert not [line for line in nat_rules().splitlines() if line not in rules and "CNI-HOSTPORT" not in line]
 
 
-@pytest.mark.parametrize("done", [False, True], ids=["before the deed", "after it"])
+@pytest.mark.parametrize("done", [False, True], ids=["before the operation", "after it"])
 def test_an_add_that_was_under_way_when_all_was_lost_leaves_nothing(left: Left, done: bool) -> None:
     with left.plugin.held("ADD", done=done) as held:
         call = left.served.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=pod_config("half")))

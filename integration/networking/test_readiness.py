@@ -56,11 +56,11 @@ def test_a_plugin_that_is_not_available_makes_the_node_not_ready(stock: Lab, tmp
 def test_the_status_of_a_pod_says_what_is_missing_of_its_network(stock: Lab) -> None:
     stock.use(with_ipv6(example("10-bridge.conflist")))
     with two_pods(stock, families=(4, 6)) as pods:
-        place, address = pods.second.place, pods.second.addresses[4]
-        sandbox_id = place.path.name.removeprefix("cri-")
+        netns, address = pods.second.netns, pods.second.addresses[4]
+        sandbox_id = netns.path.name.removeprefix("cri-")
 
         assert cni_check(stock, sandbox_id) == "ok"
 
-        place.run(f"ip address delete {address}/24 dev eth0")
+        netns.run(f"ip address delete {address}/24 dev eth0")
         assert "cni CHECK by plugin" in cni_check(stock, sandbox_id)
-        place.run(f"ip address add {address}/24 dev eth0")
+        netns.run(f"ip address add {address}/24 dev eth0")

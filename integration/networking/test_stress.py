@@ -3,8 +3,8 @@
 import pytest
 
 from integration.networking.stress import stress
-from integration.node.box import Node
 from integration.node.commands import NodeError
+from integration.node.isolation import Node
 
 SEED = 2
 """The second of its rounds loses the state."""

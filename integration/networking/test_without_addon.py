@@ -10,8 +10,8 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, serving
 from integration.cri import NAMESPACE, container_config, pod_config
 from integration.networks import bridge, conflist
-from integration.node.box import Node
 from integration.node.engine import Engine, remove_link
+from integration.node.isolation import Node
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.cni.conf import parse_network
@@ -54,7 +54,7 @@ def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[S
 
 
 def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) -> None:
-    before = templated.traces()
+    before = templated.snapshot()
     old = templated.cri.run(pod_config("old"))
     assert [address.rpartition(".")[0] or address.rpartition(":")[0] for address in addresses(templated, old)] == [
         "10.98.1",
@@ -71,7 +71,7 @@ def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) ->
 
     wait_until(moved)
     templated.cri.remove(old)
-    assert before.added(templated.traces()) == ["state: pod-cidr"]
+    assert before.added(templated.snapshot()) == ["state: pod-cidr"]
 
 
 def test_a_restart_brings_the_configuration_back_before_the_kubelet_speaks(templated: Served) -> None:
@@ -93,7 +93,7 @@ def lonely(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[Serv
 
 
 def test_a_pod_without_a_network_has_loopback_alone(lonely: Served, images: Images) -> None:
-    before = lonely.traces()
+    before = lonely.snapshot()
     config = pod_config("lonely")
     assert network_ready(lonely)
     sandbox = lonely.cri.run(config)
@@ -107,7 +107,7 @@ def test_a_pod_without_a_network_has_loopback_alone(lonely: Served, images: Imag
     assert not lonely.cri.sandbox_status(sandbox).HasField("network")
     assert list(lonely.dirs.netns.glob("cri-*")) == []
     lonely.cri.remove(sandbox)
-    assert lonely.traces() == before
+    assert lonely.snapshot() == before
 
 
 def test_pods_without_a_network_outlive_the_state_directory(lonely: Served) -> None:
@@ -137,14 +137,14 @@ def pod_of_cri_dockerd(served: Served, images: Images, *, mode: str, root: Path)
 
 
 def test_a_pod_of_cri_dockerd_without_a_plugin_leaves_nothing(lonely: Served, images: Images) -> None:
-    before = lonely.traces()
+    before = lonely.snapshot()
     sandbox = pod_of_cri_dockerd(lonely, images, mode="default", root=legacy.ROOT)
 
     lonely.cri.stop(sandbox)
     lonely.cri.remove(sandbox)
 
     assert not (legacy.ROOT / "sandbox" / sandbox).exists()
-    assert lonely.traces() == before
+    assert lonely.snapshot() == before
 
 
 def leased_to(directory: Path) -> set[str]:
@@ -153,7 +153,7 @@ def leased_to(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("cached", [True, False], ids=["in the cache", "not in the cache"])
 def test_a_pod_of_kubenet_leaves_nothing(lonely: Served, images: Images, node: Node, cached: bool) -> None:
-    before = lonely.traces()
+    before = lonely.snapshot()
     sandbox = pod_of_cri_dockerd(lonely, images, mode="none", root=lonely.dirs.state)
     leases = Path("/var/lib/cni/networks")
     pid = lonely.engine.api.inspect_container(sandbox)["State"]["Pid"]
@@ -175,7 +175,7 @@ def test_a_pod_of_kubenet_leaves_nothing(lonely: Served, images: Images, node: N
     remove_link("cbr0")
     assert shown.stdout == b""
     # The directory of pins has been made: no pod of this server needs one.
-    assert [line for line in before.added(lonely.traces()) if line != f"mounts: {lonely.dirs.netns}"] == []
+    assert [line for line in before.added(lonely.snapshot()) if line != f"mounts: {lonely.dirs.netns}"] == []
 
 
 LOOPBACK = {"cniVersion": "0.2.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}

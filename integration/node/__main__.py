@@ -1,7 +1,7 @@
 """Set up a node from the command line.
 
 python -m integration.node prepare               fetch everything into the cache
-python -m integration.node run [--disk] COMMAND  run a command inside a box with the node's tools
+python -m integration.node run [--disk] COMMAND  run a command in isolation with the node's tools
 python -m integration.node host COMMAND          run a command on this machine, with Docker and CNI set up
 python -m integration.node release               undo what a killed `host` left behind
 """
@@ -10,9 +10,9 @@ import argparse
 import os
 import sys
 
-from integration.node.box import run_in_box
 from integration.node.commands import NodeError, run_foreground
 from integration.node.host import prepared_host, release
+from integration.node.isolation import run_isolated
 from integration.node.prepare import prepare
 
 
@@ -32,7 +32,7 @@ def _carry_out(arguments: argparse.Namespace) -> int:
         case "prepare":
             prepare()
         case "run":
-            return run_in_box(arguments.command, node=prepare(), on_disk=arguments.disk)
+            return run_isolated(arguments.command, node=prepare(), on_disk=arguments.disk)
         case "host":
             with prepared_host():
                 return run_foreground(arguments.command)
@@ -47,9 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("prepare")
     verbs.add_parser("release")
-    boxed = verbs.add_parser("run")
-    boxed.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")
-    for verb in (boxed, verbs.add_parser("host")):
+    isolated = verbs.add_parser("run")
+    isolated.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")
+    for verb in (isolated, verbs.add_parser("host")):
         verb.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
     return parser
 

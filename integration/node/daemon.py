@@ -17,7 +17,7 @@ class Daemon:
     """One program with its log file.
 
     It gets a session of its own: Ctrl-C in the terminal reaches the tests only, which then stop their daemons
-    in order. A daemon that outlives a killed test run ends with the box (see `box`).
+    in order. A daemon that outlives a killed test run ends with its namespaces (see `isolation`).
     """
 
     def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:

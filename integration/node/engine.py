@@ -16,7 +16,7 @@ import msgspec
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
-from integration.node.place import Place
+from integration.node.netns import Netns
 from integration.waiting import wait_until
 
 _START_SECONDS = 120
@@ -50,7 +50,7 @@ class Engine:
         cgroup_parent: str,
         settings: dict[str, object] | None = None,
         shares_bridge: bool = False,
-        place: Place | None = None,
+        netns: Netns | None = None,
     ) -> None:
         self.name = name
         self.home = home
@@ -59,12 +59,12 @@ class Engine:
         self.url = f"unix://{self.socket}"
         self._api: docker.APIClient | None = None
         self._has_run = False
-        self._keeps_bridge = shares_bridge or place is not None
+        self._keeps_bridge = shares_bridge or netns is not None
         home.mkdir(parents=True)
         (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
-        environ = {**os.environ, **(place.environ if place else {})}
+        environ = {**os.environ, **(netns.environ if netns else {})}
         self.daemon = Daemon(
-            [*(place.prefix if place else ()), program("dockerd", binaries), "--config-file", home / "daemon.json"],
+            [*(netns.prefix if netns else ()), program("dockerd", binaries), "--config-file", home / "daemon.json"],
             log=home / "dockerd.log",
             env={**environ, "PATH": os.pathsep.join([*map(str, binaries), environ["PATH"]])},
         )
@@ -76,7 +76,7 @@ class Engine:
             "exec-root": str(self.home / "exec"),
             "pidfile": str(self.home / "dockerd.pid"),
             "cgroup-parent": self.cgroup_parent,
-            # Where systemd runs, Docker would ask it for cgroups; inside the box it cannot be reached.
+            # Where systemd runs, Docker would ask it for cgroups; in these namespaces it cannot be reached.
             "exec-opts": [f"native.cgroupdriver={self.cgroup_driver}"],
             **extra,
         }

@@ -1,16 +1,16 @@
 """The engines there are to test against."""
 
-from integration.node.box import Node, new_home
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
-from integration.node.place import Place
+from integration.node.isolation import Node, new_home
+from integration.node.netns import Netns
 
 ENGINES = ("20.10", "28", "28-containerd")
 """The last one is 28 on the containerd image store."""
 
 
 def make_engine(
-    node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None, place: Place | None = None
+    node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None, netns: Netns | None = None
 ) -> Engine:
     """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own.
 
@@ -31,5 +31,5 @@ def make_engine(
         cgroup_parent=node.cgroup_parent,
         settings=settings,
         shares_bridge=bool(variant),
-        place=place,
+        netns=netns,
     )

@@ -1,4 +1,4 @@
-"""Another host beside this machine, for a pod to reach: a network namespace at the end of a wire, with a web server.
+"""Another host beside this machine for a pod to reach: a network namespace behind a veth pair, with a web server.
 
 Both go with the process of the web server, which does not outlive ours.
 """

@@ -1,9 +1,9 @@
-"""Everything a box needs, fetched before it is closed: inside there is no network."""
+"""Everything an isolated run needs, fetched before it begins: inside there is no network."""
 
 import os
 
-from integration.node.box import Node, cgroup_parent_here
 from integration.node.commands import NodeError
+from integration.node.isolation import Node, cgroup_parent_here
 from integration.node.packages import (
     BUSYBOX,
     HOST_PACKAGES,

@@ -53,7 +53,7 @@ class Registry:
         self.daemon.start(ready=lambda: _answers(self.address, tls=self._tls), timeout=_START_SECONDS)
 
     def stop(self) -> None:
-        """Stop the registry; what was pushed stays until the box ends."""
+        """Stop the registry; what was pushed stays until the run ends."""
         self.daemon.stop(timeout=_STOP_SECONDS)
 
     def push(self, api: docker.APIClient, image: str, *, name: str) -> str:
@@ -73,7 +73,7 @@ class Registry:
 
 
 def free_port() -> int:
-    """Return a loopback port nobody listens on; inside the box nobody else looks for one either."""
+    """Return a loopback port nobody listens on; in these namespaces no other program takes one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

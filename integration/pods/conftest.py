@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from integration.conftest import Images, Served, make_node_dirs
-from integration.node.box import Node, new_home
 from integration.node.engine import Engine
 from integration.node.images import Image
-from integration.pods.frail import Frail, frail_server
+from integration.node.isolation import Node, new_home
+from integration.pods.faulty_node import FaultyNode, run_faulty_node
 from integration.pods.kubelet import Kubelet, Pod
 
 
@@ -29,8 +29,8 @@ def pod(served: Served, images: Images) -> Iterator[Pod]:
 
 
 @pytest.fixture(scope="session")
-def frail(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[Frail]:
+def faulty_node(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[FaultyNode]:
     """Run a server of its own whose surroundings can fail."""
     assert images.pause == pause_image.reference
-    with frail_server(engine, make_node_dirs(node, new_home("frail")), pause_image) as made:
+    with run_faulty_node(engine, make_node_dirs(node, new_home("faulty")), pause_image) as made:
         yield made

@@ -25,9 +25,9 @@ OWN_LABELS = (
 def _untouched(served: Served, pod: Pod) -> Iterator[None]:
     """Hold that no test of this file leaves anything: one look before all and one after, since looks take time."""
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
-    before = served.traces()
+    before = served.snapshot()
     yield
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 pytestmark = pytest.mark.usefixtures("_untouched")

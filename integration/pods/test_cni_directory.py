@@ -50,13 +50,13 @@ def test_without_a_configuration_the_network_is_not_ready(served: Served, emptie
     assert now.reason == "NetworkPluginNotReady"
     assert str(emptied) in now.message
 
-    before = served.traces()
+    before = served.snapshot()
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.pod()
     code, message = failure(refusal)
     assert code == grpc.StatusCode.FAILED_PRECONDITION
     assert str(emptied) in message
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_the_rest_of_the_runtime_is_ready_without_a_network(served: Served, emptied: Path) -> None:

@@ -54,7 +54,7 @@ def _running_after(served: Served) -> Iterator[None]:
 @pytest.mark.parametrize("how", ["stopped", "crashed"])
 def test_without_docker_nothing_is_listed_as_empty(served: Served, images: Images, how: str) -> None:
     cri = served.cri
-    before = served.traces()
+    before = served.snapshot()
     kubelet = Kubelet(cri, images.busybox)
     pod = kubelet.pod()
     container = kubelet.started(pod)
@@ -74,7 +74,7 @@ def test_without_docker_nothing_is_listed_as_empty(served: Served, images: Image
     assert cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY
     assert cri.container_status(container).state == pb.CONTAINER_EXITED
     kubelet.remove_all()
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_reads_do_not_wait_for_a_docker_that_hangs(served: Served, kubelet: Kubelet) -> None:
@@ -90,7 +90,7 @@ def test_reads_do_not_wait_for_a_docker_that_hangs(served: Served, kubelet: Kube
 
 
 def test_a_call_on_a_docker_that_hangs_ends_with_its_deadline(served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
     config = pod_config(unused_name("hanging"))
     served.engine.freeze()
     try:
@@ -106,6 +106,6 @@ def test_a_call_on_a_docker_that_hangs_ends_with_its_deadline(served: Served) ->
     def cleared() -> bool:
         # Docker may have made the container of the first call late: it is listed, and removed by the kubelet.
         served.clear()
-        return served.traces() == before
+        return served.snapshot() == before
 
     wait_until(cleared)

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 from integration.conftest import Served
-from integration.node.place import Place
+from integration.node.netns import Netns
 from shim.api.v1 import api_pb2 as pb
 
 
-def doctor(served: Served, *, place: Place | None = None, **settings: object) -> subprocess.CompletedProcess[str]:
+def doctor(served: Served, *, netns: Netns | None = None, **settings: object) -> subprocess.CompletedProcess[str]:
     own = served.server.daemon.argv[served.server.daemon.argv.index("serve") + 1 :]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    command = [*(place.prefix if place else ()), sys.executable, "-m", "shim", "doctor", *own, *flags]
-    environ = {**os.environ, **(place.environ if place else {})}
+    command = [*(netns.prefix if netns else ()), sys.executable, "-m", "shim", "doctor", *own, *flags]
+    environ = {**os.environ, **(netns.environ if netns else {})}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
 
 
@@ -24,7 +24,7 @@ def levels(told: str) -> dict[str, str]:
 
 
 def test_a_node_where_pods_run(served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
     told = doctor(served)
 
     assert (told.returncode, told.stderr) == (0, "")
@@ -32,7 +32,7 @@ def test_a_node_where_pods_run(served: Served) -> None:
     assert {found[subject] for subject in ("user", "docker", "pod network", "pause image", "server")} == {"ok"}
     version = served.cri.runtime.Version(pb.VersionRequest()).runtime_version
     assert f"docker {version} answers at unix://{served.dirs.socket}" in told.stdout
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_node_without_docker(served: Served, tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from integration.cri import Cri, container_config, pod_config
 from integration.node import images
-from integration.node.box import Node
 from integration.node.images import busybox_image
-from integration.pods.frail import PAUSE, PLUGIN_SECONDS, Frail
+from integration.node.isolation import Node
+from integration.pods.fault_proxy import Moment
+from integration.pods.faulty_node import PAUSE, PLUGIN_SECONDS, FaultyNode
+from integration.pods.faulty_plugin import TYPE
 from integration.pods.kubelet import failure, refusal, unused_name, wait_image, wait_no_image
-from integration.pods.plugin import TYPE
-from integration.pods.wire import Moment
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.names import LOOK_PREFIX
@@ -29,75 +29,78 @@ class Step:
     """How one step fails, and what the error of the RPC then is."""
 
     name: str
-    failing: Callable[[Frail], AbstractContextManager[object]]
+    failing: Callable[[FaultyNode], AbstractContextManager[object]]
     code: grpc.StatusCode
     says: str
     leaves: bool = False
     """Whether something is there until Stop and Remove, since the undo fails as well or cannot know of it."""
-    unfinished: Callable[[Frail], AbstractContextManager[object]] = lambda _: nullcontext()
+    unfinished: Callable[[FaultyNode], AbstractContextManager[object]] = lambda _: nullcontext()
     """A further failure, which lasts until the kubelet has called Stop in vain."""
 
 
 @contextmanager
-def full_disk_after(frail: Frail, call: str) -> Iterator[None]:
+def full_disk_after(faulty_node: FaultyNode, call: str) -> Iterator[None]:
     """Leave no room on the disk once Docker has done `call`."""
     try:
-        with frail.wire.followed(call, frail.disk.fill):
+        with faulty_node.proxy.followed(call, faulty_node.disk.fill):
             yield
     finally:
-        frail.disk.make_room()
+        faulty_node.disk.make_room()
 
 
 @contextmanager
-def emptied_resolv_conf(frail: Frail) -> Iterator[None]:
+def emptied_resolv_conf(faulty_node: FaultyNode) -> Iterator[None]:
     """Let somebody empty the pod's resolv.conf while pause starts, and the disk have no room to write it again."""
 
     def change() -> None:
-        for path in (frail.served.dirs.state / "resolv-conf").iterdir():
+        for path in (faulty_node.served.dirs.state / "resolv-conf").iterdir():
             path.write_bytes(b"")
-        frail.disk.fill()
+        faulty_node.disk.fill()
 
     try:
-        with frail.wire.followed(START, change):
+        with faulty_node.proxy.followed(START, change):
             yield
     finally:
-        frail.disk.make_room()
+        faulty_node.disk.make_room()
 
 
 @contextmanager
-def pause_that_dies(frail: Frail) -> Iterator[None]:
+def pause_that_dies(faulty_node: FaultyNode) -> Iterator[None]:
     """Let pause be killed while it starts."""
 
     def kill() -> None:
-        api = frail.served.engine.api
+        api = faulty_node.served.engine.api
         for row in api.containers(quiet=True):
             api.kill(row["Id"])
             api.wait(row["Id"])
 
-    with frail.wire.followed(START, kill):
+    with faulty_node.proxy.followed(START, kill):
         yield
 
 
 @contextmanager
-def plugin_that_vanishes(frail: Frail) -> Iterator[None]:
+def plugin_that_vanishes(faulty_node: FaultyNode) -> Iterator[None]:
     """Let the plugin's binary be gone once pause has started."""
-    binary = frail.plugin.directory / TYPE
+    binary = faulty_node.plugin.directory / TYPE
     hidden = binary.with_suffix(".hidden")
-    with frail.wire.followed(START, lambda: binary.rename(hidden)):
+    with faulty_node.proxy.followed(START, lambda: binary.rename(hidden)):
         yield
     hidden.rename(binary)
 
 
 STEPS = (
     Step(
-        "pause image", Frail.without_pause_image, Code.FAILED_PRECONDITION, f"pause image {PAUSE} is not on this node"
+        "pause image",
+        FaultyNode.without_pause_image,
+        Code.FAILED_PRECONDITION,
+        f"pause image {PAUSE} is not on this node",
     ),
-    Step("create", lambda f: f.wire.refused(CREATE), Code.UNKNOWN, "out of order"),
-    Step("create unanswered", lambda f: f.wire.unanswered(CREATE), Code.UNAVAILABLE, "create container", leaves=True),
+    Step("create", lambda f: f.proxy.refused(CREATE), Code.UNKNOWN, "out of order"),
+    Step("create unanswered", lambda f: f.proxy.unanswered(CREATE), Code.UNAVAILABLE, "create container", leaves=True),
     Step("checkpoint", lambda f: full_disk_after(f, CREATE), Code.RESOURCE_EXHAUSTED, "no space left"),
-    Step("start", lambda f: f.wire.refused(START), Code.UNKNOWN, "out of order"),
-    Step("start unanswered", lambda f: f.wire.unanswered(START), Code.UNAVAILABLE, "start container"),
-    Step("inspect", lambda f: f.wire.refused(INSPECT, every=True), Code.UNKNOWN, "out of order"),
+    Step("start", lambda f: f.proxy.refused(START), Code.UNKNOWN, "out of order"),
+    Step("start unanswered", lambda f: f.proxy.unanswered(START), Code.UNAVAILABLE, "start container"),
+    Step("inspect", lambda f: f.proxy.refused(INSPECT, every=True), Code.UNKNOWN, "out of order"),
     Step("resolv.conf", emptied_resolv_conf, Code.RESOURCE_EXHAUSTED, "resolv-conf"),
     Step("pin", pause_that_dies, Code.FAILED_PRECONDITION, "pin the network namespace"),
     Step("ADD exits 1", lambda f: f.plugin.before("ADD", "exit 1"), Code.UNKNOWN, "exited with code 1"),
@@ -137,163 +140,165 @@ every_step = pytest.mark.parametrize("step", [pytest.param(step, id=step.name) f
 
 
 @every_step
-def test_a_step_that_fails_leaves_nothing(frail: Frail, step: Step) -> None:
+def test_a_step_that_fails_leaves_nothing(faulty_node: FaultyNode, step: Step) -> None:
     config = pod_config(unused_name("failing"))
-    before = frail.traces()
+    before = faulty_node.snapshot()
 
-    with step.unfinished(frail):
-        with step.failing(frail), pytest.raises(grpc.RpcError) as refusal:
-            frail.cri.run(config)
+    with step.unfinished(faulty_node):
+        with step.failing(faulty_node), pytest.raises(grpc.RpcError) as refusal:
+            faulty_node.cri.run(config)
         code, message = failure(refusal)
         assert (code, step.says in message) == (step.code, True), message
         if step.leaves:
-            left = wait_until(frail.cri.sandboxes)
+            left = wait_until(faulty_node.cri.sandboxes)
             assert [(one.metadata, one.state) for one in left] == [(config.metadata, pb.SANDBOX_NOTREADY)]
-    assert (frail.traces() != before) == step.leaves
+    assert (faulty_node.snapshot() != before) == step.leaves
 
-    frail.served.clear()
-    assert frail.traces() == before
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
 @every_step
-def test_the_second_try_works(frail: Frail, step: Step) -> None:
+def test_the_second_try_works(faulty_node: FaultyNode, step: Step) -> None:
     config = pod_config(unused_name("failing"))
-    before = frail.traces()
-    with step.unfinished(frail), step.failing(frail), pytest.raises(grpc.RpcError):
-        frail.cri.run(config)
+    before = faulty_node.snapshot()
+    with step.unfinished(faulty_node), step.failing(faulty_node), pytest.raises(grpc.RpcError):
+        faulty_node.cri.run(config)
 
-    sandbox = frail.cri.run(config)
+    sandbox = faulty_node.cri.run(config)
 
-    assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
-    assert frail.cri.sandbox_status(sandbox).network.ip.startswith("10.93.")
-    frail.served.clear()
-    assert frail.traces() == before
+    assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
+    assert faulty_node.cri.sandbox_status(sandbox).network.ip.startswith("10.93.")
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
-def test_a_full_disk_does_not_keep_a_pod_from_being_stopped_and_removed(frail: Frail) -> None:
-    before = frail.traces()
-    sandbox = frail.cri.run(pod_config(unused_name("full")))
-    frail.disk.fill()
+def test_a_full_disk_does_not_keep_a_pod_from_being_stopped_and_removed(faulty_node: FaultyNode) -> None:
+    before = faulty_node.snapshot()
+    sandbox = faulty_node.cri.run(pod_config(unused_name("full")))
+    faulty_node.disk.fill()
     try:
-        frail.cri.stop(sandbox)
-        frail.cri.remove(sandbox)
+        faulty_node.cri.stop(sandbox)
+        faulty_node.cri.remove(sandbox)
     finally:
-        frail.disk.make_room()
+        faulty_node.disk.make_room()
 
-    assert frail.traces() == before
+    assert faulty_node.snapshot() == before
 
 
 # --- Stop and Remove --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", [Cri.stop, Cri.remove], ids=["Stop", "Remove"])
-def test_a_release_that_fails_is_repeated_until_it_succeeds(frail: Frail, verb: Callable[[Cri, str], None]) -> None:
-    before = frail.traces()
-    sandbox = frail.cri.run(pod_config(unused_name("failing")))
-    reserved = frail.traces()[0].leases
+def test_a_release_that_fails_is_repeated_until_it_succeeds(
+    faulty_node: FaultyNode, verb: Callable[[Cri, str], None]
+) -> None:
+    before = faulty_node.snapshot()
+    sandbox = faulty_node.cri.run(pod_config(unused_name("failing")))
+    reserved = faulty_node.snapshot()[0].leases
     assert reserved != before[0].leases
 
-    with frail.plugin.before("DEL", f"echo '{ERROR_OBJECT}'; exit 1"):
+    with faulty_node.plugin.before("DEL", f"echo '{ERROR_OBJECT}'; exit 1"):
         for _ in range(2):
             with pytest.raises(grpc.RpcError) as refusal:
-                verb(frail.cri, sandbox)
+                verb(faulty_node.cri, sandbox)
             assert "no luck (code 11): today" in failure(refusal)[1]
-            assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_NOTREADY
-            assert frail.traces()[0].leases == reserved
-    verb(frail.cri, sandbox)
-    assert frail.traces()[0].leases == before[0].leases
+            assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_NOTREADY
+            assert faulty_node.snapshot()[0].leases == reserved
+    verb(faulty_node.cri, sandbox)
+    assert faulty_node.snapshot()[0].leases == before[0].leases
 
-    frail.cri.remove(sandbox)
-    assert frail.traces() == before
+    faulty_node.cri.remove(sandbox)
+    assert faulty_node.snapshot() == before
 
 
-def test_what_was_released_is_not_released_again(frail: Frail) -> None:
+def test_what_was_released_is_not_released_again(faulty_node: FaultyNode) -> None:
     # Its address may be another pod's by then.
-    sandbox = frail.cri.run(pod_config(unused_name("failing")))
-    frail.cri.stop(sandbox)
+    sandbox = faulty_node.cri.run(pod_config(unused_name("failing")))
+    faulty_node.cri.stop(sandbox)
 
-    with frail.plugin.before("DEL", "exit 1"):
-        frail.cri.stop(sandbox)
-        frail.cri.remove(sandbox)
+    with faulty_node.plugin.before("DEL", "exit 1"):
+        faulty_node.cri.stop(sandbox)
+        faulty_node.cri.remove(sandbox)
 
 
 REMOVE, KILL = "DELETE /containers/", "POST /containers/.*/kill"
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "fault",
     [
-        lambda f: f.wire.refused(KILL),
-        lambda f: f.wire.unanswered(KILL),
-        lambda f: f.wire.refused(REMOVE),
-        lambda f: f.wire.unanswered(REMOVE),
+        lambda f: f.proxy.refused(KILL),
+        lambda f: f.proxy.unanswered(KILL),
+        lambda f: f.proxy.refused(REMOVE),
+        lambda f: f.proxy.unanswered(REMOVE),
         lambda f: f.plugin.after("DEL", "exit 1"),
     ],
-    ids=["kill", "kill unanswered", "remove", "remove unanswered", "DEL after its deed"],
+    ids=["kill", "kill unanswered", "remove", "remove unanswered", "DEL after its work"],
 )
 def test_a_remove_that_fails_is_finished_by_the_next(
-    frail: Frail, trouble: Callable[[Frail], AbstractContextManager[object]]
+    faulty_node: FaultyNode, fault: Callable[[FaultyNode], AbstractContextManager[object]]
 ) -> None:
-    before = frail.traces()
-    sandbox = frail.cri.run(pod_config(unused_name("failing")))
+    before = faulty_node.snapshot()
+    sandbox = faulty_node.cri.run(pod_config(unused_name("failing")))
 
-    with trouble(frail), pytest.raises(grpc.RpcError):
-        frail.cri.remove(sandbox)
-    assert sandbox in {one.id for one in frail.cri.sandboxes()}
+    with fault(faulty_node), pytest.raises(grpc.RpcError):
+        faulty_node.cri.remove(sandbox)
+    assert sandbox in {one.id for one in faulty_node.cri.sandboxes()}
 
-    frail.cri.remove(sandbox)
-    assert frail.traces() == before
+    faulty_node.cri.remove(sandbox)
+    assert faulty_node.snapshot() == before
 
 
 # --- InFlightReads into images ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def unknown_image(frail: Frail, node: Node) -> Iterator[str]:
+def unknown_image(faulty_node: FaultyNode, node: Node) -> Iterator[str]:
     """Have an image for the block that the server has not looked into."""
     reference = f"{unused_name('looked.test/into')}:1"
     image = busybox_image(node.busybox, reference=reference, config={"Labels": {"test": reference}})
-    images.load(frail.served.engine.api, image)
-    wait_image(frail.cri, reference)
+    images.load(faulty_node.served.engine.api, image)
+    wait_image(faulty_node.cri, reference)
     yield reference
-    frail.served.engine.api.remove_image(reference, force=True)
-    wait_no_image(frail.cri, reference)
+    faulty_node.served.engine.api.remove_image(reference, force=True)
+    wait_no_image(faulty_node.cri, reference)
 
 
-def looks(frail: Frail) -> list[str]:
+def looks(faulty_node: FaultyNode) -> list[str]:
     """Names of the containers of looks that are there."""
-    rows = frail.served.engine.api.containers(all=True, filters={"name": LOOK_PREFIX})
+    rows = faulty_node.served.engine.api.containers(all=True, filters={"name": LOOK_PREFIX})
     return [name for row in rows for name in row["Names"]]
 
 
-def test_a_look_whose_container_docker_could_not_tell_leaves_nothing(frail: Frail, node: Node) -> None:
+def test_a_look_whose_container_docker_could_not_tell_leaves_nothing(faulty_node: FaultyNode, node: Node) -> None:
     config = pod_config(unused_name("looking"))
-    sandbox = frail.cri.run(config)
-    before = frail.traces()
-    with unknown_image(frail, node) as image:
+    sandbox = faulty_node.cri.run(config)
+    before = faulty_node.snapshot()
+    with unknown_image(faulty_node, node) as image:
         asked = container_config(unused_name("c"), image=image)
-        with frail.wire.held(f"{CREATE}.*{LOOK_PREFIX}", at=Moment.AFTER) as held:
-            call = frail.cri.runtime.CreateContainer.future(
+        with faulty_node.proxy.held(f"{CREATE}.*{LOOK_PREFIX}", at=Moment.AFTER) as held:
+            call = faulty_node.cri.runtime.CreateContainer.future(
                 pb.CreateContainerRequest(pod_sandbox_id=sandbox, config=asked, sandbox_config=config)
             )
             held.wait_reached()
-            made = looks(frail)
+            made = looks(faulty_node)
         code, message = refusal(call.result)
 
         assert len(made) == 1
         assert (code, "create container" in message) == (Code.UNAVAILABLE, True), message
-        wait_until(lambda: looks(frail) == [])
-        assert frail.traces() == before
-        frail.cri.remove_container(frail.cri.create(sandbox, asked, pod=config))
-    frail.served.clear()
+        wait_until(lambda: looks(faulty_node) == [])
+        assert faulty_node.snapshot() == before
+        faulty_node.cri.remove_container(faulty_node.cri.create(sandbox, asked, pod=config))
+    faulty_node.served.clear()
 
 
-def test_a_look_whose_container_cannot_be_removed_now_leaves_nothing(frail: Frail, node: Node) -> None:
+def test_a_look_whose_container_cannot_be_removed_now_leaves_nothing(faulty_node: FaultyNode, node: Node) -> None:
     config = pod_config(unused_name("looking"))
-    sandbox = frail.cri.run(config)
-    with unknown_image(frail, node) as image:
-        with frail.wire.refused(REMOVE):
-            container = frail.cri.create(sandbox, container_config(unused_name("c"), image=image), pod=config)
-        wait_until(lambda: looks(frail) == [])
-        frail.cri.remove_container(container)
-    frail.served.clear()
+    sandbox = faulty_node.cri.run(config)
+    with unknown_image(faulty_node, node) as image:
+        with faulty_node.proxy.refused(REMOVE):
+            container = faulty_node.cri.create(sandbox, container_config(unused_name("c"), image=image), pod=config)
+        wait_until(lambda: looks(faulty_node) == [])
+        faulty_node.cri.remove_container(container)
+    faulty_node.served.clear()

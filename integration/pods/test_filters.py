@@ -12,7 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 
 
 @dataclass(frozen=True)
-class Crowd:
+class Listed:
     """Two pods, the second stopped, with containers in every state."""
 
     ready: Pod
@@ -34,14 +34,14 @@ class Crowd:
 
 
 @pytest.fixture(scope="module")
-def crowd(served: Served, images: Images) -> Iterator[Crowd]:
+def listed(served: Served, images: Images) -> Iterator[Listed]:
     """Pods and containers to be filtered; nothing else is there."""
     kubelet = Kubelet(served.cri, images.busybox)
     ready = kubelet.pod(labels={"app": "web", "tier": "front"})
     stopped = kubelet.pod(labels={"app": "web", "tier": "back"})
     exited = kubelet.started(stopped, labels={"role": "main", "stage": "old"})
     kubelet.cri.stop(stopped.id)
-    yield Crowd(
+    yield Listed(
         ready=ready,
         stopped=stopped,
         created=kubelet.created(ready, labels={"role": "init"}),
@@ -74,14 +74,14 @@ def container_state(value: pb.ContainerState) -> pb.ContainerStateValue:
     ids=str,
 )
 def test_sandboxes_fit_every_part_of_the_filter(
-    crowd: Crowd, served: Served, filters: dict[str, Any], found: set[str]
+    listed: Listed, served: Served, filters: dict[str, Any], found: set[str]
 ) -> None:
-    assert {crowd.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)} == found
+    assert {listed.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)} == found
 
 
 @pytest.mark.parametrize("length", [64, 63, 13])
-def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(crowd: Crowd, served: Served, length: int) -> None:
-    assert [sandbox.id for sandbox in served.cri.sandboxes(id=crowd.stopped.id[:length])] == [crowd.stopped.id]
+def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(listed: Listed, served: Served, length: int) -> None:
+    assert [sandbox.id for sandbox in served.cri.sandboxes(id=listed.stopped.id[:length])] == [listed.stopped.id]
 
 
 @pytest.mark.parametrize(
@@ -99,27 +99,27 @@ def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(crowd: Crowd, served: 
     ids=str,
 )
 def test_containers_fit_every_part_of_the_filter(
-    crowd: Crowd, served: Served, filters: dict[str, Any], found: set[str]
+    listed: Listed, served: Served, filters: dict[str, Any], found: set[str]
 ) -> None:
-    assert {crowd.names[container.id] for container in served.cri.containers(**filters)} == found
+    assert {listed.names[container.id] for container in served.cri.containers(**filters)} == found
 
 
 @pytest.mark.parametrize("length", [64, 13])
-def test_containers_are_filtered_by_id_and_by_pod(crowd: Crowd, served: Served, length: int) -> None:
-    of_pod = served.cri.containers(pod_sandbox_id=crowd.ready.id[:length])
-    assert {crowd.names[container.id] for container in of_pod} == {"created", "running"}
-    [one] = served.cri.containers(id=crowd.running[:length])
-    assert one.id == crowd.running
-    both = served.cri.containers(id=crowd.running[:length], pod_sandbox_id=crowd.stopped.id[:length])
+def test_containers_are_filtered_by_id_and_by_pod(listed: Listed, served: Served, length: int) -> None:
+    of_pod = served.cri.containers(pod_sandbox_id=listed.ready.id[:length])
+    assert {listed.names[container.id] for container in of_pod} == {"created", "running"}
+    [one] = served.cri.containers(id=listed.running[:length])
+    assert one.id == listed.running
+    both = served.cri.containers(id=listed.running[:length], pod_sandbox_id=listed.stopped.id[:length])
     assert both == []
 
 
-def test_streams_give_what_the_lists_give(crowd: Crowd, served: Served) -> None:
+def test_streams_give_what_the_lists_give(listed: Listed, served: Served) -> None:
     runtime = served.cri.runtime
     pods = [pod for some in runtime.StreamPodSandboxes(pb.StreamPodSandboxesRequest()) for pod in some.pod_sandboxes]
     containers = [one for some in runtime.StreamContainers(pb.StreamContainersRequest()) for one in some.containers]
 
-    assert sorted(pod.id for pod in pods) == sorted([crowd.ready.id, crowd.stopped.id])
+    assert sorted(pod.id for pod in pods) == sorted([listed.ready.id, listed.stopped.id])
     assert {one.id: one for one in containers} == {one.id: one for one in served.cri.containers()}
 
 

@@ -63,7 +63,7 @@ def test_twice_is_as_good_as_once(cri: Cri, kubelet: Kubelet) -> None:
 
 
 def test_all_at_the_same_time_is_as_good_as_in_turn(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     container = kubelet.started(pod)
     calls = 3 * [(verb, container if name.endswith("Container") else pod.id) for name, verb in VERBS.items()]
@@ -72,7 +72,7 @@ def test_all_at_the_same_time_is_as_good_as_in_turn(served: Served, kubelet: Kub
         for done in [pool.submit(verb, served.cri, identity) for verb, identity in calls]:
             done.result(timeout=60)
 
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 # --- what others do with Docker ---------------------------------------------------------------------------
@@ -107,18 +107,18 @@ def test_a_container_stopped_and_started_by_hand_runs(served: Served, kubelet: K
 
 
 def test_a_sandbox_killed_by_hand_is_not_ready(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     served.engine.api.kill(pod.id)
 
     wait_until(lambda: served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
     served.cri.stop(pod.id)
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_sandbox_removed_by_hand_gives_its_address_back_on_stop(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     container = kubelet.started(pod)
     served.engine.api.remove_container(pod.id, force=True)
@@ -126,16 +126,16 @@ def test_a_sandbox_removed_by_hand_gives_its_address_back_on_stop(served: Served
     wait_until(lambda: served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
     [listed] = served.cri.sandboxes(id=pod.id)
     assert (listed.metadata, listed.state) == (pod.config.metadata, pb.SANDBOX_NOTREADY)
-    assert served.traces().leases != before.leases
+    assert served.snapshot().leases != before.leases
     served.cri.stop(pod.id)
-    assert served.traces().leases == before.leases
+    assert served.snapshot().leases == before.leases
     assert served.cri.container_status(container).state == pb.CONTAINER_EXITED
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_sandbox_removed_by_hand_is_replaced_by_the_same_attempt(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     served.engine.api.remove_container(pod.id, force=True)
     wait_until(lambda: served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
@@ -147,12 +147,12 @@ def test_a_sandbox_removed_by_hand_is_replaced_by_the_same_attempt(served: Serve
     answer = served.cri.exec(kubelet.started(again), "cat", "/etc/resolv.conf")
     assert answer.stdout == b"nameserver 10.96.0.10\n"
     served.cri.remove(again.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_sandbox_restarted_by_hand_is_not_ready(served: Served, kubelet: Kubelet) -> None:
     # Its new network namespace has no interface: a container made in it would have no network.
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     first = served.engine.api.inspect_container(pod.id)["State"]["Pid"]
     served.engine.api.restart(pod.id, timeout=0)
@@ -166,11 +166,11 @@ def test_a_sandbox_restarted_by_hand_is_not_ready(served: Served, kubelet: Kubel
     wait_until(seen)
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_prune_of_stopped_containers_loses_nothing_that_matters(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     dead, alive = kubelet.pod(), kubelet.pod()
     exited, running = kubelet.started(dead), kubelet.started(alive)
     served.engine.api.kill(dead.id)
@@ -184,7 +184,7 @@ def test_prune_of_stopped_containers_loses_nothing_that_matters(served: Served, 
     for pod in (dead, alive):
         served.cri.stop(pod.id)
         served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_removal_in_progress_is_waited_for(served: Served, kubelet: Kubelet, pod: Pod) -> None:
@@ -198,7 +198,7 @@ def test_a_removal_in_progress_is_waited_for(served: Served, kubelet: Kubelet, p
         for done in by_hand:
             done.exception(timeout=60)  # who comes second is told so by Docker
 
-    assert not set(containers) & served.traces().containers
+    assert not set(containers) & served.snapshot().containers
 
 
 def test_a_dead_container_of_the_same_name_gives_way(served: Served, pod: Pod, images: Images) -> None:

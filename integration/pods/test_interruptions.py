@@ -8,10 +8,10 @@ import grpc
 import pytest
 
 from integration.cri import pod_config
-from integration.pods.frail import Frail
+from integration.pods.fault_proxy import Hold, Moment
+from integration.pods.faulty_node import FaultyNode
+from integration.pods.faulty_plugin import HeldPlugin
 from integration.pods.kubelet import unused_name
-from integration.pods.plugin import HeldPlugin
-from integration.pods.wire import Hold, Moment
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -23,7 +23,7 @@ CREATE, START, KILL, REMOVE = (
 )
 DEADLINE_SECONDS = 0.7
 
-Leave = Callable[[Frail, pb.PodSandboxConfig, Hold | HeldPlugin], None]
+Leave = Callable[[FaultyNode, pb.PodSandboxConfig, Hold | HeldPlugin], None]
 """How a client that runs a pod goes away."""
 
 
@@ -32,26 +32,26 @@ class Point:
     """A moment at which a call stands still."""
 
     name: str
-    held: Callable[[Frail], AbstractContextManager[Hold | HeldPlugin]]
+    held: Callable[[FaultyNode], AbstractContextManager[Hold | HeldPlugin]]
     unknown: bool = False
     """Whether something was made that the server has not been told of."""
 
 
 IN_RUN = (
-    Point("before create", lambda f: f.wire.held(CREATE, at=Moment.BEFORE)),
-    Point("after create", lambda f: f.wire.held(CREATE, at=Moment.AFTER), unknown=True),
-    Point("before start", lambda f: f.wire.held(START, at=Moment.BEFORE)),
-    Point("after start", lambda f: f.wire.held(START, at=Moment.AFTER)),
+    Point("before create", lambda f: f.proxy.held(CREATE, at=Moment.BEFORE)),
+    Point("after create", lambda f: f.proxy.held(CREATE, at=Moment.AFTER), unknown=True),
+    Point("before start", lambda f: f.proxy.held(START, at=Moment.BEFORE)),
+    Point("after start", lambda f: f.proxy.held(START, at=Moment.AFTER)),
     Point("before ADD", lambda f: f.plugin.held("ADD", done=False)),
     Point("after ADD", lambda f: f.plugin.held("ADD", done=True)),
 )
 IN_REMOVE = (
-    Point("before kill", lambda f: f.wire.held(KILL, at=Moment.BEFORE)),
-    Point("after kill", lambda f: f.wire.held(KILL, at=Moment.AFTER)),
+    Point("before kill", lambda f: f.proxy.held(KILL, at=Moment.BEFORE)),
+    Point("after kill", lambda f: f.proxy.held(KILL, at=Moment.AFTER)),
     Point("before DEL", lambda f: f.plugin.held("DEL", done=False)),
     Point("after DEL", lambda f: f.plugin.held("DEL", done=True)),
-    Point("before remove", lambda f: f.wire.held(REMOVE, at=Moment.BEFORE)),
-    Point("after remove", lambda f: f.wire.held(REMOVE, at=Moment.AFTER)),
+    Point("before remove", lambda f: f.proxy.held(REMOVE, at=Moment.BEFORE)),
+    Point("after remove", lambda f: f.proxy.held(REMOVE, at=Moment.AFTER)),
 )
 
 
@@ -59,152 +59,152 @@ def points(them: tuple[Point, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("point", [pytest.param(point, id=point.name) for point in them])
 
 
-def check_usable(frail: Frail, config: pb.PodSandboxConfig) -> None:
+def check_usable(faulty_node: FaultyNode, config: pb.PodSandboxConfig) -> None:
     """Run the pod of the same attempt."""
-    sandbox = frail.cri.run(config)
-    assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
+    sandbox = faulty_node.cri.run(config)
+    assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
 
 
-def cancel(frail: Frail, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
-    call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+def cancel(faulty_node: FaultyNode, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
+    call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
     held.wait_reached()
     call.cancel()
 
 
-def let_the_deadline_pass(frail: Frail, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
+def let_the_deadline_pass(faulty_node: FaultyNode, config: pb.PodSandboxConfig, held: Hold | HeldPlugin) -> None:
     with pytest.raises(grpc.RpcError) as over:
-        frail.cri.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=DEADLINE_SECONDS)
+        faulty_node.cri.runtime.RunPodSandbox(pb.RunPodSandboxRequest(config=config), timeout=DEADLINE_SECONDS)
     assert over.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     held.wait_reached()
 
 
 @points(IN_RUN)
 @pytest.mark.parametrize("leave", [cancel, let_the_deadline_pass], ids=["cancels", "runs out of time"])
-def test_a_client_that_leaves_leaves_nothing(frail: Frail, point: Point, leave: Leave) -> None:
+def test_a_client_that_leaves_leaves_nothing(faulty_node: FaultyNode, point: Point, leave: Leave) -> None:
     config = pod_config(unused_name("left"))
-    before = frail.traces()
-    with point.held(frail) as held:
-        leave(frail, config, held)
+    before = faulty_node.snapshot()
+    with point.held(faulty_node) as held:
+        leave(faulty_node, config, held)
         if point.unknown:
-            wait_until(frail.cri.sandboxes)
+            wait_until(faulty_node.cri.sandboxes)
         else:
-            wait_until(lambda: frail.traces() == before)
+            wait_until(lambda: faulty_node.snapshot() == before)
 
-    check_usable(frail, config)
-    frail.served.clear()
-    assert frail.traces() == before
+    check_usable(faulty_node, config)
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
 @points(IN_RUN)
-def test_a_crash_of_the_server_in_run_leaves_nothing(frail: Frail, point: Point) -> None:
+def test_a_crash_of_the_server_in_run_leaves_nothing(faulty_node: FaultyNode, point: Point) -> None:
     config = pod_config(unused_name("crashed"))
-    before = frail.traces()
-    with point.held(frail) as held:
-        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+    before = faulty_node.snapshot()
+    with point.held(faulty_node) as held:
+        call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
         held.wait_reached()
-        frail.served.server.kill()
+        faulty_node.served.server.kill()
     with pytest.raises(grpc.RpcError):
         call.result()
 
-    frail.served.restart()
-    assert all(sandbox.state == pb.SANDBOX_NOTREADY for sandbox in frail.cri.sandboxes())
-    frail.served.clear()
-    assert frail.traces() == before
-    check_usable(frail, config)
-    frail.served.clear()
+    faulty_node.served.restart()
+    assert all(sandbox.state == pb.SANDBOX_NOTREADY for sandbox in faulty_node.cri.sandboxes())
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
+    check_usable(faulty_node, config)
+    faulty_node.served.clear()
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before ADD", "after ADD"])
-def test_a_plugin_that_a_crashed_server_left_running_is_ended_by_the_next(frail: Frail, done: bool) -> None:
+def test_a_plugin_that_a_crashed_server_left_running_is_ended_by_the_next(faulty_node: FaultyNode, done: bool) -> None:
     config = pod_config(unused_name("crashed"))
-    before = frail.traces()
-    with frail.plugin.held("ADD", done=done) as held:
-        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+    before = faulty_node.snapshot()
+    with faulty_node.plugin.held("ADD", done=done) as held:
+        call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
         held.wait_reached()
-        frail.served.server.kill()
+        faulty_node.served.server.kill()
         with pytest.raises(grpc.RpcError):
             call.result()
         assert not held.gone()
-        frail.served.restart()
+        faulty_node.served.restart()
         assert held.gone()
 
-    frail.served.clear()
-    assert frail.traces() == before
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
 @points(IN_REMOVE)
-def test_a_crash_of_the_server_in_remove_leaves_nothing(frail: Frail, point: Point) -> None:
-    before = frail.traces()
-    sandbox = frail.cri.run(pod_config(unused_name("crashed")))
-    with point.held(frail) as held:
+def test_a_crash_of_the_server_in_remove_leaves_nothing(faulty_node: FaultyNode, point: Point) -> None:
+    before = faulty_node.snapshot()
+    sandbox = faulty_node.cri.run(pod_config(unused_name("crashed")))
+    with point.held(faulty_node) as held:
         request = pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
-        call = frail.cri.runtime.RemovePodSandbox.future(request)
+        call = faulty_node.cri.runtime.RemovePodSandbox.future(request)
         held.wait_reached()
-        frail.served.server.kill()
+        faulty_node.served.server.kill()
     with pytest.raises(grpc.RpcError):
         call.result()
 
-    frail.served.restart()
-    frail.served.clear()
-    assert frail.traces() == before
+    faulty_node.served.restart()
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
 @pytest.mark.parametrize(
     "point", [pytest.param(p, id=p.name) for p in IN_RUN if p.name in {"before start", "after ADD"}]
 )
-def test_a_crash_of_docker_in_run_leaves_nothing(frail: Frail, point: Point) -> None:
-    before = frail.traces()
+def test_a_crash_of_docker_in_run_leaves_nothing(faulty_node: FaultyNode, point: Point) -> None:
+    before = faulty_node.snapshot()
     config = pod_config(unused_name("crashed"))
-    with point.held(frail) as held:
-        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+    with point.held(faulty_node) as held:
+        call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
         held.wait_reached()
-        frail.served.engine.kill()
+        faulty_node.served.engine.kill()
     with pytest.raises(grpc.RpcError):
         call.result()
 
-    frail.served.engine.start()
-    frail.served.wait_answers()
-    frail.served.clear()
-    assert frail.traces() == before
-    check_usable(frail, config)
-    frail.served.clear()
+    faulty_node.served.engine.start()
+    faulty_node.served.wait_answers()
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
+    check_usable(faulty_node, config)
+    faulty_node.served.clear()
 
 
-def test_a_finished_pod_survives_a_crash_of_the_server(frail: Frail) -> None:
-    before = frail.traces()
+def test_a_finished_pod_survives_a_crash_of_the_server(faulty_node: FaultyNode) -> None:
+    before = faulty_node.snapshot()
     config = pod_config(unused_name("survivor"), labels={"app": "web"}, annotations={"note": "kept"})
-    sandbox = frail.cri.run(config)
-    status = frail.cri.sandbox_status(sandbox)
+    sandbox = faulty_node.cri.run(config)
+    status = faulty_node.cri.sandbox_status(sandbox)
 
-    frail.served.server.kill()
-    frail.served.restart()
+    faulty_node.served.server.kill()
+    faulty_node.served.restart()
 
-    assert frail.cri.sandbox_status(sandbox) == status
-    assert frail.cri.run(config) == sandbox
-    frail.served.clear()
-    assert frail.traces() == before
+    assert faulty_node.cri.sandbox_status(sandbox) == status
+    assert faulty_node.cri.run(config) == sandbox
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
-def test_an_answer_that_got_lost_is_given_again(frail: Frail) -> None:
+def test_an_answer_that_got_lost_is_given_again(faulty_node: FaultyNode) -> None:
     # The kubelet asks again for the same attempt when it saw a timeout.
-    before = frail.traces()
+    before = faulty_node.snapshot()
     config = pod_config(unused_name("lost"))
-    first = frail.cri.run(config)
+    first = faulty_node.cri.run(config)
 
-    assert frail.cri.run(config) == first
-    assert len(frail.cri.sandboxes()) == 1
-    frail.served.clear()
-    assert frail.traces() == before
+    assert faulty_node.cri.run(config) == first
+    assert len(faulty_node.cri.sandboxes()) == 1
+    faulty_node.served.clear()
+    assert faulty_node.snapshot() == before
 
 
-def test_a_stop_in_order_lets_a_run_finish(frail: Frail) -> None:
+def test_a_stop_in_order_lets_a_run_finish(faulty_node: FaultyNode) -> None:
     config = pod_config(unused_name("orderly"))
-    with frail.plugin.before("ADD", f"echo $$ >{frail.served.dirs.logs}/adding; sleep 1"):
-        call = frail.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
-        wait_until((frail.served.dirs.logs / "adding").exists)
-        frail.served.server.stop()
+    with faulty_node.plugin.before("ADD", f"echo $$ >{faulty_node.served.dirs.logs}/adding; sleep 1"):
+        call = faulty_node.cri.runtime.RunPodSandbox.future(pb.RunPodSandboxRequest(config=config))
+        wait_until((faulty_node.served.dirs.logs / "adding").exists)
+        faulty_node.served.server.stop()
     sandbox = call.result().pod_sandbox_id
 
-    frail.served.restart()
-    assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
-    frail.served.clear()
+    faulty_node.served.restart()
+    assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
+    faulty_node.served.clear()

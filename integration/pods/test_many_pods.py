@@ -12,7 +12,7 @@ AT_A_TIME = 8
 
 def test_thirty_pods_come_and_go_without_a_trace(served: Served, images: Images) -> None:
     cri = served.cri
-    before = served.traces()
+    before = served.snapshot()
 
     def up(number: int) -> tuple[str, str]:
         config = pod_config(f"many-{number}")
@@ -36,4 +36,4 @@ def test_thirty_pods_come_and_go_without_a_trace(served: Served, images: Images)
         assert {c.id for c in cri.containers() if c.state == pb.CONTAINER_RUNNING} >= {c for _, c in pods}
         list(pool.map(down, pods))
 
-    assert served.traces() == before
+    assert served.snapshot() == before

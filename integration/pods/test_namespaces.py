@@ -8,7 +8,7 @@ import pytest
 
 from integration.conftest import Served
 from integration.cri import HOST_NETWORK
-from integration.node.box import HOST_NAME
+from integration.node.isolation import HOST_NAME
 from integration.pods.kubelet import Kubelet, failure, in_namespaces, pid_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -81,14 +81,14 @@ def test_a_target_must_run_in_the_same_pod(kubelet: Kubelet) -> None:
 
 
 def test_a_host_network_pod_has_the_nodes_network_and_name(kubelet: Kubelet, served: Served) -> None:
-    namespaces = served.traces().namespaces
+    namespaces = served.snapshot().namespaces
     pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(pod)
 
     assert seen_inside(kubelet, container, "net") == own_namespace("net")
     assert kubelet.cri.exec(container, "hostname").stdout.decode().strip() == HOST_NAME
     assert kubelet.cri.sandbox_status(pod.id).network.ip == ""
-    assert served.traces().namespaces == namespaces
+    assert served.snapshot().namespaces == namespaces
 
 
 def test_two_containers_share_memory_and_the_loopback(kubelet: Kubelet) -> None:

@@ -14,10 +14,10 @@ import pytest
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK, NAMESPACE
 from integration.networks import BRIDGE, bridge, conflist, names_port, nat_rules
-from integration.node.box import NODE_ADDRESSES, OUTSIDE, Node
 from integration.node.engine import remove_link
+from integration.node.isolation import NODE_ADDRESSES, OUTSIDE, Node
+from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.pods.kubelet import Kubelet, Pod
-from integration.pods.plugin import TYPE, TroubledPlugin
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -183,7 +183,7 @@ Told = Callable[[], tuple[dict[str, str], dict[str, Any]]]
 @contextmanager
 def telling(served: Served, directory: Path, *capabilities: str) -> Iterator[Told]:
     """Run pods with a plugin that remembers what it was told; gives environment and configuration of the last ADD."""
-    plugin = TroubledPlugin(directory, real=served.dirs.cni_bin / "bridge")
+    plugin = FaultyPlugin(directory, real=served.dirs.cni_bin / "bridge")
     binary = served.dirs.cni_more_bin / TYPE
     binary.symlink_to(directory / TYPE)
     network = bridge(
@@ -294,7 +294,7 @@ def test_the_result_is_in_the_cache_that_other_tools_read(kubelet: Kubelet, serv
 
 def test_a_pod_whose_checkpoint_is_lost_gives_its_address_back(served: Served, images: Images) -> None:
     kubelet = Kubelet(served.cri, images.busybox)
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     for path in (served.dirs.state / "sandboxes").glob(f"{pod.id}*"):
         path.write_text("not a checkpoint any more")
@@ -305,8 +305,8 @@ def test_a_pod_whose_checkpoint_is_lost_gives_its_address_back(served: Served, i
     assert f"{pod.id}.json" in served.cri.runtime.Status(pb.StatusRequest(verbose=True)).info["config"]
     kubelet.remove_all()
 
-    corrupt = {entry for entry in served.traces().state if "corrupt" in entry}
-    after = served.traces()
+    corrupt = {entry for entry in served.snapshot().state if "corrupt" in entry}
+    after = served.snapshot()
     assert corrupt
     assert (after.leases, after.namespaces, after.containers) == (before.leases, before.namespaces, before.containers)
     for path in (served.dirs.state / "sandboxes/corrupt").glob("*"):

@@ -22,14 +22,14 @@ def test_the_same_attempt_twice_is_one_sandbox(kubelet: Kubelet) -> None:
 
 def test_the_same_attempt_at_the_same_time_is_one_sandbox(cri: Cri, served: Served) -> None:
     config = pod_config(unused_name("twin"))
-    before = served.traces()
+    before = served.snapshot()
 
     with ThreadPoolExecutor(4) as pool:
         ids = set(pool.map(lambda _: cri.run(config), range(4)))
     [sandbox] = ids
     cri.remove(sandbox)
 
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_the_next_attempt_is_another_sandbox(kubelet: Kubelet, cri: Cri) -> None:
@@ -44,7 +44,7 @@ def test_the_next_attempt_is_another_sandbox(kubelet: Kubelet, cri: Cri) -> None
 
 
 def test_a_stopped_sandbox_of_the_same_attempt_is_replaced(kubelet: Kubelet, served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     kubelet.cri.stop(pod.id)
 
@@ -52,7 +52,7 @@ def test_a_stopped_sandbox_of_the_same_attempt_is_replaced(kubelet: Kubelet, ser
     assert again != pod.id
     assert pod.id not in {sandbox.id for sandbox in kubelet.cri.sandboxes()}
     kubelet.cri.remove(again)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def name_of(config: pb.PodSandboxConfig) -> str:
@@ -60,7 +60,7 @@ def name_of(config: pb.PodSandboxConfig) -> str:
 
 
 def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served: Served, images: Images) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     api = served.engine.api
     labels = api.inspect_container(pod.id)["Config"]["Labels"]
@@ -73,7 +73,7 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
 
     assert kubelet.inside(kubelet.started(pod), "cat /etc/resolv.conf") == "nameserver 10.96.0.10\n"
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, images: Images) -> None:
@@ -83,7 +83,7 @@ def test_a_dead_holder_of_the_name_is_removed(kubelet: Kubelet, served: Served, 
     sandbox = kubelet.cri.run(config)
 
     assert docker_name(served, sandbox) == name_of(config)
-    assert holder not in served.traces().containers
+    assert holder not in served.snapshot().containers
     kubelet.cri.remove(sandbox)
 
 
@@ -98,7 +98,7 @@ def test_a_running_holder_that_is_not_ours_keeps_its_name(kubelet: Kubelet, serv
         assert kubelet.cri.sandbox_status(sandbox).metadata == config.metadata
         assert kubelet.cri.run(config) == sandbox
         kubelet.cri.remove(sandbox)
-        assert holder in served.traces().containers
+        assert holder in served.snapshot().containers
     finally:
         api.remove_container(holder, force=True)
 
@@ -134,12 +134,12 @@ def test_containers_that_are_not_of_pods_are_not_listed(cri: Cri, served: Served
     labels = {"io.kubernetes.docker.type": "container", "io.pydockershim.config": "{}"}
     other = served.engine.api.create_container(images.busybox, name="k8s-like", labels=labels)["Id"]
     try:
-        wait_until(lambda: other in served.traces().containers)
+        wait_until(lambda: other in served.snapshot().containers)
         assert other not in {container.id for container in cri.containers()}
         with pytest.raises(grpc.RpcError) as unknown:
             cri.container_status(other)
         assert failure(unknown)[0] == grpc.StatusCode.NOT_FOUND
         cri.remove_container(other)
-        assert other in served.traces().containers
+        assert other in served.snapshot().containers
     finally:
         served.engine.api.remove_container(other, force=True)

@@ -12,7 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 
 def test_a_pod_comes_and_goes_without_a_trace(served: Served, images: Images) -> None:
     cri, config = served.cri, pod_config(unused_name("whole"))
-    before = served.traces()
+    before = served.snapshot()
     sandbox = cri.run(config)
     assert cri.sandbox_status(sandbox).state == pb.SANDBOX_READY
 
@@ -29,7 +29,7 @@ def test_a_pod_comes_and_goes_without_a_trace(served: Served, images: Images) ->
     assert cri.sandbox_status(sandbox).state == pb.SANDBOX_NOTREADY
     cri.remove(sandbox)
     assert not cri.sandboxes(id=sandbox)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, served: Served) -> None:
@@ -43,17 +43,17 @@ def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, ser
     kubelet.cri.remove(pod.id)
 
     assert not kubelet.cri.containers(pod_sandbox_id=pod.id)
-    assert not {pod.id, running, created} & served.traces().containers
+    assert not {pod.id, running, created} & served.snapshot().containers
 
 
 def test_remove_stops_what_nobody_has_stopped(kubelet: Kubelet, served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     kubelet.started(pod)
 
     kubelet.cri.remove(pod.id)
 
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 # --- what a pod says of itself ----------------------------------------------------------------------------
@@ -140,13 +140,13 @@ def test_a_pod_may_switch_ipv6_off_on_its_loopback(kubelet: Kubelet, which: str)
 
 
 def test_a_sysctl_of_the_node_is_refused_and_leaves_nothing(kubelet: Kubelet, served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
 
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.pod(linux=pb.LinuxPodSandboxConfig(sysctls={"vm.swappiness": "1"}))
 
     assert "vm.swappiness" in failure(refusal)[1]
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_pause_and_containers_are_below_the_cgroup_parent(kubelet: Kubelet, served: Served) -> None:
@@ -192,7 +192,7 @@ def test_a_known_runtime_handler_is_used_and_told(kubelet: Kubelet, served: Serv
 
 
 def test_an_unknown_runtime_handler_is_refused_with_the_known_ones(kubelet: Kubelet, served: Served) -> None:
-    before = served.traces()
+    before = served.snapshot()
 
     with pytest.raises(grpc.RpcError) as refusal:
         kubelet.pod(handler="gvisor")
@@ -202,7 +202,7 @@ def test_an_unknown_runtime_handler_is_refused_with_the_known_ones(kubelet: Kube
     assert "runtime_handler" in message
     assert "'gvisor'" in message
     assert "runc" in message
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_container_needs_a_ready_sandbox(kubelet: Kubelet) -> None:

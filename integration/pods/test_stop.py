@@ -10,10 +10,10 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import container_config, pod_config
-from integration.pods.frail import PLUGIN_SECONDS, Frail
+from integration.pods.fault_proxy import Moment
+from integration.pods.faulty_node import PLUGIN_SECONDS, FaultyNode
+from integration.pods.faulty_plugin import TYPE
 from integration.pods.kubelet import Kubelet, Pod, failure, in_namespaces, unused_name
-from integration.pods.plugin import TYPE
-from integration.pods.wire import Moment
 from shim.api.v1 import api_pb2 as pb
 
 START = "POST /containers/.*/start"
@@ -37,7 +37,7 @@ def test_a_paused_container_is_stopped(
 
 
 def test_a_pod_with_a_paused_container_is_stopped(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     container = kubelet.started(pod)
     served.engine.api.pause(container)
@@ -47,11 +47,11 @@ def test_a_pod_with_a_paused_container_is_stopped(served: Served, kubelet: Kubel
     assert served.cri.container_status(container).state == pb.CONTAINER_EXITED
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 def test_a_pod_whose_pause_container_is_paused_is_stopped(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pod = kubelet.pod()
     served.engine.api.pause(pod.id)
 
@@ -59,31 +59,31 @@ def test_a_pod_whose_pause_container_is_paused_is_stopped(served: Served, kubele
 
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY
     served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 # --- a DEL that hangs -------------------------------------------------------------------------------------
 
 
-def test_a_release_that_hangs_is_given_up_and_repeated(frail: Frail) -> None:
-    before = frail.traces()
-    sandbox = frail.cri.run(pod_config(unused_name("hanging")))
-    reserved = frail.traces()[0].leases
+def test_a_release_that_hangs_is_given_up_and_repeated(faulty_node: FaultyNode) -> None:
+    before = faulty_node.snapshot()
+    sandbox = faulty_node.cri.run(pod_config(unused_name("hanging")))
+    reserved = faulty_node.snapshot()[0].leases
     assert reserved != before[0].leases
 
-    with frail.plugin.before("DEL", "sleep 1000"), pytest.raises(grpc.RpcError) as refusal:
-        frail.cri.stop(sandbox)
+    with faulty_node.plugin.before("DEL", "sleep 1000"), pytest.raises(grpc.RpcError) as refusal:
+        faulty_node.cri.stop(sandbox)
     code, message = failure(refusal)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert f"cni DEL by plugin {frail.plugin.directory / TYPE} for sandbox {sandbox}" in message
+    assert f"cni DEL by plugin {faulty_node.plugin.directory / TYPE} for sandbox {sandbox}" in message
     assert f"not finished within {PLUGIN_SECONDS} s" in message
-    assert frail.cri.sandbox_status(sandbox).state == pb.SANDBOX_NOTREADY
-    assert frail.traces()[0].leases == reserved
+    assert faulty_node.cri.sandbox_status(sandbox).state == pb.SANDBOX_NOTREADY
+    assert faulty_node.snapshot()[0].leases == reserved
 
-    frail.cri.stop(sandbox)
-    assert frail.traces()[0].leases == before[0].leases
-    frail.cri.remove(sandbox)
-    assert frail.traces() == before
+    faulty_node.cri.stop(sandbox)
+    assert faulty_node.snapshot()[0].leases == before[0].leases
+    faulty_node.cri.remove(sandbox)
+    assert faulty_node.snapshot() == before
 
 
 # --- StartContainer at the same time ----------------------------------------------------------------------
@@ -98,51 +98,53 @@ def running(served: Served, *ours: str) -> list[str]:
     return [container for container in ours if container in ids]
 
 
-def created(frail: Frail, image: str) -> tuple[str, str]:
+def created(faulty_node: FaultyNode, image: str) -> tuple[str, str]:
     """Give a sandbox and a container in it."""
     config = pod_config(unused_name("racing"))
-    sandbox = frail.cri.run(config)
-    return sandbox, frail.cri.create(sandbox, container_config("c", image=image, linux=OWN_PROCESSES), pod=config)
+    sandbox = faulty_node.cri.run(config)
+    return sandbox, faulty_node.cri.create(sandbox, container_config("c", image=image, linux=OWN_PROCESSES), pod=config)
 
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: f"{moment.name.lower()} start")
 def test_a_container_that_starts_while_its_pod_is_stopped_does_not_run_on(
-    frail: Frail, images: Images, moment: Moment
+    faulty_node: FaultyNode, images: Images, moment: Moment
 ) -> None:
-    sandbox, container = created(frail, images.busybox)
+    sandbox, container = created(faulty_node, images.busybox)
 
     def stop() -> None:
-        frail.cri.stop(sandbox)
-        assert running(frail.served, sandbox, container) == []
+        faulty_node.cri.stop(sandbox)
+        assert running(faulty_node.served, sandbox, container) == []
 
-    with frail.wire.interrupted(START, stop, at=moment), pytest.raises(grpc.RpcError):
-        frail.cri.start(container)
+    with faulty_node.proxy.interrupted(START, stop, at=moment), pytest.raises(grpc.RpcError):
+        faulty_node.cri.start(container)
 
-    assert running(frail.served, sandbox, container) == []
-    frail.cri.remove(sandbox)
+    assert running(faulty_node.served, sandbox, container) == []
+    faulty_node.cri.remove(sandbox)
 
 
 def test_a_container_that_docker_starts_for_nobody_in_the_middle_of_a_stop_is_ended(
-    frail: Frail, images: Images
+    faulty_node: FaultyNode, images: Images
 ) -> None:
     """As it does when the server was killed that had asked for it, and Docker was slow."""
-    sandbox, container = created(frail, images.busybox)
-    api = frail.served.engine.api
+    sandbox, container = created(faulty_node, images.busybox)
+    api = faulty_node.served.engine.api
 
-    with frail.wire.interrupted(f"POST /containers/{sandbox}/kill", lambda: api.start(container), at=Moment.BEFORE):
-        frail.cri.stop(sandbox)
+    with faulty_node.proxy.interrupted(
+        f"POST /containers/{sandbox}/kill", lambda: api.start(container), at=Moment.BEFORE
+    ):
+        faulty_node.cri.stop(sandbox)
 
-    assert running(frail.served, sandbox, container) == []
-    assert frail.cri.container_status(container).state == pb.CONTAINER_EXITED
-    frail.cri.remove(sandbox)
+    assert running(faulty_node.served, sandbox, container) == []
+    assert faulty_node.cri.container_status(container).state == pb.CONTAINER_EXITED
+    faulty_node.cri.remove(sandbox)
 
 
-def test_a_container_that_stop_found_not_running_is_ended_by_its_start(frail: Frail, images: Images) -> None:
-    sandbox, container = created(frail, images.busybox)
+def test_a_container_that_stop_found_not_running_is_ended_by_its_start(faulty_node: FaultyNode, images: Images) -> None:
+    sandbox, container = created(faulty_node, images.busybox)
     killing_pause, started = Event(), Event()
 
     def stop_as_far_as_pause() -> None:
-        stops.append(pool.submit(frail.cri.stop, sandbox))
+        stops.append(pool.submit(faulty_node.cri.stop, sandbox))
         assert killing_pause.wait(SECONDS)
 
     def wait_started() -> None:
@@ -152,23 +154,23 @@ def test_a_container_that_stop_found_not_running_is_ended_by_its_start(frail: Fr
     stops: list[Future[None]] = []
     with (
         ThreadPoolExecutor(1) as pool,
-        frail.wire.interrupted(f"POST /containers/{sandbox}/kill", wait_started, at=Moment.BEFORE),
-        frail.wire.interrupted(START, stop_as_far_as_pause, at=Moment.BEFORE),
+        faulty_node.proxy.interrupted(f"POST /containers/{sandbox}/kill", wait_started, at=Moment.BEFORE),
+        faulty_node.proxy.interrupted(START, stop_as_far_as_pause, at=Moment.BEFORE),
     ):
         with pytest.raises(grpc.RpcError) as refusal:
-            frail.cri.start(container)
-        assert running(frail.served, sandbox, container) == [sandbox]
+            faulty_node.cri.start(container)
+        assert running(faulty_node.served, sandbox, container) == [sandbox]
         started.set()
         stops[0].result()
 
     assert failure(refusal)[0] == grpc.StatusCode.FAILED_PRECONDITION
-    assert running(frail.served, sandbox, container) == []
-    assert frail.cri.container_status(container).exit_code == 137
-    frail.cri.remove(sandbox)
+    assert running(faulty_node.served, sandbox, container) == []
+    assert faulty_node.cri.container_status(container).exit_code == 137
+    faulty_node.cri.remove(sandbox)
 
 
 def test_starts_and_stops_at_the_same_time_leave_nothing_running(served: Served, kubelet: Kubelet) -> None:
-    before = served.traces()
+    before = served.snapshot()
     pods = [kubelet.pod() for _ in range(6)]
     containers = [kubelet.created(pod, linux=OWN_PROCESSES) for pod in pods]
     calls: list[Callable[[], None]] = []
@@ -185,4 +187,4 @@ def test_starts_and_stops_at_the_same_time_leave_nothing_running(served: Served,
     assert running(served, *containers, *(pod.id for pod in pods)) == []
     for pod in pods:
         served.cri.remove(pod.id)
-    assert served.traces() == before
+    assert served.snapshot() == before

@@ -1,4 +1,4 @@
-"""A long life in short: `python -m integration.soak` in a box. Ends with 1 when something is not as it was."""
+"""A long life in short: `python -m integration.soak` in isolation. Ends with 1 when something is not as it was."""
 
 import argparse
 import math
@@ -35,16 +35,16 @@ def main() -> int:
 
 def soak(engine: str, *, scale: float) -> Report:
     """Do everything, scaled. NodeError when it cannot be set up."""
-    with prepared(engine, settings={"live-restore": True}) as bed, serving(bed) as (server, cri):
-        node = Node(bed, server, cri)
+    with prepared(engine, settings={"live-restore": True}) as setup, serving(setup) as (server, cri):
+        node = Node(setup, server, cri)
         print("warm-up", flush=True)
         _phases(node, scale=min(scale, WARM_UP), sessions=_scaled(SESSIONS, scale))
-        before, traces = sample(server), bed.traces()
+        before, snapshot = sample(server), setup.snapshot()
         print("soak", flush=True)
         done = _phases(node, scale=scale, sessions=_scaled(SESSIONS, scale))
 
         def left_behind(now: Sample) -> list[str]:
-            return [*figures.processes_left(before, now), *traces.added(bed.traces())]
+            return [*figures.processes_left(before, now), *snapshot.added(setup.snapshot())]
 
         def is_back(now: Sample) -> bool:
             left = left_behind(now)

@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 
-from integration.bench.crowd import AT_ONCE
-from integration.bench.laps import Lap
+from integration.bench.load import AT_ONCE
 from integration.bench.pods import ordinary_pod
-from integration.bench.served import Served, ServedPod
-from integration.bench.setup import Bed
+from integration.bench.setup import Setup
+from integration.bench.timed_pod import PodClient, TimedPod
+from integration.bench.timings import Timings
 from integration.cri import Cri
 from integration.server import Server
 from integration.sessions import exec_session
@@ -40,7 +40,7 @@ _BACK_SECONDS = 60.0
 class Node:
     """Where phases happen."""
 
-    bed: Bed
+    setup: Setup
     server: Server
     cri: Cri
 
@@ -119,18 +119,18 @@ def probes(node: Node, *, count: int) -> Phase:
 
 def pods(node: Node, *, count: int) -> Phase:
     """Make pods and remove them."""
-    served = Served(node.cri)
+    client = PodClient(node.cri)
     with Progress("pods made and removed", count, node.server) as progress:
 
         def come_and_go(number: int) -> None:
             name = f"soak-{number}"
-            config, container = ordinary_pod(name, logs=str(node.bed.logs))
+            config, container = ordinary_pod(name, logs=str(node.setup.logs))
 
             def both() -> None:
-                served.down(Lap(), served.up(Lap(), config=config, container=container))
+                client.down(Timings(), client.up(Timings(), config=config, container=container))
 
             progress.attempt(both)
-            _remove_tree(node.bed.logs / name)
+            _remove_tree(node.setup.logs / name)
 
         _spread(come_and_go, count, at_once=AT_ONCE)
     return progress.phase()
@@ -155,27 +155,27 @@ def docker_restarts(node: Node, *, count: int) -> Phase:
     """Restart dockerd under pods that go on."""
     with Progress("restarts of dockerd", count, node.server) as progress, targets(node) as pods:
         for number in range(count):
-            node.bed.engine.restart()
+            node.setup.engine.restart()
             wait_until(lambda: _all_run(node.cri, pods), _BACK_SECONDS)
             progress.attempt(partial(node.cri.exec, pods[number % len(pods)].container, "true"))
     return progress.phase()
 
 
 @contextmanager
-def targets(node: Node) -> Iterator[list[ServedPod]]:
+def targets(node: Node) -> Iterator[list[TimedPod]]:
     """Have some pods while the block runs."""
-    served = Served(node.cri)
+    client = PodClient(node.cri)
 
-    def up(number: int) -> ServedPod:
-        config, container = ordinary_pod(f"target-{number}", logs=str(node.bed.logs))
-        return served.up(Lap(), config=config, container=container)
+    def up(number: int) -> TimedPod:
+        config, container = ordinary_pod(f"target-{number}", logs=str(node.setup.logs))
+        return client.up(Timings(), config=config, container=container)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         made = list(pool.map(up, range(TARGETS)))
         try:
             yield made
         finally:
-            list(pool.map(lambda pod: served.down(Lap(), pod), made))
+            list(pool.map(lambda pod: client.down(Timings(), pod), made))
 
 
 def _spread(action: Callable[[int], None], count: int, *, at_once: int) -> None:
@@ -183,16 +183,16 @@ def _spread(action: Callable[[int], None], count: int, *, at_once: int) -> None:
         list(pool.map(action, range(count)))
 
 
-def _sleeping(node: Node, pods: Sequence[ServedPod]) -> int:
+def _sleeping(node: Node, pods: Sequence[TimedPod]) -> int:
     """Count processes of sessions, as Docker lists them."""
     return sum(
         any("sleep 3600" in word for word in row) and not any("sleep 3600 &" in word for word in row)
         for pod in pods
-        for row in node.bed.engine.api.top(pod.container)["Processes"]
+        for row in node.setup.engine.api.top(pod.container)["Processes"]
     ) - len(pods)  # each container's own
 
 
-def _all_run(cri: Cri, pods: Sequence[ServedPod]) -> bool:
+def _all_run(cri: Cri, pods: Sequence[TimedPod]) -> bool:
     try:
         running = {container.id for container in cri.containers() if container.state == pb.CONTAINER_RUNNING}
         ready = {sandbox.id for sandbox in cri.sandboxes() if sandbox.state == pb.SANDBOX_READY}

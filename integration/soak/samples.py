@@ -14,7 +14,7 @@ _SECONDS = 60.0
 
 
 def sample(server: Server) -> Sample:
-    """Sample at an idle server, its log process, and all processes of the box."""
+    """Sample at an idle server, its log process, and all processes there are."""
     server.wait_idle()
     log_process = wait_until(lambda: log_process_of(server.daemon.pid) or 0, _SECONDS)
     return Sample(server=size(server.daemon.pid), log_process=size(log_process), processes=_processes())

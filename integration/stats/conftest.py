@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from integration.node.box import Node
+from integration.node.isolation import Node
 from integration.pods.conftest import kubelet
 from integration.pods.kubelet import Kubelet, Pod, unused_name
-from integration.stats.asking import MIB
-from integration.stats.truth import Disk, mounted_disk
+from integration.stats.kernel_reference import Disk, mounted_disk
+from integration.stats.queries import MIB
 from shim.api.v1 import api_pb2 as pb
 
 __all__ = ("disk", "kubelet", "own_pod")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from integration.conftest import Images, Served
 from integration.pods.kubelet import Kubelet, Pod, docker_name, pid_of
-from integration.stats.asking import MIB, metrics
-from integration.stats.truth import UNIFIED, Disk, group_of
+from integration.stats.kernel_reference import UNIFIED, Disk, group_of
+from integration.stats.queries import MIB, metrics
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.stats.disk import PERIOD

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.conftest import Images, Served, make_node_dirs, serving
 from integration.cri import container_config, pod_config
 from integration.networks import bridge, conflist
-from integration.node.box import Node, new_home
 from integration.node.engine import Engine, own_link
+from integration.node.isolation import Node, new_home
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 

@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import Served
 from integration.cri import HOST_NETWORK
 from integration.pods.kubelet import Kubelet, Pod, failure
-from integration.stats.asking import MIB, listed, pod_stats, pods_listed, stats
+from integration.stats.queries import MIB, listed, pod_stats, pods_listed, stats
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import SECOND

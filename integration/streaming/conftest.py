@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import Images, Served
-from integration.node.box import Node
+from integration.node.isolation import Node
 from integration.pods.conftest import kubelet
 from integration.pods.kubelet import Kubelet, Pod
 from integration.streaming.api_server import ApiServer

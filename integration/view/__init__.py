@@ -1,1 +1,1 @@
-"""The node view on real engines: through restarts, hanging calls, broken event streams and the deeds of others."""
+"""The node view on real engines: through restarts, hanging calls, broken event streams and what others do."""

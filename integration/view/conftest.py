@@ -6,8 +6,8 @@ import pytest
 
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.networks import bridge, conflist
-from integration.node.box import HOME, Node, new_home
 from integration.node.engine import Engine, own_link
+from integration.node.isolation import HOME, Node, new_home
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.proxy import DockerProxy
 
@@ -30,11 +30,11 @@ def proxied(engine: Engine, images: Images, node: Node, proxy: DockerProxy) -> I
     dirs = make_node_dirs(node, new_home("view"))
     configure_network(dirs)
     with own_link(BRIDGE), serving(engine, dirs, docker_endpoint=proxy.url) as made:
-        before = made.traces()
+        before = made.snapshot()
         yield made
         made.revive()
         made.clear()
-        assert before.added(made.traces()) == []
+        assert before.added(made.snapshot()) == []
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""An event stream that is damaged on its way leaves the view as Docker's truth."""
+"""An event stream that is damaged on its way leaves the view as Docker is."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from shim.view.records import Record
 from shim.view.watch import Timings, Watcher
 
 FAULTS = ("pass", "drop", "twice", "late", "cut", "half")
-DEEDS = ("create", "create", "start", "start", "kill", "restart", "rename", "remove", "cut")
+OPERATIONS = ("create", "create", "start", "start", "kill", "restart", "rename", "remove", "cut")
 TIMINGS = Timings(resync=0.3, missed_exit=0.2, retry_delay=0.1, min_reconnect_delay=0.02, max_reconnect_delay=0.1)
 
 
@@ -90,7 +90,7 @@ def watched(url: str, *, timings: Timings = TIMINGS) -> Iterator[NodeView]:
 
 
 @pytest.fixture
-def truth(engine: Engine) -> Iterator[DockerEngine]:
+def direct(engine: Engine) -> Iterator[DockerEngine]:
     """Docker without anything between."""
     made = DockerEngine(engine.url, request_timeout=30)
     yield made
@@ -107,7 +107,7 @@ EXAMPLES = settings(
 
 
 @given(
-    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 3)), min_size=4, max_size=10),
+    operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3)), min_size=4, max_size=10),
     faults=st.lists(st.sampled_from(FAULTS), max_size=30),
 )
 @EXAMPLES
@@ -115,28 +115,32 @@ def test_damaged_event_stream(
     engine: Engine,
     images: Images,
     proxy: DockerProxy,
-    truth: DockerEngine,
-    deeds: list[tuple[str, int]],
+    direct: DockerEngine,
+    operations: list[tuple[str, int]],
     faults: list[str],
 ) -> None:
     pods = Pods(engine.api, images.busybox)
     proxy.damage(iter(faults))
     try:
         with watched(proxy.url) as view:
-            for what, choice in deeds:
+            for what, choice in operations:
                 if what == "cut":
                     proxy.cut()
                 pods.do(what, choice)
             proxy.damage(iter(()))
-            wait_until(lambda: _is_true(view, truth, pods.made))
+            wait_until(lambda: _is_true(view, direct, pods.made))
     finally:
         proxy.damage(iter(()))
         pods.clear()
 
 
 @given(
-    deeds=st.lists(
-        st.tuples(st.sampled_from([deed for deed in DEEDS if deed != "cut"]), st.integers(0, 3), st.booleans()),
+    operations=st.lists(
+        st.tuples(
+            st.sampled_from([each for each in OPERATIONS if each != "cut"]),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
         min_size=4,
         max_size=10,
     ),
@@ -148,8 +152,8 @@ def test_looks_of_rpcs_between_the_events(
     engine: Engine,
     images: Images,
     proxy: DockerProxy,
-    truth: DockerEngine,
-    deeds: list[tuple[str, int, bool]],
+    direct: DockerEngine,
+    operations: list[tuple[str, int, bool]],
     faults: list[str],
     settle: float,
 ) -> None:
@@ -159,26 +163,26 @@ def test_looks_of_rpcs_between_the_events(
     try:
         with watched(proxy.url, timings=replace(TIMINGS, resync=1000, event_delay=settle)) as view:
             view.sandboxes()
-            for what, choice, looks in deeds:
+            for what, choice, looks in operations:
                 pods.do(what, choice)
                 if looks and pods.made:
                     view.refresh_container(pods.made[choice % len(pods.made)])
-            wait_until(lambda: _is_true(view, truth, pods.made))
+            wait_until(lambda: _is_true(view, direct, pods.made))
     finally:
         proxy.damage(iter(()))
         pods.clear()
 
 
-def _is_true(view: NodeView, truth: DockerEngine, made: list[str]) -> bool:
+def _is_true(view: NodeView, direct: DockerEngine, made: list[str]) -> bool:
     """Whether the view answers, and tells of these containers what Docker does, and of no others of theirs."""
     if view.stats().outage:
         return False
     seen = {record.id: record for record in view.sandboxes() if record.config.metadata.namespace == "view"}
-    return seen.keys() == set(made) and all(_as_inspected(truth, record) == record for record in seen.values())
+    return seen.keys() == set(made) and all(_as_inspected(direct, record) == record for record in seen.values())
 
 
-def _as_inspected(truth: DockerEngine, record: Record) -> Record | None:
+def _as_inspected(direct: DockerEngine, record: Record) -> Record | None:
     try:
-        return translate.record_from_inspect(truth.inspect_container(record.id), previous=record)
+        return translate.record_from_inspect(direct.inspect_container(record.id), previous=record)
     except NotFound:
         return None

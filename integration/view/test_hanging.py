@@ -14,8 +14,8 @@ import pytest
 
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
-from integration.node.box import Node, new_home
 from integration.node.engine import Engine, own_link
+from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
 from integration.waiting import wait_until

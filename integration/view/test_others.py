@@ -28,7 +28,7 @@ def api(proxied: Served) -> docker.APIClient:
 
 
 @pytest.mark.parametrize(
-    ("deed", "exit_code"),
+    ("operation", "exit_code"),
     [
         (lambda api, container: api.stop(container, timeout=10), 143),
         (lambda api, container: api.kill(container, signal="SIGTERM"), 143),
@@ -37,13 +37,13 @@ def api(proxied: Served) -> docker.APIClient:
     ids=["stop", "kill -TERM", "kill"],
 )
 def test_ended_by_others(
-    kubelet: Kubelet, api: docker.APIClient, deed: Callable[[docker.APIClient, str], None], exit_code: int
+    kubelet: Kubelet, api: docker.APIClient, operation: Callable[[docker.APIClient, str], None], exit_code: int
 ) -> None:
     command = ("sh", "-c", "trap 'exit 143' TERM; sleep 3600 & wait")
     container = kubelet.started(kubelet.pod(linux=HOST_NETWORK), *command)
     # Process 1 of a container ignores what it has no trap for yet.
     wait_until(lambda: "sleep" in kubelet.cri.exec(container, "ps").stdout.decode())
-    deed(api, container)
+    operation(api, container)
     status = wait_exited(kubelet, container)
     assert (status.exit_code, status.reason) == (exit_code, "Error")
 
@@ -139,7 +139,7 @@ def prune(api: docker.APIClient, *, label: str) -> None:
 
 
 def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
-    before = proxied.traces()
+    before = proxied.snapshot()
     label = unused_name("prune")
     used, unused = (built(api, kubelet.image, f"LABEL {label}=1 number={number}") for number in range(2))
     wait_until(lambda: {used, unused} <= listed_images(kubelet))
@@ -165,35 +165,35 @@ def test_system_prune_while_pods_run(kubelet: Kubelet, api: docker.APIClient, pr
     for one in (dead, pod):
         kubelet.cri.stop(one.id)
         kubelet.cri.remove(one.id)
-    assert before.added(proxied.traces()) == []
+    assert before.added(proxied.snapshot()) == []
     api.remove_image(used)
 
 
 def test_sandbox_whose_pause_was_killed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
     """It is not ready, and its network is released by Stop as ever."""
-    before = proxied.traces()
+    before = proxied.snapshot()
     pod = kubelet.pod()
     api.kill(pod.id)
     wait_until(lambda: kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
     assert [sandbox.state for sandbox in kubelet.cri.sandboxes(id=pod.id)] == [pb.SANDBOX_NOTREADY]
-    assert proxied.traces().leases > before.leases
+    assert proxied.snapshot().leases > before.leases
 
     kubelet.cri.stop(pod.id)
-    stopped = proxied.traces()
+    stopped = proxied.snapshot()
     assert (stopped.leases, stopped.namespaces) == (before.leases, before.namespaces)
     kubelet.cri.remove(pod.id)
-    assert before.added(proxied.traces()) == []
+    assert before.added(proxied.snapshot()) == []
 
 
 def test_sandbox_whose_pause_was_removed(kubelet: Kubelet, api: docker.APIClient, proxied: Served) -> None:
-    before = proxied.traces()
+    before = proxied.snapshot()
     pod = kubelet.pod()
     api.remove_container(pod.id, force=True)
     wait_until(lambda: kubelet.cri.sandbox_status(pod.id).state == pb.SANDBOX_NOTREADY)
     kubelet.cri.stop(pod.id)
     kubelet.cri.remove(pod.id)
     assert kubelet.cri.sandboxes(id=pod.id) == []
-    assert before.added(proxied.traces()) == []
+    assert before.added(proxied.snapshot()) == []
 
 
 def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:

@@ -23,7 +23,7 @@ AT_ONCE = 8
 
 
 @pytest.fixture
-def truth(engine: Engine) -> Iterator[DockerEngine]:
+def direct(engine: Engine) -> Iterator[DockerEngine]:
     """Docker without the server."""
     made = DockerEngine(engine.url, request_timeout=60)
     yield made
@@ -55,11 +55,11 @@ def read_all(cri: Cri, *, sandbox: str, container: str, image: str) -> None:
 
 
 def test_many_containers_in_one_piece_and_in_many(
-    kubelet: Kubelet, proxied: Served, truth: DockerEngine, engine_name: str
+    kubelet: Kubelet, proxied: Served, direct: DockerEngine, engine_name: str
 ) -> None:
     pods = [kubelet.pod(linux=HOST_NETWORK) for _ in range(4)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = set(pool.map(lambda number: create(truth, pods, number, kubelet.image), range(MANY[engine_name])))
+        made = set(pool.map(lambda number: create(direct, pods, number, kubelet.image), range(MANY[engine_name])))
     wait_until(lambda: len(proxied.cri.containers()) == len(made), MANY_SECONDS)
     runtime = kubelet.cri.runtime
 
@@ -73,7 +73,7 @@ def test_many_containers_in_one_piece_and_in_many(
     assert [pod for piece in streamed for pod in piece.pod_sandboxes] == kubelet.cri.sandboxes()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(truth.remove_container, made))
+        list(pool.map(direct.remove_container, made))
     wait_until(lambda: kubelet.cri.containers() == [], MANY_SECONDS)
 
 

@@ -41,14 +41,14 @@ def kubelet(served: Served, images: Images, request: pytest.FixtureRequest) -> I
     """Make pods on an engine that may be stopped; the parameter is whether it has live-restore."""
     # What ignores SIGTERM, as pause and sleep do, would keep every stop of Docker waiting.
     settings = {"live-restore": request.param, "shutdown-timeout": 1}
-    before = served.traces()
+    before = served.snapshot()
     with configured(served.engine, **settings):
         wait_until(lambda: ids_if_answered(served))
         made = Kubelet(served.cri, images.busybox)
         yield made
         made.remove_all()
     wait_until(lambda: ids_if_answered(served))
-    assert served.traces() == before
+    assert served.snapshot() == before
 
 
 @dataclass(frozen=True, slots=True)

@@ -710,12 +710,12 @@ def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
 
 # Everything at once
 
-DEEDS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
+OPERATIONS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
 BY_US = frozenset({"start", "exit", "update"})
 """Deeds that may be an RPC's, which looks itself when they are done."""
 
 
-def deed(engine: FakeEngine, what: str, choice: int) -> None:
+def apply_operation(engine: FakeEngine, what: str, choice: int) -> None:
     """Do something to the Engine."""
     there = list(engine.containers)
     chosen = there[choice % len(there)] if there else None
@@ -730,10 +730,10 @@ def deed(engine: FakeEngine, what: str, choice: int) -> None:
             engine.disconnect()
             engine.reconnect()
         case _ if chosen is not None:
-            deed_to(engine, what, chosen, choice)
+            apply_to(engine, what, chosen, choice)
 
 
-def deed_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
+def apply_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
     match what:
         case "start":
             engine.start_container(chosen)
@@ -753,30 +753,30 @@ def is_true(view: NodeView, engine: FakeEngine) -> bool:
     """Whether the view is what Docker tells."""
     records: list[Record] = [*view.sandboxes(), *view.containers()]
     seen: dict[str, Record] = {record.id: record for record in records}
-    truth = {
+    expected = {
         container_id: translate.record_from_inspect(container.inspect(), previous=seen.get(container_id))
         for container_id, container in engine.containers.items()
     }
     images = {record.id for record in view.images.all()} == {image.id for image in engine.images}
-    return images and seen == truth
+    return images and seen == expected
 
 
 @given(
-    deeds=st.lists(st.tuples(st.sampled_from(DEEDS), st.integers(0, 9), st.booleans()), max_size=25),
+    operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.booleans()), max_size=25),
     copies=st.lists(st.integers(0, 2), max_size=40),
     settle=st.sampled_from([0.0, 0.002]),
 )
 @settings(max_examples=40, deadline=None)
 def test_view_becomes_the_truth_whatever_happens(
-    deeds: list[tuple[str, int, bool]], copies: list[int], settle: float
+    operations: list[tuple[str, int, bool]], copies: list[int], settle: float
 ) -> None:
     """Events lost and repeated, connections cut, looks of RPCs between them: the view becomes what Docker tells."""
     engine = BadLine(copies=copies)
     with watching(
         engine, timings=Timings(resync=0.01, event_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001)
     ) as view:
-        for what, choice, looks in deeds:
-            deed(engine, what, choice)
+        for what, choice, looks in operations:
+            apply_operation(engine, what, choice)
             if looks and engine.containers and what in BY_US:
                 view.refresh_container(list(engine.containers)[choice % len(engine.containers)])
         # Resources are in no list: of them only an event tells, and the last events arrive.

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import docker
 
-from integration.bench.http import wire
+from integration.bench.http import responses
 from integration.bench.http.readers import H11Reader, OwnReader
+from integration.bench.http.responses import Exchange
 from integration.bench.http.server import serving
-from integration.bench.http.wire import Exchange
 from shim.engine.client import DockerEngine
 
 ROUNDS = 15
@@ -39,36 +39,36 @@ class Case:
 
 
 def _exec(engine: DockerEngine) -> None:
-    engine.create_exec(wire.CID, body={"AttachStdout": True, "AttachStderr": True, "Cmd": ["cat", "/proc/uptime"]})
-    with engine.start_exec(wire.EXEC_ID) as stream:
+    engine.create_exec(responses.CID, body={"AttachStdout": True, "AttachStderr": True, "Cmd": ["cat", "/proc/uptime"]})
+    with engine.start_exec(responses.EXEC_ID) as stream:
         list(stream.frames())
-    engine.inspect_exec(wire.EXEC_ID)
+    engine.inspect_exec(responses.EXEC_ID)
 
 
 def _events(engine: DockerEngine) -> None:
     with engine.events(since=1) as events:
-        for _ in range(wire.EVENTS):
+        for _ in range(responses.EVENTS):
             next(events)
 
 
 def _archive(engine: DockerEngine) -> int:
-    with engine.archive(wire.CID, "/") as pieces:
+    with engine.archive(responses.CID, "/") as pieces:
         return sum(map(len, pieces))
 
 
 CASES = (
-    Case("inspect of a container", (wire.inspect(),), lambda engine: engine.inspect_container(wire.CID)),
-    Case(f"list of {wire.ROWS} containers", (wire.containers(),), lambda engine: engine.list_containers()),
-    Case("start", (wire.start(),), lambda engine: engine.start_container(wire.CID)),
-    Case("exec: create, start, inspect", wire.exec_calls(), _exec),
-    Case("event", (wire.events(),), _events, units=wire.EVENTS),
-    Case("MiB of an archive", (wire.archive(),), _archive, units=wire.ARCHIVE_MIB),
+    Case("inspect of a container", (responses.inspect(),), lambda engine: engine.inspect_container(responses.CID)),
+    Case(f"list of {responses.ROWS} containers", (responses.containers(),), lambda engine: engine.list_containers()),
+    Case("start", (responses.start(),), lambda engine: engine.start_container(responses.CID)),
+    Case("exec: create, start, inspect", responses.exec_calls(), _exec),
+    Case("event", (responses.events(),), _events, units=responses.EVENTS),
+    Case("MiB of an archive", (responses.archive(),), _archive, units=responses.ARCHIVE_MIB),
 )
 
 
 def main() -> int:
     """Measure, and print the table."""
-    exchanges = [wire.version(), *(exchange for case in CASES for exchange in case.exchanges)]
+    exchanges = [responses.version(), *(exchange for case in CASES for exchange in case.exchanges)]
     with tempfile.TemporaryDirectory() as directory, serving(Path(directory) / "docker.sock", exchanges) as endpoint:
         engine = DockerEngine(endpoint, request_timeout=60)
         print(f"{'microseconds of the processor':30}{'own':>8}{'h11':>8}{'call':>8}{'h11 adds':>10}")
@@ -78,7 +78,7 @@ def main() -> int:
             print(f"{case.name:30}{own:8.1f}{h11:8.1f}{call:8.1f}{(h11 - own) / call:10.0%}")
         engine.close()
         sdk = docker.APIClient(base_url=endpoint, version="1.51", timeout=60)
-        took = _microseconds(lambda: sdk.inspect_container(wire.CID))
+        took = _microseconds(lambda: sdk.inspect_container(responses.CID))
         print(f"{'inspect by docker.APIClient':30}{'':16}{took:8.1f}")
         sdk.close()
     return 0

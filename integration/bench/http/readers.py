@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import h11
 
-from integration.bench.http.wire import Exchange
+from integration.bench.http.responses import Exchange
 from shim.engine import http1
 
 HEADERS = {"User-Agent": "pydockershim/0.1.0"}

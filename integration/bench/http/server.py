@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from integration.bench.http.wire import Exchange
+from integration.bench.http.responses import Exchange
 
 _EVENT_SECONDS = 0.0002
 """Between two events: as on a node, each is read alone."""

@@ -2,11 +2,18 @@
 
 import pytest
 
-from integration.bench.http import wire
+from integration.bench.http import responses
 from integration.bench.http.readers import H11Reader, OwnReader
-from integration.bench.http.wire import Exchange
+from integration.bench.http.responses import Exchange
 
-EXCHANGES = [wire.version(), wire.inspect(), wire.containers(), wire.start(), *wire.exec_calls(), wire.events()]
+EXCHANGES = [
+    responses.version(),
+    responses.inspect(),
+    responses.containers(),
+    responses.start(),
+    *responses.exec_calls(),
+    responses.events(),
+]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: f"{exchange.method} {exchange.target[:60]}")

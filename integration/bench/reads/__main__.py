@@ -36,24 +36,24 @@ def measure(engine_name: str, *, pods: int, relist_seconds: int, stops: int) -> 
     """Measure on `pods` pods, on some of them first. NodeError when it cannot be set up."""
     load_before = os.getloadavg()[0]
     some = max(1, pods // 5)
-    with prepared(engine_name) as bed, serving(bed) as (server, cri):
+    with prepared(engine_name) as setup, serving(setup) as (server, cri):
         made = pods_up(cri, first=0, count=some)
-        measured = figures.reads(timed_reads(cri, bed.engine, pod=made[0]), containers=some * (CONTAINERS + 1))
+        measured = figures.reads(timed_reads(cri, setup.engine, pod=made[0]), containers=some * (CONTAINERS + 1))
         with step(f"{pods} pods up"):
             made += pods_up(cri, first=some, count=pods - some)
         containers = pods * (CONTAINERS + 1)
-        measured += figures.reads(timed_reads(cri, bed.engine, pod=made[0]), containers=containers)
+        measured += figures.reads(timed_reads(cri, setup.engine, pod=made[0]), containers=containers)
         with step("exits"):
-            exited = figures.reads(exits(cri, bed.engine, container=made[0].containers[0]), containers=containers)
+            exited = figures.reads(exits(cri, setup.engine, container=made[0].containers[0]), containers=containers)
         brief = container_config("brief", image=BUSYBOX, command=("true",))
         with step(f"relists for {relist_seconds} s"):
             ticker = cri.create(made[0].id, brief, pod=made[0].config)
-            relist = relists(cri, server, bed.engine, container=ticker, seconds=relist_seconds)
+            relist = relists(cri, server, setup.engine, container=ticker, seconds=relist_seconds)
         with step(f"{stops} stops"):
             busy = figures.reads(reads_beside_stops(cri, made, count=stops), containers=containers + stops)
         return Report(
             machine=machine(load_before),
-            engine=docker(bed.engine),
+            engine=docker(setup.engine),
             reads=measured,
             relist=relist,
             exits=exited,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from integration.bench.laps import Lap
+from integration.bench.timings import Timings
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.engine import Engine
 from integration.node.images import BUSYBOX
@@ -42,7 +42,7 @@ def pods_up(cri: Cri, *, first: int, count: int) -> list[Pod]:
 
 def timed_reads(cri: Cri, engine: Engine, *, pod: Pod) -> dict[str, list[float]]:
     """Milliseconds of each call, all in turn, so that what drifts on the machine hits them alike."""
-    lap = Lap()
+    timings = Timings()
     image = pb.ImageStatusRequest(image=pb.ImageSpec(image=BUSYBOX))
     calls: dict[str, Callable[[], object]] = {
         "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest()),
@@ -54,7 +54,7 @@ def timed_reads(cri: Cri, engine: Engine, *, pod: Pod) -> dict[str, list[float]]
     }
     for number in range(TIMES):
         for name, call in calls.items():
-            lap.call(name, call)
+            timings.call(name, call)
         if number % 10 == 0:
-            lap.call("Docker's GET /containers/json", lambda: engine.api.containers(all=True))
-    return lap.took
+            timings.call("Docker's GET /containers/json", lambda: engine.api.containers(all=True))
+    return timings.took

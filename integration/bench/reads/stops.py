@@ -3,8 +3,8 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from integration.bench.laps import Lap
 from integration.bench.reads.lists import AT_ONCE, Pod
+from integration.bench.timings import Timings
 from integration.cri import Cri, container_config
 from integration.node.images import BUSYBOX
 from shim.api.v1 import api_pb2 as pb
@@ -20,15 +20,15 @@ def reads_beside_stops(cri: Cri, pods: list[Pod], *, count: int) -> dict[str, li
     """Milliseconds of reads while `count` containers that ignore SIGTERM are being stopped."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         containers = list(pool.map(lambda number: _started(cri, pods[number % len(pods)], number), range(count)))
-    lap = Lap()
+    timings = Timings()
     with ThreadPoolExecutor(count) as pool:
         stops = [pool.submit(cri.stop_container, container, timeout=GRACE_SECONDS) for container in containers]
         time.sleep(SETTLE_SECONDS)
         until = time.monotonic() + READ_SECONDS
         while time.monotonic() < until:
-            lap.call("Version", lambda: cri.runtime.Version(pb.VersionRequest()))
-            lap.call("ListContainers", lambda: cri.runtime.ListContainers(pb.ListContainersRequest()))
-            lap.call("ListPodSandbox", lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest()))
+            timings.call("Version", lambda: cri.runtime.Version(pb.VersionRequest()))
+            timings.call("ListContainers", lambda: cri.runtime.ListContainers(pb.ListContainersRequest()))
+            timings.call("ListPodSandbox", lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest()))
             time.sleep(0.1)
         if any(stop.done() for stop in stops):
             raise AssertionError("a stop has ended although its container ignores it")
@@ -37,7 +37,7 @@ def reads_beside_stops(cri: Cri, pods: list[Pod], *, count: int) -> dict[str, li
             list(killers.map(cri.stop_container, containers))
         for stop in stops:
             stop.result(GRACE_SECONDS + 30)
-    return lap.took
+    return timings.took
 
 
 def _started(cri: Cri, pod: Pod, number: int) -> str:

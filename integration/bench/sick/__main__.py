@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from integration.bench.machine import docker, machine
-from integration.bench.setup import ENGINES, Bed, prepared, serving
+from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.sick import figures
 from integration.bench.sick.figures import Report, Restart, Restarts
 from integration.bench.sick.node import containers_up, pods_down, pods_up
 from integration.bench.sick.restarts import ANSWER_SECONDS, UnderWay, floor, restarted
 from integration.bench.sick.waits import reads_beside_waits
 from integration.node import images
-from integration.node.box import this_node
 from integration.node.commands import NodeError, step
 from integration.node.fuse import HangingVolume
 from integration.node.images import File, Image
+from integration.node.isolation import this_node
 from integration.node.registry import Registry
 from integration.node.registry_proxy import Proxy
 from integration.node.stuck import stuck_process
@@ -56,12 +56,12 @@ def main() -> int:
 def measure(wanted: argparse.Namespace) -> Report:
     """Restart servers among `pods` pods, then read while stops and execs wait. NodeError when it cannot be set up."""
     load_before = os.getloadavg()[0]
-    with prepared(wanted.engine) as bed, serving(bed) as (server, cri), _slow_pull(bed) as slow:
+    with prepared(wanted.engine) as setup, serving(setup) as (server, cri), _slow_pull(setup) as slow:
         with step(f"{wanted.pods} pods, {wanted.pods * 2} containers up"):
-            pods = pods_up(cri, bed, count=wanted.pods)
+            pods = pods_up(cri, setup, count=wanted.pods)
             containers = containers_up(cri, pods, first=0, count=wanted.pods * 2)
-        restarts = _restarts(bed, server, containers, slow=slow, rounds=wanted.rounds)
-        restart_floor = floor(bed.engine)
+        restarts = _restarts(setup, server, containers, slow=slow, rounds=wanted.rounds)
+        restart_floor = floor(setup.engine)
         with step(f"{wanted.stops - len(containers)} more containers up"):
             more = max(0, wanted.stops - len(containers))
             containers += containers_up(cri, pods, first=len(containers), count=more)
@@ -70,12 +70,12 @@ def measure(wanted: argparse.Namespace) -> Report:
                 containers[-1 - number % min(EXEC_CONTAINERS, len(containers))] for number in range(wanted.execs)
             ]
             stopped = containers[: wanted.stops]
-            waits, reads = reads_beside_waits(server, bed.engine, stopped=stopped, executing=executing)
+            waits, reads = reads_beside_waits(server, setup.engine, stopped=stopped, executing=executing)
         with step("pods down"):
             pods_down(cri, pods)
         return Report(
             machine=machine(load_before),
-            engine=docker(bed.engine),
+            engine=docker(setup.engine),
             containers=wanted.pods * 3,
             restarts=restarts,
             restart_floor=restart_floor,
@@ -85,7 +85,7 @@ def measure(wanted: argparse.Namespace) -> Report:
         )
 
 
-def _restarts(bed: Bed, server: Server, containers: list[str], *, slow: "_SlowPull", rounds: int) -> list[Restarts]:
+def _restarts(setup: Setup, server: Server, containers: list[str], *, slow: "_SlowPull", rounds: int) -> list[Restarts]:
     def ordered(number: int) -> Restart:
         with UnderWay(server.socket) as under_way:
             slow.begin(under_way)
@@ -100,7 +100,7 @@ def _restarts(bed: Bed, server: Server, containers: list[str], *, slow: "_SlowPu
 
     kinds = [Restarts(name="SIGTERM", rounds=_rounds("SIGTERM", server, ordered, rounds))]
     kinds.append(Restarts(name="SIGKILL", rounds=_rounds("SIGKILL", server, crashed, rounds)))
-    volume = HangingVolume(bed.home / "volume")
+    volume = HangingVolume(setup.home / "volume")
     try:
         with stuck_process(volume):
             name = "SIGKILL, a process hangs"
@@ -144,13 +144,13 @@ class _SlowPull:
 
 
 @contextmanager
-def _slow_pull(bed: Bed) -> Iterator[_SlowPull]:
+def _slow_pull(setup: Setup) -> Iterator[_SlowPull]:
     node = this_node()
     if node is None:
-        raise NodeError("the benchmark needs a box around it: make bench-sick")
-    registry = Registry(node.tools.root / "usr/bin/docker-registry", home=bed.home / "registry")
+        raise NodeError("the benchmark runs in isolation only: make bench-sick")
+    registry = Registry(node.tools.root / "usr/bin/docker-registry", home=setup.home / "registry")
     registry.start()
-    api = bed.engine.api
+    api = setup.engine.api
     images.load(api, Image(_MADE, (File("noise", os.urandom(_LAYER_BYTES)),)))
     pushed = registry.push(api, _MADE, name="bench/slow:1")
     api.remove_image(_MADE)

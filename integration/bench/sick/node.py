@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from integration.bench.setup import Bed
+from integration.bench.setup import Setup
 from integration.cri import Cri, container_config, pod_config
 from integration.node.images import BUSYBOX
 from shim.api.v1 import api_pb2 as pb
@@ -22,11 +22,11 @@ class Pod:
     config: pb.PodSandboxConfig
 
 
-def pods_up(cri: Cri, bed: Bed, *, count: int) -> list[Pod]:
+def pods_up(cri: Cri, setup: Setup, *, count: int) -> list[Pod]:
     """Run `count` pods on the pod network."""
 
     def up(number: int) -> Pod:
-        config = pod_config(f"sick-{number}", log_directory=f"{bed.logs}/sick-{number}")
+        config = pod_config(f"sick-{number}", log_directory=f"{setup.logs}/sick-{number}")
         return Pod(cri.run(config), config)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

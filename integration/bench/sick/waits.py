@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from integration.bench.laps import Lap
 from integration.bench.sick.figures import REFUSED_MS, Read, Waits, read_of
+from integration.bench.timings import Timings
 from integration.cri import Cri, connected
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
@@ -103,7 +103,7 @@ def _waiting(calls: Iterable[Waiting]) -> int:
 
 
 def _timed(cri: Cri, engine: Engine) -> list[Read]:
-    lap, refused = Lap(), dict[str, int]()
+    timings, refused = Timings(), dict[str, int]()
     calls: dict[str, Callable[[], object]] = {
         "ListContainers": lambda: cri.runtime.ListContainers(pb.ListContainersRequest(), timeout=_CALL_SECONDS),
         "ListPodSandbox": lambda: cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_CALL_SECONDS),
@@ -113,11 +113,11 @@ def _timed(cri: Cri, engine: Engine) -> list[Read]:
     for number in range(TIMES):
         for name, call in calls.items():
             try:
-                lap.call(name, call)
+                timings.call(name, call)
             except grpc.RpcError:
                 refused[name] = refused.get(name, 0) + 1
         if number % 10 == 0:
-            lap.call("floor: Docker's GET /containers/json", lambda: engine.api.containers(all=True))
+            timings.call("floor: Docker's GET /containers/json", lambda: engine.api.containers(all=True))
         time.sleep(PAUSE_SECONDS)
     names = [*calls, "floor: Docker's GET /containers/json"]
-    return [read_of(name, lap.took.get(name, ()), refused=refused.get(name, 0)) for name in names]
+    return [read_of(name, timings.took.get(name, ()), refused=refused.get(name, 0)) for name in names]

@@ -4,8 +4,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from integration.node import box
-from integration.node.box import Node
+from integration.node import isolation
+from integration.node.isolation import Node
 from integration.node.packages import Record, Unpacked
 
 UNPACKED = Unpacked(root=Path("/cache/tools"), record=Record(suite="testing", versions={"a": "1"}))
@@ -27,38 +27,38 @@ NODE = Node(
 
 
 def test_a_node_is_read_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "NODE_FILE", tmp_path / "node.json")
+    monkeypatch.setattr(isolation, "NODE_FILE", tmp_path / "node.json")
     (tmp_path / "node.json").write_bytes(msgspec.json.encode(NODE, enc_hook=str))
 
-    assert box.this_node() == NODE
+    assert isolation.this_node() == NODE
 
 
 def test_outside_of_a_box_there_is_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "NODE_FILE", tmp_path / "node.json")
+    monkeypatch.setattr(isolation, "NODE_FILE", tmp_path / "node.json")
 
-    assert box.this_node() is None
+    assert isolation.this_node() is None
 
 
 @pytest.mark.parametrize("hierarchy", ["", "cpu/"], ids=["version 2", "version 1"])
 def test_control_groups_go_with_their_box(hierarchy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "_CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
     kept = tmp_path / hierarchy / "kubepods/pod"
     for directory in (kept, tmp_path / hierarchy / "parent/pod/container"):
         directory.mkdir(parents=True)
 
-    box.remove_control_groups("/parent")
+    isolation.remove_control_groups("/parent")
 
     assert kept.exists()
     assert not (tmp_path / hierarchy / "parent").exists()
 
 
 def test_only_control_groups_of_dead_boxes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(box, "_CGROUP_ROOT", tmp_path)
-    living, dead = tmp_path / f"pydockershim-box-{os.getpid()}", tmp_path / "pydockershim-box-99999999"
+    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
+    living, dead = tmp_path / f"pydockershim-test-{os.getpid()}", tmp_path / "pydockershim-test-99999999"
     living.mkdir()
     dead.mkdir()
 
-    box.sweep_control_groups()
+    isolation.sweep_control_groups()
 
     assert (living.exists(), dead.exists()) == (True, False)
-    assert box.cgroup_parent_here() == f"/{living.name}"
+    assert isolation.cgroup_parent_here() == f"/{living.name}"

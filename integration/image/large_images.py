@@ -55,7 +55,7 @@ class _Layer:
         return self.path.stat().st_size
 
 
-def push_noise(registry: Registry, *, name: str, size: int, directory: Path, layers: int = 1) -> str:
+def push_large_image(registry: Registry, *, name: str, size: int, directory: Path, layers: int = 1) -> str:
     """Put an image of so many layers, each with `size` random bytes, into the registry, and give its reference.
 
     `name` is a repository with a tag; `directory` has room for the layers.

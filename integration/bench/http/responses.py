@@ -101,8 +101,8 @@ def events() -> Exchange:
 
 def archive() -> Exchange:
     """Return a large body: ARCHIVE_MIB in chunks as Go copies them."""
-    wire = _chunk(b"x" * _COPY) * (ARCHIVE_MIB * 1024 * 1024 // _COPY) + _END
-    cut = tuple(wire[at : at + _PIECE] for at in range(0, len(wire), _PIECE))
+    responses = _chunk(b"x" * _COPY) * (ARCHIVE_MIB * 1024 * 1024 // _COPY) + _END
+    cut = tuple(responses[at : at + _PIECE] for at in range(0, len(responses), _PIECE))
     return Exchange("GET", f"/v1.51/containers/{CID}/archive", (_head("200 OK", length=_CHUNKED), *cut))
 
 
@@ -121,8 +121,8 @@ def _sized(status: int, answer: Any) -> tuple[bytes, ...]:
 
 
 def _chunked(content: bytes) -> tuple[bytes, ...]:
-    wire = _head("200 OK", length=_CHUNKED) + _chunk(content) + _END
-    return tuple(wire[at : at + _PIECE] for at in range(0, len(wire), _PIECE))
+    responses = _head("200 OK", length=_CHUNKED) + _chunk(content) + _END
+    return tuple(responses[at : at + _PIECE] for at in range(0, len(responses), _PIECE))
 
 
 def _chunk(content: bytes) -> bytes:

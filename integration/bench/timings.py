@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Lap:
+class Timings:
     """What one round on one side took; `took` has milliseconds by the name of the call, in order."""
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ from typing import Literal
 
 Verb = Literal["ADD", "DEL"]
 
-TYPE = "troubled-bridge"
+TYPE = "faulty-bridge"
 _REACHED_SECONDS = 60.0
 
-# In `before`, `exit` ends the plugin without the deed; in `after`, the deed is done and $out is its answer.
+# In `before`, `exit` ends the plugin before any work; in `after`, the work is done and $out is its answer.
 _SCRIPT = """\
 #!/bin/sh
 cat >"{home}/stdin"
@@ -28,13 +28,13 @@ exit $code
 """
 
 
-class TroubledPlugin:
+class FaultyPlugin:
     """The plugin TYPE in a directory of its own. One run at a time."""
 
     def __init__(self, directory: Path, *, real: Path) -> None:
         """Write it to `directory`; `real` is the plugin `bridge`."""
         self.directory = directory
-        self._home = directory / "trouble"
+        self._home = directory / "faults"
         self._home.mkdir(parents=True)
         script = directory / TYPE
         script.write_text(_SCRIPT.format(home=self._home, real=real))
@@ -42,19 +42,19 @@ class TroubledPlugin:
 
     @contextmanager
     def before(self, verb: Verb, script: str) -> Iterator[None]:
-        """Run `script` (shell) inside the plugin before its deed."""
+        """Run `script` (shell) inside the plugin before its work."""
         with self._written(f"before.{verb}", script):
             yield
 
     @contextmanager
     def after(self, verb: Verb, script: str) -> Iterator[None]:
-        """Run `script` (shell) inside the plugin after its deed."""
+        """Run `script` (shell) inside the plugin after its work."""
         with self._written(f"after.{verb}", script):
             yield
 
     @contextmanager
     def held(self, verb: Verb, *, done: bool) -> Iterator["HeldPlugin"]:
-        """Let the next run stand still, with its deed `done` or not; what stands is killed when the block ends."""
+        """Let the next run stand still, with its work `done` or not; what stands is killed when the block ends."""
         fifo = self._home / "reached"
         os.mkfifo(fifo)
         held = HeldPlugin(fifo)

@@ -1,4 +1,4 @@
-"""A box around the integration tests: namespaces of their own, in which everything ends with them.
+"""Isolation of the integration tests: they run in namespaces of their own, in which everything ends with them.
 
 Inside, a test run is process 1's only child and sees a machine of its own: an empty /run (so no Docker of the
 user's), copies-on-write of /etc and /var/lib, a network with one uplink, a host name, no route to the world.
@@ -48,9 +48,9 @@ A link to a descriptor of process 1, not a mount, which would be one more in eve
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-_CGROUP_PREFIX = "pydockershim-box-"
+_CGROUP_PREFIX = "pydockershim-test-"
 _COMMAND_SECONDS = 60
-# Settings of the user that would lead Docker clients and daemons out of the box.
+# Settings of the user that would lead Docker clients and daemons out of the namespaces.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION")
 _UNSET_SUFFIX = "_proxy"
 
@@ -76,7 +76,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_node() -> Node | None:
-    """Return the description of the box we run in, None outside of one."""
+    """Return the description of the isolated node we run on, None outside of one."""
     try:
         return msgspec.json.decode(NODE_FILE.read_bytes(), type=Node, dec_hook=lambda kind, text: kind(text))
     except FileNotFoundError:
@@ -88,14 +88,14 @@ def new_home(name: str) -> Path:
     return HOME / f"{name}-{os.getpid()}-{next(_serial)}"
 
 
-def run_in_box(command: Sequence[str], *, node: Node, on_disk: bool = False) -> int:
-    """Run a command in a box and return its exit status (128 + signal number when it was killed).
+def run_isolated(command: Sequence[str], *, node: Node, on_disk: bool = False) -> int:
+    """Run a command in isolation and return its exit status (128 + signal number when it was killed).
 
     SIGTERM and SIGHUP ask the command to finish as Ctrl-C does. `on_disk` puts the engines' data on the disk
     of the temporary directory instead of into memory.
     """
     sweep_control_groups()
-    disk = Path(tempfile.mkdtemp(prefix="pydockershim-box-", dir="/var/tmp")) if on_disk else None
+    disk = Path(tempfile.mkdtemp(prefix="pydockershim-test-", dir="/var/tmp")) if on_disk else None
     # Only children enter a new PID namespace; we ourselves stay outside, to clean up after all of them.
     _unshare(_NEWPID)
     sys.stdout.flush()
@@ -111,7 +111,7 @@ def run_in_box(command: Sequence[str], *, node: Node, on_disk: bool = False) -> 
 
 
 def cgroup_parent_here() -> str:
-    """Return the control group for a box of this process, as an absolute cgroup path."""
+    """Return the control group for an isolated run of this process, as an absolute cgroup path."""
     return f"/{_CGROUP_PREFIX}{os.getpid()}"
 
 
@@ -183,7 +183,7 @@ def _furnish(disk: Path | None) -> None:
     for directory in ("/etc", "/var/lib"):
         _copy_on_write(directory)
     _name_hosts()
-    # Pods with mount propagation need shared mounts, as systemd makes them; shared within the box only.
+    # Pods with mount propagation need shared mounts, as systemd makes them; shared within these namespaces only.
     _mount("--make-rshared", "/")
 
 
@@ -268,7 +268,7 @@ def _unshare(flags: int) -> None:
 
 
 def sweep_control_groups() -> None:
-    """Remove control groups of boxes whose maker was killed before it could do so."""
+    """Remove control groups of runs whose maker was killed before it could do so."""
     for directory in _control_groups(_CGROUP_PREFIX + "*"):
         if not Path("/proc", directory.name.removeprefix(_CGROUP_PREFIX)).exists():
             _remove_tree(directory)

@@ -1,4 +1,4 @@
-"""A server whose surroundings can fail: its way to Docker, its CNI plugin, and the disk of its state."""
+"""A server whose node can fail: its way to Docker, its CNI plugin, and the disk of its state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,27 +11,27 @@ from integration.node import images
 from integration.node.disk import Disk
 from integration.node.engine import Engine, own_link
 from integration.node.images import Image
-from integration.node.traces import Traces
+from integration.node.leak_check import NodeSnapshot
+from integration.pods.fault_proxy import FaultProxy
+from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.pods.kubelet import wait_image, wait_no_image
-from integration.pods.plugin import TYPE, TroubledPlugin
-from integration.pods.wire import Wire
 
 PLUGIN_SECONDS = 2
 """How long a plugin may take, on this server."""
 
-PAUSE = "127.0.0.1:9/pause:frail"
+PAUSE = "127.0.0.1:9/pause:faulty"
 """Name of its pause image, in a registry that refuses at once."""
 
-_LINK = "frail0"
+_LINK = "faulty0"
 
 
 @dataclass(frozen=True, slots=True)
-class Frail:
+class FaultyNode:
     """The server and what can fail around it."""
 
     served: Served
-    wire: Wire
-    plugin: TroubledPlugin
+    proxy: FaultProxy
+    plugin: FaultyPlugin
     disk: Disk
     pause_image: Image
 
@@ -40,9 +40,9 @@ class Frail:
         """A client of the server."""
         return self.served.cri
 
-    def traces(self) -> tuple[Traces, frozenset[str]]:
+    def snapshot(self) -> tuple[NodeSnapshot, frozenset[str]]:
         """Everything a pod could leave behind, and the CNI results in the cache."""
-        return self.served.traces(), frozenset(path.name for path in self.served.dirs.cni_cache.glob("*/*"))
+        return self.served.snapshot(), frozenset(path.name for path in self.served.dirs.cni_cache.glob("*/*"))
 
     @contextmanager
     def without_pause_image(self) -> Iterator[None]:
@@ -58,19 +58,19 @@ class Frail:
 
 
 @contextmanager
-def frail_server(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator[Frail]:
+def run_faulty_node(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator[FaultyNode]:
     """Run such a server while the block runs."""
     pause_image = replace(pause_image, reference=PAUSE)
     images.load(engine.api, pause_image)
-    plugin = TroubledPlugin(dirs.cni_more_bin, real=dirs.cni_bin / "bridge")
+    plugin = FaultyPlugin(dirs.cni_more_bin, real=dirs.cni_bin / "bridge")
     network = bridge(dirs.cni_leases, kind=TYPE, link=_LINK, subnets=("10.93.0.0/16",))
-    (dirs.cni_conf / "10-frail.conflist").write_text(conflist(network, name="frail"))
+    (dirs.cni_conf / "10-faulty.conflist").write_text(conflist(network, name="faulty"))
     disk = Disk(dirs.state)
-    with own_link(_LINK), disk.mounted(), Wire(engine.socket, path=dirs.socket.with_suffix(".docker")) as wire:
+    with own_link(_LINK), disk.mounted(), FaultProxy(engine.socket, path=dirs.socket.with_suffix(".docker")) as proxy:
         settings = {
-            "docker_endpoint": f"unix://{wire.path}",
+            "docker_endpoint": f"unix://{proxy.path}",
             "cni_plugin_timeout": PLUGIN_SECONDS,
             "pod_infra_container_image": PAUSE,
         }
         with serving(engine, dirs, **settings) as served:
-            yield Frail(served, wire, plugin, disk, pause_image)
+            yield FaultyNode(served, proxy, plugin, disk, pause_image)

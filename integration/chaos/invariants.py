@@ -9,14 +9,14 @@ import grpc
 import msgspec
 import requests
 
-from integration.chaos.bed import BRIDGE, Bed
-from integration.chaos.logs import log_faults
+from integration.chaos.logs import log_violations
 from integration.chaos.pods import UID, ChaosPod
+from integration.chaos.target import BRIDGE, Target
 from integration.cri import Cri
 from integration.node.commands import NodeError, run
 from integration.node.engine import has_link
+from integration.node.leak_check import NodeSnapshot
 from integration.node.processes import HELPER, LOG_PROCESS, Size, children, command, helper_of, processes_of, size
-from integration.node.traces import Traces
 from shim.api.v1 import api_pb2 as pb
 
 READ_SECONDS = 5.0
@@ -28,25 +28,25 @@ _IP_SECONDS = 60.0
 _UNEXPECTED = (b"Traceback (most recent call last)", b'"exception":')
 
 
-class Truth:
+class Invariants:
     """What is checked on one node."""
 
-    def __init__(self, bed: Bed, cri: Cri) -> None:
+    def __init__(self, target: Target, cri: Cri) -> None:
         """Take the node as it is, without pods, for what is to be there at the end."""
-        self._bed = bed
+        self._target = target
         self._cri = cri
-        self._before: Traces = bed.traces()
-        self._idle = {"server": size(bed.server.daemon.pid)}
-        if (log_process := bed.log_process()) is not None:
+        self._before: NodeSnapshot = target.snapshot()
+        self._idle = {"server": size(target.server.daemon.pid)}
+        if (log_process := target.log_process()) is not None:
             self._idle["log process"] = size(log_process)
-        if (helper := bed.helper()) is not None:
+        if (helper := target.helper()) is not None:
             self._idle["helper process"] = size(helper)
         ours = {log_process, helper}
         self._of_others = (processes_of(LOG_PROCESS) | processes_of(HELPER)) - ours
-        """Of other servers in the same box."""
+        """Of other servers in the same namespaces."""
         self._log_read = 0
 
-    def faults(self, pods: Sequence[ChaosPod]) -> list[str]:
+    def violations(self, pods: Sequence[ChaosPod]) -> list[str]:
         """Say what is not as it must be with these pods up, and nothing else there."""
         try:
             sandboxes = list(self._cri.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=READ_SECONDS).items)
@@ -67,11 +67,11 @@ class Truth:
         except (docker.errors.APIError, requests.RequestException) as error:
             return [f"Docker does not answer: {error}"]
 
-    def end_faults(self) -> list[str]:
+    def final_violations(self) -> list[str]:
         """Say what is left when all pods are gone."""
-        return [f"left behind: {each}" for each in self._before.added(self._bed.traces())]
+        return [f"left behind: {each}" for each in self._before.added(self._target.snapshot())]
 
-    def log_faults(self, pods: Sequence[ChaosPod]) -> list[str]:
+    def log_violations(self, pods: Sequence[ChaosPod]) -> list[str]:
         """Say what is wrong with the logs of containers that run, or have ended and are there."""
         running = {
             container.id
@@ -81,21 +81,21 @@ class Truth:
             if container.state == pb.CONTAINER_RUNNING
         }
         return [
-            fault
+            violation
             for pod in pods
             for container, made in list(pod.made.items())
-            for fault in log_faults(
+            for violation in log_violations(
                 made.log,
-                self._bed.engine,
+                self._target.engine,
                 container,
-                contiguous=made.losses == self._bed.losses,
+                contiguous=made.losses == self._target.losses,
                 ended=container not in running,
             )
         ]
 
     def unexpected(self) -> list[str]:
         """Say which exceptions without a class of their own the server has logged since the last call."""
-        with self._bed.server.daemon.log.open("rb") as log:
+        with self._target.server.daemon.log.open("rb") as log:
             log.seek(self._log_read)
             lines = log.readlines()
             self._log_read = log.tell()
@@ -139,7 +139,7 @@ class Truth:
         return [f"containers of pod {pod.name} ({pod.kind}): {said}"]
 
     def _of_docker(self, sandboxes: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> list[str]:
-        rows = {str(row["Id"]): str(row["State"]) for row in self._bed.engine.api.containers(all=True)}
+        rows = {str(row["Id"]): str(row["State"]) for row in self._target.engine.api.containers(all=True)}
         listed = {each.id: each.state == pb.SANDBOX_READY for each in sandboxes}
         listed |= {each.id: each.state == pb.CONTAINER_RUNNING for each in containers}
         found = [
@@ -160,7 +160,7 @@ class Truth:
         for sandbox in sorted(ids):
             request = pb.PodSandboxStatusRequest(pod_sandbox_id=sandbox)
             addresses.append(self._cri.runtime.PodSandboxStatus(request, timeout=READ_SECONDS).status.network.ip)
-        now = self._bed.traces()
+        now = self._target.snapshot()
         links = _ports()
         return [
             *_difference("addresses in IPAM", now.leases, set(addresses)),
@@ -170,19 +170,19 @@ class Truth:
         ]
 
     def _of_state(self, sandboxes: Sequence[pb.PodSandbox]) -> list[str]:
-        state, ids = self._bed.dirs.state, {sandbox.id for sandbox in sandboxes}
+        state, ids = self._target.dirs.state, {sandbox.id for sandbox in sandboxes}
         checkpoints = {path.name.removesuffix(".json") for path in (state / "sandboxes").glob("*")}
         found = _difference("checkpoints", checkpoints, ids)
         files = len(list((state / "resolv-conf").glob("*")))  # their names are made before there is an id
         return found if files == len(ids) else [*found, f"{files} files resolv.conf for {len(ids)} sandboxes"]
 
     def _of_mounts(self) -> list[str]:
-        now = self._bed.traces()
-        ours = (str(self._bed.engine.home), str(self._bed.dirs.netns))
+        now = self._target.snapshot()
+        ours = (str(self._target.engine.home), str(self._target.dirs.netns))
         return [f"mount {path}" for path in sorted(now.mounts - self._before.mounts) if not path.startswith(ours)]
 
     def _of_processes(self) -> list[str]:
-        server, log_process = self._bed.server.daemon.pid, self._bed.log_process()
+        server, log_process = self._target.server.daemon.pid, self._target.log_process()
         known = {log_process, helper_of(server)}
         others = [pid for pid in children(server) if pid not in known]
         found = [f"the server has a child {pid}: {command(pid).decode()!r}" for pid in others]
@@ -226,10 +226,10 @@ def _too_large(name: str, now: Size, idle: Size) -> list[str]:
     return []
 
 
-def sizes(bed: Bed) -> str:
+def sizes(target: Target) -> str:
     """Say what server and log process take now."""
     with suppress(OSError, NodeError):
-        log_process = bed.log_process()
+        log_process = target.log_process()
         of_logs = f"; log process {size(log_process)}" if log_process else ""
-        return f"server {size(bed.server.daemon.pid)}{of_logs}"
+        return f"server {size(target.server.daemon.pid)}{of_logs}"
     return "unknown"

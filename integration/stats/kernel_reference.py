@@ -44,7 +44,7 @@ def cpu_time(group: Path) -> int:
     return int((group / "cpu.stat").read_text().split()[1]) * 1000
 
 
-class Course:
+class CpuHistory:
     """CPU time of a group, noted a hundred times a second inside a `with` block."""
 
     def __init__(self, group: Path) -> None:
@@ -54,7 +54,7 @@ class Course:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
-    def __enter__(self) -> "Course":
+    def __enter__(self) -> "CpuHistory":
         while not self._note():
             pass
         self._thread.start()

@@ -3,53 +3,53 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from integration.bench.laps import Lap
 from integration.bench.pods import GRACE_SECONDS, LIMITS
+from integration.bench.timings import Timings
 from integration.cri import Cri
 from integration.node.images import BUSYBOX
 from shim.api.v1 import api_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class ServedPod:
+class TimedPod:
     """A pod that the server made: ids of its sandbox and of its only container."""
 
     sandbox: str
     container: str
 
 
-class Served:
+class PodClient:
     """Makes and removes pods through the server; safe for several threads."""
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
 
-    def up(self, lap: Lap, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> ServedPod:
+    def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> TimedPod:
         """Run a pod with one container."""
         cri = self._cri
-        sandbox = lap.call("RunPodSandbox", lambda: cri.run(config))
-        made = lap.call("CreateContainer", lambda: cri.create(sandbox, container, pod=config))
-        lap.call("StartContainer", lambda: cri.start(made))
-        return ServedPod(sandbox, made)
+        sandbox = timings.call("RunPodSandbox", lambda: cri.run(config))
+        made = timings.call("CreateContainer", lambda: cri.create(sandbox, container, pod=config))
+        timings.call("StartContainer", lambda: cri.start(made))
+        return TimedPod(sandbox, made)
 
-    def look(self, lap: Lap, pod: ServedPod, *, times: int) -> None:
+    def exercise(self, timings: Timings, pod: TimedPod, *, times: int) -> None:
         """Read all there is `times` times, then run a command and change a limit."""
         for _ in range(times):
             for name, read in self._reads(pod).items():
-                lap.call(name, read)
-        lap.call("ExecSync", lambda: self._cri.exec(pod.container, "true"))
+                timings.call(name, read)
+        timings.call("ExecSync", lambda: self._cri.exec(pod.container, "true"))
         update = pb.UpdateContainerResourcesRequest(container_id=pod.container, linux=LIMITS)
-        lap.call("UpdateContainerResources", lambda: self._cri.runtime.UpdateContainerResources(update))
+        timings.call("UpdateContainerResources", lambda: self._cri.runtime.UpdateContainerResources(update))
 
-    def down(self, lap: Lap, pod: ServedPod) -> None:
+    def down(self, timings: Timings, pod: TimedPod) -> None:
         """Stop and remove the pod, in the kubelet's order."""
         cri = self._cri
-        lap.call("StopContainer", lambda: cri.stop_container(pod.container, timeout=GRACE_SECONDS))
-        lap.call("StopPodSandbox", lambda: cri.stop(pod.sandbox))
-        lap.call("RemoveContainer", lambda: cri.remove_container(pod.container))
-        lap.call("RemovePodSandbox", lambda: cri.remove(pod.sandbox))
+        timings.call("StopContainer", lambda: cri.stop_container(pod.container, timeout=GRACE_SECONDS))
+        timings.call("StopPodSandbox", lambda: cri.stop(pod.sandbox))
+        timings.call("RemoveContainer", lambda: cri.remove_container(pod.container))
+        timings.call("RemovePodSandbox", lambda: cri.remove(pod.sandbox))
 
-    def _reads(self, pod: ServedPod) -> dict[str, Callable[[], object]]:
+    def _reads(self, pod: TimedPod) -> dict[str, Callable[[], object]]:
         cri, image = self._cri, pb.ImageSpec(image=BUSYBOX)
         return {
             "Version": lambda: cri.runtime.Version(pb.VersionRequest()),

@@ -1,4 +1,4 @@
-"""A network namespace of its own for what plays a machine or a pod."""
+"""A network namespace that stands for a machine or a pod."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ _SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Netns:
     """One network namespace."""
 
     path: Path
@@ -54,12 +54,12 @@ class Place:
 
 
 @contextmanager
-def made_place(path: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[Place]:
+def new_netns(path: Path, *, environ: Mapping[str, str] | None = None) -> Iterator[Netns]:
     """Make a network namespace with only a loopback interface that is down, pinned on `path` while the block runs."""
     path.touch()
     subprocess.run(["unshare", f"--net={path}", "true"], check=True)
     try:
-        yield Place(path, environ or {})
+        yield Netns(path, environ or {})
     finally:
         unmount_all(path)
         path.unlink()

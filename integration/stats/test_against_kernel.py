@@ -9,7 +9,8 @@ import pytest
 
 from integration.conftest import Served
 from integration.pods.kubelet import Kubelet, Pod, pid_of
-from integration.stats.asking import (
+from integration.stats.kernel_reference import CpuHistory, Disk, anonymous_memory, anonymous_of, cached, group_of
+from integration.stats.queries import (
     MIB,
     listed,
     metrics,
@@ -19,7 +20,6 @@ from integration.stats.asking import (
     wait_file,
     wait_pass,
 )
-from integration.stats.truth import Course, Disk, anonymous_memory, anonymous_of, cached, group_of
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import SECOND
@@ -40,7 +40,7 @@ def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callab
     container = kubelet.started(pod, "sh", "-c", ENDLESS, linux=pb.LinuxContainerConfig(resources=quota))
     group = group_of(served, container, "cpuacct")
 
-    with Course(group) as course, Course(group.parent) as of_pod:
+    with CpuHistory(group) as course, CpuHistory(group.parent) as of_pod:
         first = wait_pass(lambda: listed(served)[container].cpu, after=time.time_ns())
         pod_first = wait_pass(lambda: pods_listed(served)[pod.id].linux.cpu, after=first.timestamp)
         second = wait_pass(lambda: listed(served)[container].cpu, after=first.timestamp)
@@ -51,19 +51,19 @@ def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callab
     for course_of, passes, answer in ((course, (first, second), asked), (of_pod, (pod_first, pod_second), pod_asked)):
         check_cpu(course_of, *passes)
         # Its window began with one of the two passes.
-        assert any(is_rate_since(seen, answer, truth=course_of) for seen in passes)
+        assert any(is_rate_since(seen, answer, kernel=course_of) for seen in passes)
 
 
-def check_cpu(truth: Course, first: pb.CpuUsage, second: pb.CpuUsage) -> None:
+def check_cpu(kernel: CpuHistory, first: pb.CpuUsage, second: pb.CpuUsage) -> None:
     """Check what two passes, one after the other, have read."""
     used = second.usage_core_nano_seconds.value - first.usage_core_nano_seconds.value
-    assert used == pytest.approx(truth.between(first.timestamp, second.timestamp), rel=NEAR)
-    assert second.usage_core_nano_seconds.value == pytest.approx(truth.at(second.timestamp), rel=NEAR)
-    assert is_rate_since(first, second, truth=truth)
+    assert used == pytest.approx(kernel.between(first.timestamp, second.timestamp), rel=NEAR)
+    assert second.usage_core_nano_seconds.value == pytest.approx(kernel.at(second.timestamp), rel=NEAR)
+    assert is_rate_since(first, second, kernel=kernel)
 
 
-def is_rate_since(began: pb.CpuUsage, told: pb.CpuUsage, *, truth: Course) -> bool:
-    rate = truth.rate(began.timestamp, told.timestamp)
+def is_rate_since(began: pb.CpuUsage, told: pb.CpuUsage, *, kernel: CpuHistory) -> bool:
+    rate = kernel.rate(began.timestamp, told.timestamp)
     return bool(told.usage_nano_cores.value == pytest.approx(rate, rel=NEAR))
 
 
@@ -166,9 +166,9 @@ def test_counted_bytes_of_the_network(served: Served, kubelet: Kubelet, own_pod:
 
     after = {pod.id: pod_stats(served, pod).linux.network.default_interface for pod in (receiver, sender)}
     # Packets of 1448 bytes have 66 of headers.
-    truth = pytest.approx(20 * MIB * (1 + 66 / 1448), rel=NEAR)
-    assert 20 * MIB <= after[receiver.id].rx_bytes.value - before[receiver.id].rx_bytes.value == truth
-    assert 20 * MIB <= after[sender.id].tx_bytes.value - before[sender.id].tx_bytes.value == truth
+    kernel = pytest.approx(20 * MIB * (1 + 66 / 1448), rel=NEAR)
+    assert 20 * MIB <= after[receiver.id].rx_bytes.value - before[receiver.id].rx_bytes.value == kernel
+    assert 20 * MIB <= after[sender.id].tx_bytes.value - before[sender.id].tx_bytes.value == kernel
     for pod, way in ((receiver, "rx"), (sender, "tx")):
         [container] = [each.attributes.id for each in pod_stats(served, pod).linux.containers]
         counter = served.cri.exec(container, "cat", f"/sys/class/net/eth0/statistics/{way}_bytes")

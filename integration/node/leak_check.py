@@ -10,7 +10,7 @@ from integration.node.mounts import mount_paths
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class NodeSnapshot:
     """Everything of a node that must be as before once all pods are removed."""
 
     containers: frozenset[str]
@@ -20,7 +20,7 @@ class Traces:
     mounts: frozenset[str]
     state: frozenset[str]
 
-    def added(self, later: "Traces") -> list[str]:
+    def added(self, later: "NodeSnapshot") -> list[str]:
         """Return what is there later and was not before, each with what it is."""
         return [
             f"{field.name}: {name}"
@@ -29,13 +29,13 @@ class Traces:
         ]
 
 
-def traces(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> Traces:
+def snapshot(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> NodeSnapshot:
     """Look at a node.
 
     `lease_dir` is host-local's directory; its bookkeeping files (lock, last_reserved_ip) are no reservations.
     """
     leases = (path.name for path in lease_dir.glob("*/*") if path.name[:1].isdigit() or ":" in path.name)
-    return Traces(
+    return NodeSnapshot(
         containers=frozenset(row["Id"] for row in api.containers(all=True, quiet=True)),
         namespaces=frozenset(path.name for path in netns_dir.glob("*")),
         leases=frozenset(leases),

@@ -10,16 +10,16 @@ from integration.chaos.link import Link
 from integration.conftest import NodeDirs, make_node_dirs
 from integration.networks import bridge, conflist
 from integration.node import images
-from integration.node.box import Node
 from integration.node.commands import NodeError
 from integration.node.daemon import Daemon
 from integration.node.disk import Disk
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.fuse import HangingVolume
+from integration.node.isolation import Node
+from integration.node.leak_check import NodeSnapshot
 from integration.node.mounts import unmount_all
 from integration.node.processes import children, command, helper_of, log_process_of
-from integration.node.traces import Traces
 from integration.server import Server
 
 BRIDGE = "chaos0"
@@ -32,7 +32,7 @@ _GRACE_SECONDS = 10
 
 
 @dataclass(slots=True)
-class Bed:
+class Target:
     """What pods run on. `life` counts servers, `losses` what may have made Docker lose output of its containers."""
 
     engine: Engine
@@ -51,9 +51,9 @@ class Bed:
         self.life += 1
         self.server.start()
 
-    def traces(self) -> Traces:
+    def snapshot(self) -> NodeSnapshot:
         """Return what there is now of everything a pod could leave behind."""
-        return self.dirs.traces(self.engine)
+        return self.dirs.snapshot(self.engine)
 
     def server_pid(self) -> int | None:
         """Return the id of the server, None while there is none."""
@@ -86,7 +86,7 @@ def _pid(daemon: Daemon) -> int | None:
 
 
 @contextmanager
-def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
+def new_target(node: Node, engine_name: str, home: Path) -> Iterator[Target]:
     """Run such a node below `home` while the block runs. NodeError when it cannot be set up."""
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
@@ -106,10 +106,10 @@ def made_bed(node: Node, engine_name: str, home: Path) -> Iterator[Bed]:
         link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
         clock = Clock(home)
         server = _server(dirs, link, clock, log=home / "server.log")
-        bed = Bed(engine, dirs, server, link, disk, volume, clock)
+        target = Target(engine, dirs, server, link, disk, volume, clock)
         stack.callback(server.stop)
-        bed.start_server()
-        yield bed
+        target.start_server()
+        yield target
 
 
 def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:

@@ -1,4 +1,4 @@
-"""A way to the Engine that can fail, or stand still, at a chosen call: before the deed or after it.
+"""A proxy of the Engine in which a chosen call can fail or stand still, before the Engine sees it or after it is done.
 
 It stands between the server and dockerd, so that what is tested is the server as its users start it.
 """
@@ -22,13 +22,13 @@ _REFUSAL = b'{"message":"out of order"}'
 
 
 class Moment(Enum):
-    """When a trouble comes: the Engine has not seen the call yet, or has just done it."""
+    """When a fault comes: the Engine has not seen the call yet, or has just done it."""
 
     BEFORE = auto()
     AFTER = auto()
 
 
-class Trouble:
+class Fault:
     """What happens to a call: to the next, or to every one."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Trouble:
         self.call = re.compile(call)
         self.moment = moment
         self.happen = happen
-        """Makes the trouble; whether the call may go on."""
+        """Injects the fault; whether the call may go on."""
         self.every = every
         self.met = False
         """Whether the call has come."""
@@ -65,18 +65,18 @@ class Hold:
         self._released.set()
 
 
-class Wire:
+class FaultProxy:
     """Passes the connections at a socket on to an Engine."""
 
     def __init__(self, upstream: Path, *, path: Path) -> None:
         self.upstream = upstream
         self.path = path
         self._lock = threading.Lock()
-        self._troubles: list[Trouble] = []
+        self._faults: list[Fault] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(128)
-        self._thread = threading.Thread(target=self._serve, name="wire", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="fault-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -93,13 +93,13 @@ class Wire:
     @contextmanager
     def refused(self, call: str, *, every: bool = False) -> Iterator[None]:
         """Answer the next `call` (a pattern of `METHOD /path`) with a failure of the Engine, which never sees it."""
-        with self._armed(Trouble(call, Moment.BEFORE, _refuse, every=every)):
+        with self._armed(Fault(call, Moment.BEFORE, _refuse, every=every)):
             yield
 
     @contextmanager
     def unanswered(self, call: str) -> Iterator[None]:
         """Let the next `call` happen, and lose its answer."""
-        with self._armed(Trouble(call, Moment.AFTER, lambda _: False)):
+        with self._armed(Fault(call, Moment.AFTER, lambda _: False)):
             yield
 
     @contextmanager
@@ -107,49 +107,49 @@ class Wire:
         """Let the next `call` stand still; when the block ends, its connection is cut."""
         hold = Hold()
         try:
-            with self._armed(Trouble(call, at, hold)):
+            with self._armed(Fault(call, at, hold)):
                 yield hold
         finally:
             hold.release()
 
     @contextmanager
-    def followed(self, call: str, deed: Callable[[], object]) -> Iterator[None]:
-        """Do `deed` when the next `call` has happened, before its answer is passed on."""
-        with self.interrupted(call, deed, at=Moment.AFTER):
+    def followed(self, call: str, action: Callable[[], object]) -> Iterator[None]:
+        """Do `action` when the next `call` has happened, before its answer is passed on."""
+        with self.interrupted(call, action, at=Moment.AFTER):
             yield
 
     @contextmanager
-    def interrupted(self, call: str, deed: Callable[[], object], *, at: Moment) -> Iterator[None]:
-        """Do `deed` in the middle of the next `call`, which then goes on. What it raises ends the connection."""
+    def interrupted(self, call: str, action: Callable[[], object], *, at: Moment) -> Iterator[None]:
+        """Do `action` in the middle of the next `call`, which then goes on. What it raises ends the connection."""
 
         def done(_: socket.socket) -> bool:
-            deed()
+            action()
             return True
 
-        with self._armed(Trouble(call, at, done)):
+        with self._armed(Fault(call, at, done)):
             yield
 
     @contextmanager
-    def _armed(self, trouble: Trouble) -> Iterator[None]:
+    def _armed(self, fault: Fault) -> Iterator[None]:
         with self._lock:
-            self._troubles.append(trouble)
+            self._faults.append(fault)
         try:
             yield
         finally:
             with self._lock:
-                if trouble in self._troubles:
-                    self._troubles.remove(trouble)
-        assert trouble.met, f"no {trouble.call.pattern} came"
+                if fault in self._faults:
+                    self._faults.remove(fault)
+        assert fault.met, f"no {fault.call.pattern} came"
 
-    def due(self, call: str) -> Trouble | None:
-        """Take the trouble that waits for this call."""
+    def due(self, call: str) -> Fault | None:
+        """Take the fault that waits for this call."""
         with self._lock:
-            for trouble in self._troubles:
-                if trouble.call.search(call):
-                    trouble.met = True
-                    if not trouble.every:
-                        self._troubles.remove(trouble)
-                    return trouble
+            for fault in self._faults:
+                if fault.call.search(call):
+                    fault.met = True
+                    if not fault.every:
+                        self._faults.remove(fault)
+                    return fault
         return None
 
     def _serve(self) -> None:
@@ -162,16 +162,16 @@ class Wire:
 class _Connection:
     """One connection: requests are read one by one, answers are passed back as they come."""
 
-    def __init__(self, wire: Wire, client: socket.socket) -> None:
-        self._wire = wire
+    def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
+        self._proxy = proxy
         self._client = client
         self._server = socket.socket(socket.AF_UNIX)
-        self._due: Trouble | None = None
+        self._due: Fault | None = None
 
     def run(self) -> None:
         with self._client, self._server:
             try:
-                self._server.connect(str(self._wire.upstream))
+                self._server.connect(str(self._proxy.upstream))
             except OSError:
                 return  # the Engine is down: the client sees its connection end
             back = threading.Thread(target=self._pass_back, daemon=True)
@@ -187,10 +187,10 @@ class _Connection:
             length = _LENGTH.search(head)
             body = reader.read(int(length[1])) if length else b""
             method, target, _ = head.split(b" ", 2)
-            self._due = trouble = self._wire.due(f"{method.decode()} {_VERSION.sub('', target.decode())}")
-            if trouble is not None and trouble.moment is Moment.BEFORE:
+            self._due = fault = self._proxy.due(f"{method.decode()} {_VERSION.sub('', target.decode())}")
+            if fault is not None and fault.moment is Moment.BEFORE:
                 self._due = None
-                if not trouble.happen(self._client):
+                if not fault.happen(self._client):
                     return
             self._server.sendall(head + body)
             if _UPGRADE.search(head):
@@ -203,8 +203,8 @@ class _Connection:
     def _pass_back(self) -> None:
         with suppress(OSError):
             while piece := self._server.recv(_PIECE):
-                trouble, self._due = self._due, None
-                if trouble is not None and not trouble.happen(self._client):
+                fault, self._due = self._due, None
+                if fault is not None and not fault.happen(self._client):
                     break
                 self._client.sendall(piece)
         self._end()

@@ -15,7 +15,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-http
+.PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
 .PHONY: clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
@@ -98,6 +98,9 @@ bench-stats: venv ## times and cost of stats and metrics with many pods (root)
 
 bench-http: venv ## what reading Docker's HTTP costs beside h11 and the SDK, in time of the processor
 	$(PY) -m integration.bench.http
+
+bench-hostile: venv ## memory and delays that hostile exec sessions cost (root)
+	$(BOX) $(PY) -m integration.bench.hostile $(ARGS)
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)

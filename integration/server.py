@@ -82,3 +82,12 @@ class Server:
         """Resident memory in bytes."""
         pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE")
+
+    def peak_rss(self) -> int:
+        """Largest resident memory since its start, or since `forget_peak`, in bytes."""
+        lines = Path(f"/proc/{self.daemon.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+    def forget_peak(self) -> None:
+        """Measure the largest resident memory from now on."""
+        Path(f"/proc/{self.daemon.pid}/clear_refs").write_text("5")

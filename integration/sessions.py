@@ -43,8 +43,16 @@ class Client:
         self.socket.close()
 
 
+def exec_url(cri: Cri, container: str, *command: str) -> str:
+    """Return the URL at which a command runs in a container with its output streamed."""
+    return cri.runtime.Exec(pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)).url
+
+
+def exec_client(url: str) -> Client:
+    """Open the session of `exec_url`."""
+    return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))
+
+
 def exec_session(cri: Cri, container: str, *command: str) -> Client:
     """Run a command in a container with its output streamed."""
-    request = pb.ExecRequest(container_id=container, cmd=command, stdout=True, stderr=True)
-    url = cri.runtime.Exec(request).url
-    return Client(url, "v4.channel.k8s.io", *({"streamtype": kind} for kind in ("error", "stdout", "stderr")))
+    return exec_client(exec_url(cri, container, *command))

@@ -74,6 +74,11 @@ class DockerEngine:
         with self._docker_call("ask docker's api version"), self._pool.lease(scope=scope, outer=outer) as connection:
             return connection.version
 
+    @property
+    def answered_at(self) -> float:
+        """Implement `Engine.answered_at`."""
+        return self._pool.answered_at
+
     def ping(self) -> None:
         """Implement `Engine.ping`."""
         with self._docker_call("ping docker"):

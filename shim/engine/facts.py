@@ -12,7 +12,7 @@ import structlog
 from shim.base import deadline
 from shim.base.background import Background
 from shim.config.model import RestrictOomScoreAdj
-from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
 from shim.engine.hanging import answered_within
 from shim.engine.interface import Engine
@@ -26,6 +26,14 @@ Docker answers a ping from memory and takes no lock for it: also on a machine wh
 takes milliseconds. Four seconds without an answer mean that the process does not run. One that does again is ready at
 the next Status, which a kubelet asks for every 5 s, and no pod is evicted for that.
 """
+PROMPT_SECONDS = 0.02
+"""How long Status waits for a ping of a Docker that has answered another call less than RECENT_SECONDS ago.
+
+A dockerd that stops hundreds of containers at once takes up to a second for a ping, and is not ill.
+"""
+RECENT_SECONDS = 2.0
+"""So long after its last answer Docker counts as one that answers. Less than half of the 5 s after which a kubelet asks
+again, so that it is told of a Docker that hangs at the next Status at the latest."""
 KEPT_SECONDS = 1.0
 """How long Version waits for Docker if it has an earlier answer to return."""
 INFO_SECONDS = 30.0
@@ -112,8 +120,9 @@ class EngineFacts:
         Raise a ShimError that names the call which was not answered, or refused.
         """
         end = time.monotonic() + ANSWER_SECONDS
-        with answered_within(ANSWER_SECONDS, what=PING):
-            self._pings.join(what=PING)
+        if not self._answers_promptly():
+            with answered_within(ANSWER_SECONDS, what=PING):
+                self._pings.join(what=PING)
         age = self._age()
         if self._info is None:
             with answered_within(end - time.monotonic(), what=_READ):
@@ -152,6 +161,20 @@ class EngineFacts:
             return info.cgroup_driver
         kept = self._kept.cgroup_driver if self._kept else ""
         return self._fact("cgroup driver", lambda info: info.cgroup_driver, kept=kept)
+
+    def _answers_promptly(self) -> bool:
+        """Start a ping. Return True once it is answered, and after PROMPT_SECONDS if another call has been recently.
+
+        Return False without a recent answer, and raise a refusal as `check_answers` does.
+        """
+        if time.monotonic() - self._engine.answered_at > RECENT_SECONDS:
+            return False
+        try:
+            with answered_within(PROMPT_SECONDS, what=PING):
+                self._pings.join(what=PING)
+        except DeadlineExceeded:
+            deadline.current().check(PING)
+        return True
 
     @property
     def _is_outdated(self) -> bool:

@@ -84,6 +84,11 @@ class Engine(Protocol):
         """API version negotiated with the daemon."""
         ...
 
+    @property
+    def answered_at(self) -> float:
+        """Time of the Engine's last complete answer to any call by the monotonic clock, -inf without one."""
+        ...
+
     def ping(self) -> None:
         """Return when the Engine answers."""
         ...

@@ -1,5 +1,6 @@
 """The connections to one Engine: reused, never limited in number, each with the API version of its daemon."""
 
+import math
 import re
 import threading
 import time
@@ -46,6 +47,8 @@ class Pool:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.answered_at = -math.inf
+        """When the last response was read to its end, by the monotonic clock."""
         self._lock = threading.Lock()
         self._idle: list[DockerConnection] = []
         self._open = 0
@@ -89,11 +92,14 @@ class Pool:
 
     def give_back(self, connection: DockerConnection) -> None:
         """Return a connection to the pool, or close it if it cannot serve another request."""
+        now = time.monotonic()
         with self._lock:
+            if connection.reusable:
+                self.answered_at = now
             keep = connection.reusable and not self._closed and len(self._idle) < MAX_IDLE
             unneeded = [] if keep else [connection]
             if keep:
-                connection.idle_since = time.monotonic()
+                connection.idle_since = now
                 self._idle.append(connection)
                 while self._idle[0].idle_since < connection.idle_since - IDLE_SECONDS:
                     unneeded.append(self._idle.pop(0))

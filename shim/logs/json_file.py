@@ -102,7 +102,8 @@ def encode(records: list[Record]) -> bytes:
     """Return one line of a CRI log for each record, in order."""
     text = _join(records)
     if text.count("\n") != len(records):
-        # Docker ends a record at each newline; one inside would make a line that readers of CRI logs refuse.
+        # Docker ends a record at each newline, and has none in its time. One in a damaged record would make a line that
+        # readers of CRI logs refuse.
         text = _join([piece for record in records for piece in _split(record)])
     return text.encode()
 
@@ -120,5 +121,6 @@ def _join(records: list[Record]) -> str:
 
 def _split(record: Record) -> Iterator[Record]:
     *begun, rest = record.log.split("\n")
+    time = record.time.replace("\n", " ")
     for piece in [*(line + "\n" for line in begun), *([rest] if rest or not begun else [])]:
-        yield Record(piece, record.stream, record.time)
+        yield Record(piece, record.stream, time)

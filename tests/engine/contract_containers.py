@@ -1,5 +1,6 @@
 """The contract of every Engine, first part: containers, and the bounds of waits."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,6 +27,13 @@ def test_the_engine_answers(subject: Subject) -> None:
     assert info.docker_root_dir.startswith("/")
     assert "runc" in (info.runtimes or {})
     assert subject.engine.daemon_pid() > 1
+
+
+def test_an_answer_moves_the_time_of_the_last_one(subject: Subject) -> None:
+    before = time.monotonic()
+    subject.engine.ping()
+    after = time.monotonic()
+    assert before <= subject.engine.answered_at <= after
 
 
 # A container's life

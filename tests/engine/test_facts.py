@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 from shim.base import deadline
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import Runtime
-from shim.engine.facts import INFO_AGE, INFO_TRUSTED, EngineFacts
+from shim.engine.facts import INFO_AGE, INFO_TRUSTED, RECENT_SECONDS, EngineFacts
 from tests.facts import own_score
 from tests.fakes.engine import FakeEngine
 from tests.waits import wait_until
@@ -167,6 +168,7 @@ def test_the_call_that_hangs_is_named(engine: FakeEngine, method: str, words: st
 def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> None:
     known = facts(engine)
     known.info()
+    engine.answered_at = -math.inf
     with ThreadPoolExecutor(20) as pool:
         with engine.held("ping") as gate:
             callers = [pool.submit(known.check_answers) for _ in range(20)]
@@ -176,6 +178,33 @@ def test_those_who_ask_at_the_same_time_share_one_ping(engine: FakeEngine) -> No
             assert len(engine.calls_of("ping")) == 1
         for caller in callers:
             caller.result(10)
+
+
+def test_a_late_ping_is_not_waited_for_while_other_calls_are_answered(engine: FakeEngine) -> None:
+    known = facts(engine)
+    with engine.held("ping") as gate:
+        known.info()
+        known.check_answers()
+        gate.wait_entered()
+        known.check_answers()
+        assert len(engine.calls_of("ping")) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_of_long_ago_does_not_count(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    engine.answered_at -= RECENT_SECONDS
+    with engine.held("ping"), pytest.raises(DeadlineExceeded, match="ping docker"):
+        known.check_answers()
+
+
+def test_a_refused_ping_counts_at_once(engine: FakeEngine) -> None:
+    known = facts(engine)
+    known.info()
+    engine.disconnect()
+    with pytest.raises(Unavailable):
+        known.check_answers()
 
 
 @pytest.mark.usefixtures("impatient")

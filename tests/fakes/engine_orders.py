@@ -1,6 +1,8 @@
 """What tests order from a `FakeEngine`: failures, waits, lost connections, the way execs run. And how it waits."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,6 +37,7 @@ class Orders:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         """Every call: method, and the id, name or reference it was about."""
+        self.answered_at = -math.inf
         self._changed = threading.Condition(threading.RLock())
         self._failures: dict[str, list[Exception]] = {}
         self._lost: dict[str, list[Exception]] = {}
@@ -104,6 +107,7 @@ class Orders:
             self._arrive(method, subject)
             self._wait_gates(method, subject)
             yield
+            self.answered_at = time.monotonic()
             if lost := self._lost.get(method):
                 raise lost.pop(0)
 

@@ -112,3 +112,9 @@ def test_a_record(log: str, line: bytes) -> None:
 def test_a_newline_inside_a_record_changes_no_other() -> None:
     records = [Record("a\nb\n", "stdout", "T"), Record("", "stderr", "T"), Record("c\n", "stderr", "T")]
     assert encode(records) == b"T stdout F a\nT stdout F b\nT stderr P \nT stderr F c\n"
+
+
+def test_a_newline_in_a_damaged_time_makes_no_other_line() -> None:
+    damaged = rb'{"log":"a\n","stream":"stdout","time":"2026-11-21T02:32\nZ"}' + b"\n"
+    assert lines(damaged).text == b"2026-11-21T02:32 Z stdout F a\n"
+    assert [text for _, text in each(damaged)] == [b"2026-11-21T02:32 Z stdout F a\n"]

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_a_docker_that_hangs_is_a_condition_that_says_what_hangs(
     monkeypatch.setattr("shim.engine.facts.ANSWER_SECONDS", 0.1)
     rt.view.sandboxes()
     fresh = replace(rt, facts=EngineFacts(engine, restrict_oom_score_adj="false"))
+    engine.answered_at = -math.inf
     with engine.held(method):
         found = conditions(fresh)["RuntimeReady"]
     assert (found.status, found.reason) == (False, "DockerDaemonNotReady")
@@ -58,6 +60,7 @@ def test_a_docker_that_hangs_is_a_condition_that_says_what_hangs(
 
 def test_the_end_of_the_client_is_not_taken_for_a_docker_that_hangs(rt: Runtime, engine: FakeEngine) -> None:
     rt.view.sandboxes()
+    engine.answered_at = -math.inf
     with engine.held("ping"), deadline.bound(0.02), pytest.raises(DeadlineExceeded):
         conditions(rt)
 

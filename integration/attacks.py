@@ -1,0 +1,102 @@
+"""What a hostile client sends in an exec session: `python -m integration.attacks NAME SECONDS URL...` sends it.
+
+Each URL is that of an exec with stdout and stderr, and is attacked by a thread; nothing that comes back is read.
+Instead of a URL, `sink` takes all that is sent and does nothing: what the clients alone cost a machine.
+"""
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from integration.sessions import exec_client
+from tests.streaming.spdy import wire
+from tests.streaming.spdy.client import Deflater, counted, syn_stream
+
+SINK = "sink"
+_KINDS = ("error", "stdout", "stderr")
+_PIECE = 1 << 16
+
+
+def _session_deflater() -> Deflater:
+    """Return a compressor in the state of a client that has opened the streams of an exec."""
+    deflater = Deflater()
+    for kind in _KINDS:
+        deflater.deflate(counted({"streamtype": kind}.items()))
+    return deflater
+
+
+def _refused_streams() -> bytes:
+    deflater = _session_deflater()
+    headers = counted({"streamtype": "x"}.items())
+    return b"".join(syn_stream(7 + 2 * at, deflater.deflate(headers)) for at in range(40_000))
+
+
+def _header_bomb() -> bytes:
+    deflater = _session_deflater()
+    value = b"\0".join([b"ab"] * 1_300)
+    return b"".join(wire.control(8, wire.words(1) + deflater.deflate(wire.block((b"aa", value)))) for _ in range(2_000))
+
+
+ATTACKS: dict[str, Callable[[], bytes]] = {
+    "header blocks that inflate well": _header_bomb,
+    "streams that are refused": _refused_streams,
+    "pings": lambda: wire.ping(1) * 100_000,
+    "tiny data": lambda: wire.data(3, b"x") * 100_000,
+}
+
+
+@contextmanager
+def attacking(name: str, sockets: Sequence[socket.socket]) -> Iterator[None]:
+    """Attack all of `sockets` from threads inside the block."""
+    stop, data = threading.Event(), ATTACKS[name]()
+    attackers = [threading.Thread(target=_attack, args=(each, data, stop)) for each in sockets]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for attacker in attackers:
+            attacker.join()
+
+
+def _attack(peer: socket.socket, data: bytes, stop: threading.Event) -> None:
+    """Send as much as the peer takes, and read nothing."""
+    peer.settimeout(0.2)
+    view = memoryview(data)
+    while view and not stop.is_set():
+        with suppress(TimeoutError):
+            try:
+                view = view[peer.send(view) :]
+            except (BrokenPipeError, ConnectionResetError):
+                return
+
+
+def _connected(url: str) -> socket.socket:
+    """Open what a URL of the command line names."""
+    if url != SINK:
+        return exec_client(url).socket
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_read_all, args=(theirs,), daemon=True).start()
+    return ours
+
+
+def _read_all(peer: socket.socket) -> None:
+    buffer = bytearray(_PIECE)
+    while peer.recv_into(buffer):
+        pass
+
+
+def main() -> None:
+    """Attack; a line is printed when all sessions are open."""
+    name, seconds, *urls = sys.argv[1:]
+    sockets = [_connected(url) for url in urls]
+    print("open", flush=True)
+    with attacking(name, sockets):
+        threading.Event().wait(float(seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from shim.base import deadline
+from shim.base.process import ProcessHandle
 from shim.base.wakeup import Waker
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted
 
@@ -83,8 +84,8 @@ class _Starts:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._under_way: dict[str, float] = {}
-        """When the start of each program began."""
+        self._under_way: dict[str, _Start] = {}
+        """By program."""
 
     def start(
         self,
@@ -99,22 +100,20 @@ class _Starts:
 
         At once, where an earlier start of it has not returned for so long. OSError when it cannot be started.
         """
-        program, scope = str(command[0]), deadline.current()
-        began = time.monotonic()
-        with scope.on_cancel(self._notify), self._changed:
+        program, began = str(command[0]), time.monotonic()
+        with self._changed:
             while (earlier := self._under_way.get(program)) is not None:
-                self._wait(program, began=earlier, timeout=START_SECONDS, what=what)
-            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment)
-            self._under_way[program] = began
+                self._wait(earlier, seconds=START_SECONDS, what=what)
+            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment, began=began)
+            self._under_way[program] = start
             try:
-                threading.Thread(target=self._perform, args=(start, program), name="start", daemon=True).start()
+                threading.Thread(target=self._perform, args=(start,), name="start", daemon=True).start()
             except RuntimeError as error:
                 del self._under_way[program]
                 os.close(start.stdin)
                 raise ResourceExhausted(f"{what}: no thread can be started: {error}") from error
             try:
-                while not start.ended:
-                    self._wait(program, began=began, timeout=min(timeout, START_SECONDS), what=what)
+                self._wait(start, seconds=min(timeout, START_SECONDS), what=what)
             except BaseException:
                 start.abandoned = True
                 raise
@@ -123,18 +122,15 @@ class _Starts:
         assert start.child is not None  # noqa: S101 - it has neither failed nor goes on
         return start.child
 
-    def _wait(self, program: str, *, began: float, timeout: float, what: str) -> None:
-        """Wait for a change; the lock is held."""
-        scope = deadline.current()
-        scope.check(f"{what}: start {program}")
-        passed = time.monotonic() - began
-        if passed >= timeout:
+    def _wait(self, start: "_Start", *, seconds: float, what: str) -> None:
+        """Wait until a start has ended, until `seconds` after it began; the lock is held."""
+        program, left = start.program, seconds - start.seconds
+        if not deadline.wait_for(self._changed, lambda: start.ended, what=f"{what}: start {program}", limit=left):
             raise DeadlineExceeded(
-                f"{what}: {program} could not be started for {passed:.0f} s; is the volume of its file alive?"
+                f"{what}: {program} could not be started for {start.seconds:.0f} s; is the volume of its file alive?"
             )
-        self._changed.wait(scope.remaining(timeout - passed))
 
-    def _perform(self, start: "_Start", program: str) -> None:
+    def _perform(self, start: "_Start") -> None:
         child, failure = None, None
         try:
             child = start.perform()
@@ -144,21 +140,21 @@ class _Starts:
             os.close(start.stdin)
         with self._changed:
             start.child, start.failure, start.ended = child, failure, True
-            del self._under_way[program]
+            del self._under_way[start.program]
             abandoned = start.abandoned
             self._changed.notify_all()
         if abandoned and child is not None:
             _end(child)
 
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
 
 class _Start:
     """One start of a program."""
 
-    def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str], began: float
+    ) -> None:
+        """`began` is when its caller began to wait for it, by the monotonic clock."""
+        self.program = str(command[0])
         self.stdin = stdin
         """A descriptor of the start's own: the caller may have closed its own by the time it returns."""
         self.ended = self.abandoned = False
@@ -166,6 +162,12 @@ class _Start:
         self.failure: Exception | None = None
         self._command = tuple(command)
         self._environment = dict(environment)
+        self._began = began
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it has been waited for."""
+        return time.monotonic() - self._began
 
     def perform(self) -> subprocess.Popen[bytes]:
         """Start it. OSError."""
@@ -253,9 +255,9 @@ class _Streams:
         self._child = child
         self._stdout, self._stderr = child.stdout, child.stderr
         self._kept = {self._stdout: bytearray(), self._stderr: bytearray()}
-        self._pidfd = os.pidfd_open(child.pid)
+        self._process = ProcessHandle(child.pid)
         self._selector = selectors.DefaultSelector()
-        for source in (self._pidfd, self._stdout, self._stderr):
+        for source in (self._process, self._stdout, self._stderr):
             self._selector.register(source, selectors.EVENT_READ)
 
     def wait_exited(self, *, waker: Waker, timeout: float, what: str) -> Outcome:
@@ -268,7 +270,7 @@ class _Streams:
             for stream in (self._stdout, self._stderr):
                 if stream in ready:
                     self._read(stream, what=what)
-            if self._pidfd in ready:
+            if self._process in ready:
                 return self._outcome(what=what)
             scope.check(what)
             if time.monotonic() >= expires:
@@ -299,7 +301,7 @@ class _Streams:
     def _end_children_of_killed(self) -> None:
         """End what a program that was killed has started: it would go on beside the undo of what it was part of."""
         # Not reaped yet, so its id still means this group.
-        ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        ended = os.waitid(os.P_PIDFD, self._process.fileno(), os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_code != os.CLD_EXITED:
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -322,4 +324,4 @@ class _Streams:
         self._selector.close()
         self._stdout.close()
         self._stderr.close()
-        os.close(self._pidfd)
+        self._process.close()

@@ -138,14 +138,14 @@ class LogProcess:
     def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
         """Send orders and receive answers until the process ends or stops answering, or the server stops."""
         poll = select.poll()
-        poll.register(self._mailbox.wake, select.POLLIN)
+        poll.register(self._mailbox.waker, select.POLLIN)
         while not self._mailbox.closed.is_set():
             poll.register(ours, select.POLLIN | (select.POLLOUT if self._mailbox.first_unsent() else 0))
             due = self._tick()
             left = heartbeat.seconds_left() if due is None else min(due, heartbeat.seconds_left())
             found = dict(poll.poll(max(0.0, left) * 1000 + 1))
-            if self._mailbox.wake in found:
-                os.eventfd_read(self._mailbox.wake)
+            if self._mailbox.waker.fileno() in found:
+                self._mailbox.waker.drain()
             try:
                 if found.get(ours.fileno(), 0) & ~select.POLLOUT:
                     if not self._receive(ours):

@@ -1,13 +1,9 @@
-"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running.
-
-And start a module of the server's own as a process beside it.
-"""
+"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running."""
 
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +21,6 @@ STDOUT_LIMIT = 1 << 20
 """Of one program; more is a fault, not a result."""
 STDERR_LIMIT = 16 << 10
 """The last ones, which are kept."""
-
-SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Sent by systemd and terminals to the server and all it started. Its own processes end with it, not before it."""
 
 START_SECONDS = 10.0
 """For a program to begin: its file is read, which on a dead volume takes for ever."""
@@ -190,38 +183,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             stream.close()
     _kill_group(child)
-
-
-def start_module(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a module of the server's own as a process, with these descriptors open; SERVER_SIGNALS do not end it.
-
-    OSError when it cannot be started.
-    """
-    # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SERVER_SIGNALS)
-    try:
-        return subprocess.Popen(
-            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=pass_fds,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def reap(child: subprocess.Popen[bytes], *, seconds: float) -> None:
-    """Wait until a process that was asked to end has ended; kill it after `seconds`, and wait as long once more.
-
-    A process that hangs in the kernel cannot be killed: it has no `returncode` afterwards.
-    """
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

@@ -22,7 +22,7 @@ from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
-from shim.cni.networks import Networks, networks_of
+from shim.cni.networks import networks_of
 from shim.cni.programs import FindPlugin, finding_by
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
@@ -221,12 +221,7 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         host_fs = HostFs()
         host_fs.start()
         ending.callback(host_fs.stop)
-        find = finding_by(host_fs)
-        pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
-        prepare_cni_conf(config, ranges=pod_cidr.ranges)
-        networks = networks_of(config, find=find)
-        networks.start()
-        ending.callback(networks.stop)
+        cni = ending.enter_context(_cni(config, find=finding_by(host_fs)))
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
         facts = EngineFacts(
             engine,
@@ -246,7 +241,7 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             logs=logs,
             checkpoints=CheckpointStore(config.root_directory / state.SANDBOXES),
             limits=LimitStore(config.root_directory / state.LIMITS),
-            cni=_cni(config, networks, pod_cidr=pod_cidr, find=find),
+            cni=cni,
             host_fs=host_fs,
             sessions=sessions,
             puller=ImagePuller(keyring=keyring),
@@ -258,17 +253,23 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         yield rt
 
 
-def _cni(config: Config, networks: Networks, *, pod_cidr: PodCidr, find: FindPlugin) -> Cni:
-    return Cni(
-        networks=networks,
-        plugins=Plugins(
-            bin_dirs=config.cni_bin_dir,
-            cache_dir=config.cni_cache_dir,
-            timeout=config.cni_plugin_timeout,
-            find=find,
-        ),
-        pod_cidr=pod_cidr,
+@contextlib.contextmanager
+def _cni(config: Config, *, find: FindPlugin) -> Iterator[Cni]:
+    """Create what runs CNI plugins; its directory is watched inside the block."""
+    pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
+    prepare_cni_conf(config, ranges=pod_cidr.ranges)
+    networks = networks_of(config, find=find)
+    networks.start()
+    plugins = Plugins(
+        bin_dirs=config.cni_bin_dir,
+        cache_dir=config.cni_cache_dir,
+        timeout=config.cni_plugin_timeout,
+        find=find,
     )
+    try:
+        yield Cni(networks=networks, plugins=plugins, pod_cidr=pod_cidr)
+    finally:
+        networks.stop()
 
 
 @contextlib.contextmanager

@@ -21,7 +21,9 @@ class Gate:
 
         The wait for a holder that is alone ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
         """
-        self._wait_free(what)
+        with self._changed:
+            deadline.wait_for(self._changed, lambda: not self._taken, what=what)
+            self._sharing += 1
         try:
             yield
         finally:
@@ -42,15 +44,3 @@ class Gate:
                 with self._changed:
                     self._taken = False
                     self._changed.notify_all()
-
-    def _wait_free(self, what: str) -> None:
-        scope = deadline.current()
-        with scope.on_cancel(self._wake), self._changed:
-            while self._taken:
-                scope.check(what)
-                self._changed.wait(scope.remaining())
-            self._sharing += 1
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

@@ -1,13 +1,9 @@
-"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running.
-
-And start a module of the server's own as a process beside it.
-"""
+"""Run one program with bounds on its time and its output; when a bound is hit, nothing of it is left running."""
 
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +13,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from shim.base import deadline
+from shim.base.process import ProcessHandle
 from shim.base.wakeup import Waker
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted
 
@@ -24,9 +21,6 @@ STDOUT_LIMIT = 1 << 20
 """Of one program; more is a fault, not a result."""
 STDERR_LIMIT = 16 << 10
 """The last ones, which are kept."""
-
-SERVER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Sent by systemd and terminals to the server and all it started. Its own processes end with it, not before it."""
 
 START_SECONDS = 10.0
 """For a program to begin: its file is read, which on a dead volume takes for ever."""
@@ -83,8 +77,8 @@ class _Starts:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._under_way: dict[str, float] = {}
-        """When the start of each program began."""
+        self._under_way: dict[str, _Start] = {}
+        """By program."""
 
     def start(
         self,
@@ -99,22 +93,20 @@ class _Starts:
 
         At once, where an earlier start of it has not returned for so long. OSError when it cannot be started.
         """
-        program, scope = str(command[0]), deadline.current()
-        began = time.monotonic()
-        with scope.on_cancel(self._notify), self._changed:
+        program, began = str(command[0]), time.monotonic()
+        with self._changed:
             while (earlier := self._under_way.get(program)) is not None:
-                self._wait(program, began=earlier, timeout=START_SECONDS, what=what)
-            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment)
-            self._under_way[program] = began
+                self._wait(earlier, seconds=START_SECONDS, what=what)
+            start = _Start(command, stdin=os.dup(stdin.fileno()), environment=environment, began=began)
+            self._under_way[program] = start
             try:
-                threading.Thread(target=self._perform, args=(start, program), name="start", daemon=True).start()
+                threading.Thread(target=self._perform, args=(start,), name="start", daemon=True).start()
             except RuntimeError as error:
                 del self._under_way[program]
                 os.close(start.stdin)
                 raise ResourceExhausted(f"{what}: no thread can be started: {error}") from error
             try:
-                while not start.ended:
-                    self._wait(program, began=began, timeout=min(timeout, START_SECONDS), what=what)
+                self._wait(start, seconds=min(timeout, START_SECONDS), what=what)
             except BaseException:
                 start.abandoned = True
                 raise
@@ -123,18 +115,15 @@ class _Starts:
         assert start.child is not None  # noqa: S101 - it has neither failed nor goes on
         return start.child
 
-    def _wait(self, program: str, *, began: float, timeout: float, what: str) -> None:
-        """Wait for a change; the lock is held."""
-        scope = deadline.current()
-        scope.check(f"{what}: start {program}")
-        passed = time.monotonic() - began
-        if passed >= timeout:
+    def _wait(self, start: "_Start", *, seconds: float, what: str) -> None:
+        """Wait until a start has ended, until `seconds` after it began; the lock is held."""
+        program, left = start.program, seconds - start.seconds
+        if not deadline.wait_for(self._changed, lambda: start.ended, what=f"{what}: start {program}", limit=left):
             raise DeadlineExceeded(
-                f"{what}: {program} could not be started for {passed:.0f} s; is the volume of its file alive?"
+                f"{what}: {program} could not be started for {start.seconds:.0f} s; is the volume of its file alive?"
             )
-        self._changed.wait(scope.remaining(timeout - passed))
 
-    def _perform(self, start: "_Start", program: str) -> None:
+    def _perform(self, start: "_Start") -> None:
         child, failure = None, None
         try:
             child = start.perform()
@@ -144,21 +133,21 @@ class _Starts:
             os.close(start.stdin)
         with self._changed:
             start.child, start.failure, start.ended = child, failure, True
-            del self._under_way[program]
+            del self._under_way[start.program]
             abandoned = start.abandoned
             self._changed.notify_all()
         if abandoned and child is not None:
             _end(child)
 
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
 
 class _Start:
     """One start of a program."""
 
-    def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str], began: float
+    ) -> None:
+        """`began` is when its caller began to wait for it, by the monotonic clock."""
+        self.program = str(command[0])
         self.stdin = stdin
         """A descriptor of the start's own: the caller may have closed its own by the time it returns."""
         self.ended = self.abandoned = False
@@ -166,6 +155,12 @@ class _Start:
         self.failure: Exception | None = None
         self._command = tuple(command)
         self._environment = dict(environment)
+        self._began = began
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it has been waited for."""
+        return time.monotonic() - self._began
 
     def perform(self) -> subprocess.Popen[bytes]:
         """Start it. OSError."""
@@ -188,38 +183,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             stream.close()
     _kill_group(child)
-
-
-def start_module(module: str, *arguments: str, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start a module of the server's own as a process, with these descriptors open; SERVER_SIGNALS do not end it.
-
-    OSError when it cannot be started.
-    """
-    # Inherited, and so in force before the process could ask for it; other threads of the server keep theirs.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SERVER_SIGNALS)
-    try:
-        return subprocess.Popen(
-            # -P, and the server's own path: no directory that the server takes nothing from lends it modules.
-            [sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=pass_fds,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def reap(child: subprocess.Popen[bytes], *, seconds: float) -> None:
-    """Wait until a process that was asked to end has ended; kill it after `seconds`, and wait as long once more.
-
-    A process that hangs in the kernel cannot be killed: it has no `returncode` afterwards.
-    """
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -253,9 +216,9 @@ class _Streams:
         self._child = child
         self._stdout, self._stderr = child.stdout, child.stderr
         self._kept = {self._stdout: bytearray(), self._stderr: bytearray()}
-        self._pidfd = os.pidfd_open(child.pid)
+        self._process = ProcessHandle(child.pid)
         self._selector = selectors.DefaultSelector()
-        for source in (self._pidfd, self._stdout, self._stderr):
+        for source in (self._process, self._stdout, self._stderr):
             self._selector.register(source, selectors.EVENT_READ)
 
     def wait_exited(self, *, waker: Waker, timeout: float, what: str) -> Outcome:
@@ -268,7 +231,7 @@ class _Streams:
             for stream in (self._stdout, self._stderr):
                 if stream in ready:
                     self._read(stream, what=what)
-            if self._pidfd in ready:
+            if self._process in ready:
                 return self._outcome(what=what)
             scope.check(what)
             if time.monotonic() >= expires:
@@ -299,7 +262,7 @@ class _Streams:
     def _end_children_of_killed(self) -> None:
         """End what a program that was killed has started: it would go on beside the undo of what it was part of."""
         # Not reaped yet, so its id still means this group.
-        ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
+        ended = os.waitid(os.P_PIDFD, self._process.fileno(), os.WEXITED | os.WNOWAIT)
         if ended is not None and ended.si_code != os.CLD_EXITED:
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -322,4 +285,4 @@ class _Streams:
         self._selector.close()
         self._stdout.close()
         self._stderr.close()
-        os.close(self._pidfd)
+        self._process.close()

@@ -8,12 +8,9 @@ memory of the process, under a lock that a process which hangs on a dead volume 
 helper process (`shim.hostfs`), and only if there is a sandbox that was left half-way.
 """
 
-import os
-import select
-import signal
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,9 +19,9 @@ import structlog
 
 from shim.base import deadline
 from shim.base.gather import gather
-from shim.base.wakeup import Waker
+from shim.base.process import ProcessHandle, wait_all_ended
 from shim.cni.environment import sandbox_of_plugin, sandboxes_of_plugins
-from shim.domain.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable, reason_of
+from shim.domain.errors import DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 from shim.hostfs.client import HostFs
 
 END_SECONDS = 5.0
@@ -63,14 +60,11 @@ def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path =
     gone = True
     while gone:  # again: one may have started a child while it was being killed
         with ExitStack() as opened:
-            handles = []
-            for pid in processes.plugins():
-                if (handle := processes.kill(pid)) is not None:
-                    opened.callback(os.close, handle)
-                    handles.append(handle)
-            if not handles:
+            found = (processes.kill(pid) for pid in processes.plugins())
+            killed = [opened.enter_context(process) for process in found if process is not None]
+            if not killed:
                 return
-            gone = _wait_gone(handles, give_up=give_up)
+            gone = wait_all_ended(killed, what="wait for the end of cni plugins", limit=give_up - time.monotonic())
     log.error("killed CNI plugins of an earlier server are still running")
 
 
@@ -105,18 +99,16 @@ class _Processes:
         found.update(zip(rest, gather([partial(self._sandbox_of, pid) for pid in rest], width=_WIDTH), strict=True))
         return [pid for pid in pids if found[pid]]
 
-    def kill(self, pid: int) -> int | None:
-        """Kill a plugin and return a pidfd of it; None when it has ended."""
+    def kill(self, pid: int) -> ProcessHandle | None:
+        """Kill a plugin and return its handle; None when it has ended."""
         with ExitStack() as opened, suppress(ProcessLookupError):
-            handle = os.pidfd_open(pid)
-            opened.callback(os.close, handle)
+            process = opened.enter_context(ProcessHandle(pid))
             # Its number may have become another's before the handle was there.
             if sandbox := self._sandbox_of(pid):
                 log.warning("killing CNI plugin left by an earlier server", pid=pid, sandbox=sandbox)
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                process.kill()
                 opened.pop_all()  # the caller closes it
-                return handle
+                return process
         return None
 
     def _wait_reads_possible(self) -> None:
@@ -142,34 +134,3 @@ class _Processes:
             deadline.current().check("find cni plugins")
             log.warning("cannot check whether process is a CNI plugin", pid=pid, error=error)
             return ""
-
-
-def _wait_gone(handles: list[int], *, give_up: float) -> bool:
-    """Wait, and return whether all have ended by then, a time of the monotonic clock.
-
-    Raise Cancelled or DeadlineExceeded with the scope.
-    """
-    scope, what = deadline.current(), "wait for the end of cni plugins"
-    poll = select.poll()
-    for handle in handles:
-        poll.register(handle, select.POLLIN)
-    left = len(handles)
-    with _cancellation(scope) as cancelled:
-        poll.register(cancelled, select.POLLIN)
-        while left and (seconds := give_up - time.monotonic()) > 0:
-            for descriptor, _ in poll.poll((scope.remaining(seconds) or 0.0) * 1000):
-                poll.unregister(descriptor)
-                left -= descriptor in handles
-            scope.check(what)
-    return not left
-
-
-@contextmanager
-def _cancellation(scope: deadline.Scope) -> Iterator[Waker]:
-    """Yield a waker that becomes readable when the scope is cancelled."""
-    try:
-        waker = Waker()
-    except OSError as error:  # no descriptor is free
-        raise ResourceExhausted(f"wait for the end of cni plugins: {reason_of(error)}") from error
-    with waker, scope.on_cancel(waker.wake):
-        yield waker

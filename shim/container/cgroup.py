@@ -4,10 +4,8 @@ There is a window of some milliseconds between start and write; Docker offers no
 again after each update of Docker's own, since the OCI runtime, or systemd for it, then writes what it knows of.
 """
 
-import os
-import select
-
 from shim.api.v1 import api_pb2 as pb
+from shim.base.process import open_process
 from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
 from shim.cgroup.places import Group
@@ -102,16 +100,8 @@ def group_to_write(rt: Runtime, record: ContainerRecord, *, resources: pb.LinuxC
 
 def _ends(pid: int) -> bool:
     """Return whether a process has ended, or ends now: it leaves its groups some time before it is a zombie."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        return bool(poll.poll(EXIT_SECONDS * 1000))
-    finally:
-        os.close(handle)
+    with open_process(pid, what="write limits") as handle:
+        return handle is None or handle.ends_within(EXIT_SECONDS)
 
 
 def _memory(resources: pb.LinuxContainerResources, group: Group, *, field: str) -> list[Write]:

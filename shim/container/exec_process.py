@@ -1,19 +1,16 @@
 """The process of an exec: how it ended, the wait for that, and killing it. Docker knows only the first."""
 
-import os
-import select
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import structlog
 
 from shim.base import deadline, deferred_checks
-from shim.base.wakeup import Waker
-from shim.domain.errors import DeadlineExceeded, NotFound, ResourceExhausted, ShimError, reason_of
+from shim.base.process import ProcessHandle, open_process, wait_all_ended
+from shim.domain.errors import DeadlineExceeded, NotFound, ShimError
 from shim.engine.answers import ExecInspect
 from shim.runtime import Runtime
 from shim.view.processes import is_in_container
@@ -86,20 +83,20 @@ def exit_code(ended: ExecInspect, exec_id: str) -> int:
 
 
 @contextmanager
-def first_process(rt: Runtime, container_id: str) -> Iterator[int | None]:
-    """Yield a pidfd of a container's first process, None where none can be seen."""
+def first_process(rt: Runtime, container_id: str) -> Iterator[ProcessHandle | None]:
+    """Yield a handle of a container's first process, None where none can be seen."""
     record = rt.view.last_known(container_id)
     handle = None
-    with suppress(OSError):
-        handle = os.pidfd_open(record.state.pid) if record is not None and record.state.pid else None
-    try:
+    with ExitStack() as opened:
+        if record is not None and record.state.pid:
+            with suppress(OSError):
+                handle = opened.enter_context(ProcessHandle(record.state.pid))
         yield handle
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
-def check_success(rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: int | None) -> None:
+def check_success(
+    rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id: str, first: ProcessHandle | None
+) -> None:
     """Raise ShimError for an exit code 0 that is no success: of a command that was cut off with its container.
 
     When a containerd-shim is killed, Docker may report 0 for its execs, whose processes go on until the container is
@@ -111,7 +108,7 @@ def check_success(rt: Runtime, ended: ExecInspect, exec_id: str, *, container_id
     what = f"exec {exec_id} in container {container_id}: docker reports exit code 0"
     if _still_runs(ended.pid, exec_id=exec_id, container_id=container_id):
         raise ShimError(f"{what}, but process {ended.pid} still runs; was the container's containerd-shim killed?")
-    if first is None or not _ends_within(first, seconds=0.0):
+    if first is None or not first.has_ended():
         return
     code = _container_exit_code(rt, container_id)
     if code is None:
@@ -124,8 +121,8 @@ def _still_runs(pid: int, *, exec_id: str, container_id: str) -> bool:
     """Return whether a process still runs in the cgroup of the container."""
     if not pid:
         return False
-    with _open_pidfd(pid, exec_id=exec_id) as handle:
-        return handle is not None and not _ends_within(handle, seconds=0.0) and is_in_container(pid, container_id)
+    with open_process(pid, what=f"exec {exec_id}") as handle:
+        return handle is not None and not handle.has_ended() and is_in_container(pid, container_id)
 
 
 def _container_exit_code(rt: Runtime, container_id: str) -> int | None:
@@ -156,10 +153,10 @@ def wait_ended(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect:
     poll_until = partial(_poll_until, rt, exec_id, container_id=container_id, began=time.monotonic())
     found = poll_until(lambda found: found.pid > 0 or not found.running)
     if found.running:
-        with _open_pidfd(found.pid, exec_id=exec_id) as handle:
+        with open_process(found.pid, what=f"exec {exec_id}") as handle:
             # The pid could have been reused before the handle was opened; the Engine's answer after it decides.
             if handle is not None and _inspect(rt, exec_id, container_id=container_id).running:
-                _wait_process_ended(handle, exec_id=exec_id)
+                wait_all_ended([handle], what=f"wait for the end of exec {exec_id}")
         # Docker learns of the end a little later than the kernel.
         found = poll_until(lambda found: not found.running)
     return found
@@ -236,48 +233,15 @@ def _kill_process(rt: Runtime, exec_id: str, *, container_id: str, seconds: floa
         return found, found.exit_code is not None
     if not found.pid:
         return found, False
-    with _open_pidfd(found.pid, exec_id=exec_id) as handle:
+    with open_process(found.pid, what=f"exec {exec_id}") as handle:
         if handle is None:
             # Docker may be seconds late to note an end; what it has not reported in time has not ended in time.
             return found, True
         again = _inspect(rt, exec_id, container_id=container_id)  # as in `wait_ended`
         if not again.running:
             return again, True
-        _kill(handle, pid=found.pid)
-        return found, _ends_within(handle, seconds=seconds)
-
-
-def _kill(handle: int, *, pid: int) -> None:
-    """Kill a process, and its group if it leads one: what it runs would go on without a reader."""
-    with suppress(ProcessLookupError):
-        # Stopped, it cannot end by itself and leave its number to another group.
-        signal.pidfd_send_signal(handle, signal.SIGSTOP)
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, signal.SIGKILL)
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-
-
-def _ends_within(handle: int, *, seconds: float) -> bool:
-    """Wait, and return whether the process ends, in `seconds` or in what the scope leaves of them."""
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll((deadline.current().remaining(seconds) or 0.0) * 1000))
-
-
-@contextmanager
-def _open_pidfd(pid: int, *, exec_id: str) -> Iterator[int | None]:
-    """Yield a pidfd of the process of an exec, None once it is gone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        yield None
-        return
-    except OSError as error:  # no descriptor is free
-        raise ResourceExhausted(f"open the process of exec {exec_id}: {reason_of(error)}") from error
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+        handle.kill_group()  # what it runs would go on without a reader
+        return found, handle.ends_within(seconds)
 
 
 def _poll_until(
@@ -323,19 +287,3 @@ def _pauses(what: str, *, began: float) -> Iterator[None]:
             never.wait(scope.remaining(seconds))
         yield
         seconds = min(2 * seconds, _MAX_PAUSE)
-
-
-def _wait_process_ended(handle: int, *, exec_id: str) -> None:
-    scope = deadline.current()
-    try:
-        waker = Waker()
-    except OSError as error:  # no descriptor is free
-        raise ResourceExhausted(f"wait for the end of exec {exec_id}: {reason_of(error)}") from error
-    with waker:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.register(waker, select.POLLIN)
-        with scope.on_cancel(waker.wake):
-            left = scope.remaining()
-            poll.poll(None if left is None else left * 1000)
-    scope.check(f"wait for the end of exec {exec_id}")

@@ -13,7 +13,6 @@ that a dead one with many paths takes few threads. Callers who wait ping the pro
 
 import itertools
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -24,8 +23,8 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from shim.base import deadline
+from shim.base.child_process import ChildProcess
 from shim.base.heartbeat import Heartbeat
-from shim.base.spawn import reap, start_module
 from shim.domain.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, ShimError, Unavailable, reason_of
 from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 from shim.hostfs.volumes import ROOT, Volumes
@@ -77,8 +76,7 @@ class HostFs:
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._paths: dict[str, _Pending] = {}
-        self._socket: socket.socket | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._reader: threading.Thread | None = None
         self._heartbeat = Heartbeat()
         self._volumes = Volumes()
@@ -87,8 +85,8 @@ class HostFs:
     @property
     def pid(self) -> int:
         """Return the process id of the helper, 0 while there is none."""
-        child = self._child
-        return child.pid if child else 0
+        process = self._process
+        return process.pid if process else 0
 
     def start(self) -> None:
         """Start the helper process now, so that the first call need not wait for it."""
@@ -102,8 +100,8 @@ class HostFs:
         """End the helper process, and all calls with Unavailable. A process that hangs is left behind."""
         with self._changed:
             self._stopped = True
-            if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_RDWR)
+            if self._process is not None:
+                self._process.socket.shutdown(socket.SHUT_RDWR)
             reader = self._reader
         if reader is not None:
             reader.join(3 * _STOP_SECONDS)
@@ -179,20 +177,20 @@ class HostFs:
 
     def _check_alive(self) -> None:
         """Ping the process if that is due; kill one that has not answered, for the next call to start another."""
-        process, child = self._socket, self._child
-        if process is None or child is None:
+        process = self._process
+        if process is None:
             return
         if self._heartbeat.is_lost:
-            log.error("killing helper process: no answer", pid=child.pid)
-            child.kill()
+            log.error("killing helper process: no answer", pid=process.pid)
+            process.kill()
             # A thread of it that hangs in the kernel keeps its end of the socket open.
             with suppress(OSError):
-                process.shutdown(socket.SHUT_RDWR)
+                process.socket.shutdown(socket.SHUT_RDWR)
             self._wait_lost(process)
         elif self._heartbeat.is_ping_due:
             self._heartbeat.note_ping()
             with suppress(OSError):  # one that reads nothing has no room for it, and is lost soon
-                process.send(PING, socket.MSG_DONTWAIT)
+                process.socket.send(PING, socket.MSG_DONTWAIT)
 
     def _send(
         self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, volume: str, what: str
@@ -210,7 +208,7 @@ class HostFs:
             raise InvalidArgument(f"{what}: {error}") from error
         process = self._ensure_process()
         try:
-            process.send(packet, socket.MSG_DONTWAIT)
+            process.socket.send(packet, socket.MSG_DONTWAIT)
         except (BrokenPipeError, ConnectionResetError) as error:
             self._wait_lost(process)
             raise _ProcessLost from error
@@ -219,40 +217,45 @@ class HostFs:
         pending = self._pending[number] = self._paths[path] = _Pending(path, volume)
         return pending
 
-    def _wait_lost(self, process: socket.socket) -> None:
+    def _wait_lost(self, process: ChildProcess) -> None:
         """Wait for the reader to see that the process has died: until then there is no other one."""
         give_up = time.monotonic() + _STOP_SECONDS
-        while self._socket is process and (left := give_up - time.monotonic()) > 0:
+        while self._process is process and (left := give_up - time.monotonic()) > 0:
             self._changed.wait(left)
 
-    def _ensure_process(self) -> socket.socket:
+    def _ensure_process(self) -> ChildProcess:
         if self._stopped:
             raise Unavailable("the server is stopping")
-        if self._socket is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    child = start_module("shim.hostfs.worker", str(theirs.fileno()), pass_fds=[theirs.fileno()])
-                    reader = threading.Thread(target=self._read, args=(ours, child), name="hostfs", daemon=True)
-                    reader.start()
-                except (OSError, RuntimeError) as error:
-                    ours.close()
-                    raise Unavailable(f"start the helper process for host paths: {error}") from error
-            self._socket, self._child, self._reader = ours, child, reader
+        if self._process is None:
+            try:
+                process = ChildProcess("shim.hostfs.worker")
+                self._reader = self._start_reader(process)
+            except (OSError, RuntimeError) as error:
+                raise Unavailable(f"start the helper process for host paths: {error}") from error
+            self._process = process
             self._heartbeat = self._heartbeat.of_next()
-        return self._socket
+        return self._process
+
+    def _start_reader(self, process: ChildProcess) -> threading.Thread:
+        reader = threading.Thread(target=self._read, args=(process,), name="hostfs", daemon=True)
+        try:
+            reader.start()
+        except RuntimeError:  # no thread is available
+            process.socket.close()
+            raise
+        return reader
 
     # The rest runs without it.
 
-    def _read(self, ours: socket.socket, child: "subprocess.Popen[bytes]") -> None:
+    def _read(self, process: ChildProcess) -> None:
         """Deliver answers until the process ends."""
         try:
-            while packet := ours.recv(MAX_PACKET):
+            while packet := process.socket.recv(MAX_PACKET):
                 self._take(packet)
         except ConnectionResetError:
             pass  # it ended before it had read all that was sent
         finally:
-            self._lose(ours, child)
+            self._lose(process)
 
     def _take(self, packet: bytes) -> None:
         number = number_of(packet)
@@ -266,19 +269,19 @@ class HostFs:
             del self._paths[pending.path]
             self._changed.notify_all()
 
-    def _lose(self, ours: socket.socket, child: "subprocess.Popen[bytes]") -> None:
+    def _lose(self, process: ChildProcess) -> None:
         with self._changed:
-            self._socket = self._child = None
+            self._process = None
             for pending in self._pending.values():
                 pending.lost = True
             self._pending.clear()
             self._paths.clear()
             self._changed.notify_all()
-            ours.close()
+            process.socket.close()
             if not self._stopped:
-                log.warning("helper process ended", pid=child.pid)
+                log.warning("helper process ended", pid=process.pid)
         # One that hangs in a dead volume cannot be killed. It holds nothing that another server needs.
-        reap(child, seconds=_STOP_SECONDS)
+        process.reap(seconds=_STOP_SECONDS)
 
     def _notify(self) -> None:
         with self._changed:

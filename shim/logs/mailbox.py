@@ -1,15 +1,13 @@
 """The queue of orders to the log process, and the callers that wait for answers."""
 
 import itertools
-import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from shim.base import deadline
+from shim.base.wakeup import Waker
 from shim.domain.errors import Unavailable
 from shim.logs.protocol import Answer, Order
 
@@ -29,7 +27,7 @@ class Mailbox:
     """Keeps every order until it is answered. Thread-safe; `put` never waits."""
 
     def __init__(self) -> None:
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.waker = Waker()
         """Readable when there is something to send, or it was closed."""
         self._changed = threading.Condition()
         self._tickets = itertools.count(1)
@@ -40,8 +38,9 @@ class Mailbox:
     def close(self) -> None:
         """End every wait: no further answer will come."""
         self.closed.set()
-        self._notify()
-        self._wake()
+        with self._changed:
+            self._changed.notify_all()
+        self.waker.wake()
 
     def put(self, order: Order, *, then: Callable[[Answer], None] | None = None) -> Pending:
         """Queue an order."""
@@ -49,21 +48,15 @@ class Mailbox:
             pending = Pending(next(self._tickets), order, then)
             self._unanswered[pending.ticket] = pending
             self._unsent.append(pending)
-        self._wake()
+        self.waker.wake()
         return pending
 
     def wait_answer(self, pending: Pending, *, seconds: float, what: str) -> Answer:
         """Wait for the answer. Raise Unavailable after `seconds`, and what ends the current scope."""
-        scope = deadline.current()
-        end = time.monotonic() + seconds
-        with scope.on_cancel(self._notify), self._changed:
-            while pending.answer is None:
-                scope.check(what)
-                left = end - time.monotonic()
-                if left <= 0 or self.closed.is_set():
-                    raise Unavailable(f"{what}: the log process does not answer")
-                self._changed.wait(scope.remaining(left))
-            return pending.answer
+        deadline.wait_for(self._changed, lambda: pending.answer or self.closed.is_set(), what=what, limit=seconds)
+        if pending.answer is None:
+            raise Unavailable(f"{what}: the log process does not answer")
+        return pending.answer
 
     def take_answer(self, answer: Answer) -> None:
         """Deliver an answer of the log process to those who wait for it."""
@@ -94,11 +87,3 @@ class Mailbox:
     def mark_sent(self) -> None:
         """Remove the first order from the queue after it was sent."""
         self._unsent.popleft()
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it is readable already
-            os.eventfd_write(self.wake, 1)

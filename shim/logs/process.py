@@ -4,7 +4,6 @@ import errno
 import os
 import select
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
+from shim.base.child_process import ChildProcess
 from shim.base.heartbeat import Heartbeat
-from shim.base.spawn import reap, start_module
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.protocol import MAX_PACKET, Answer, Envelope, Order, Ping
 
@@ -48,7 +47,7 @@ class LogProcess:
         self._words = tuple(words)
         self._beginning = beginning
         self._tick = tick
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._heartbeat = Heartbeat()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
@@ -95,7 +94,7 @@ class LogProcess:
     def _live(self) -> None:
         """Run one process from its start to its end."""
         try:
-            ours, child = self._spawn()
+            child = ChildProcess("shim.logs.worker", "--parent", str(os.getpid()), *self._words)
         except OSError as error:
             log.error("cannot start log process", error=error)
             return
@@ -103,49 +102,37 @@ class LogProcess:
         self._heartbeat = self._heartbeat.of_next()
         try:
             self._mailbox.repeat(self._beginning())
-            self._serve(ours, self._heartbeat)
+            self._serve(child.socket, self._heartbeat)
         finally:
-            ours.close()
+            child.socket.close()
             self._child = None
             self._end(child, lost=self._heartbeat.is_lost)
         if not self._mailbox.closed.is_set():
-            log.error("log process died, restarting", pid=child.pid, code=child.returncode)
+            log.error("log process died, restarting", pid=child.pid, code=child.exit_code)
 
-    def _end(self, child: subprocess.Popen[bytes], *, lost: bool) -> None:
+    def _end(self, child: ChildProcess, *, lost: bool) -> None:
         """Wait until the process is gone, unless the server stops first: two would write to the same logs."""
         if lost:
             log.error("log process does not answer, killing it", pid=child.pid)
             child.kill()
         # One that hangs in a file system cannot even be killed; it holds the locks of its logs until it has ended.
-        reap(child, seconds=STOP_SECONDS)
-        if child.returncode is None and not self._mailbox.closed.is_set():
+        child.reap(seconds=STOP_SECONDS)
+        if child.exit_code is None and not self._mailbox.closed.is_set():
             log.error("log process hangs in the kernel: check the disk of the logs", pid=child.pid)
-            while child.poll() is None and not self._mailbox.closed.is_set():
+            while child.exit_code is None and not self._mailbox.closed.is_set():
                 self._rest(1.0)
-
-    def _spawn(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        """Start a process. Return our end of the socket pair and the child; raise OSError if the node lacks either."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                orders = theirs.fileno()
-                own = ("--orders", str(orders), "--parent", str(os.getpid()))
-                return ours, start_module("shim.logs.worker", *own, *self._words, pass_fds=[orders])
-            except BaseException:
-                ours.close()
-                raise
 
     def _serve(self, ours: socket.socket, heartbeat: Heartbeat) -> None:
         """Send orders and receive answers until the process ends or stops answering, or the server stops."""
         poll = select.poll()
-        poll.register(self._mailbox.wake, select.POLLIN)
+        poll.register(self._mailbox.waker, select.POLLIN)
         while not self._mailbox.closed.is_set():
             poll.register(ours, select.POLLIN | (select.POLLOUT if self._mailbox.first_unsent() else 0))
             due = self._tick()
             left = heartbeat.seconds_left() if due is None else min(due, heartbeat.seconds_left())
             found = dict(poll.poll(max(0.0, left) * 1000 + 1))
-            if self._mailbox.wake in found:
-                os.eventfd_read(self._mailbox.wake)
+            if self._mailbox.waker.fileno() in found:
+                self._mailbox.waker.drain()
             try:
                 if found.get(ours.fileno(), 0) & ~select.POLLOUT:
                     if not self._receive(ours):

@@ -318,9 +318,9 @@ def _error_text(error: OSError) -> str:
 
 
 def main() -> None:
-    """Run the process: `--orders` is the descriptor of its socket, `--parent` the pid of the server."""
+    """Run the process: `orders` is the descriptor of its socket, `--parent` the pid of the server."""
     parser = argparse.ArgumentParser(prog="python -m shim.logs.worker", description=__doc__)
-    parser.add_argument("--orders", type=int, required=True)
+    parser.add_argument("orders", type=int)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--log-level", choices=list(LEVELS), default="info")
     parser.add_argument("--log-format", choices=get_args(LogFormat), default="auto")

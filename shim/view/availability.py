@@ -2,9 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from shim.base import deadline
 from shim.domain.errors import Unavailable
+
+T = TypeVar("T")
 
 NOT_SYNCED = "the view of docker's containers has not been built yet"
 CONNECT_SECONDS = 2.0
@@ -85,18 +89,13 @@ class Availability:
         """
         if self._outage is None:
             return
-        scope = deadline.current()
-        timeout = self._timeout if timeout is None else min(timeout, self._timeout)
-        end = time.monotonic() + timeout
-        with scope.on_cancel(self._wake):
-            while self._outage is not None:
-                # Before the first connection no sync has begun; that wait is shorter.
-                left = (end if self._epoch else min(end, self._connect_until)) - time.monotonic()
-                if not self._syncing or left <= 0:
-                    raise self._refusal(self._outage)
-                scope.check(f"wait for docker ({self._outage})")
-                self._changed.wait(scope.remaining(left))
+        end = time.monotonic() + (self._timeout if timeout is None else min(timeout, self._timeout))
+        # Before the first connection no sync has begun; that wait is shorter.
+        if self._wait(lambda: self._epoch, until=min(end, self._connect_until)):
+            self._wait(lambda: not self._syncing, until=end)
+        if self._outage is not None:
+            raise self._refusal(self._outage)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+    def _wait(self, predicate: Callable[[], T], *, until: float) -> T:
+        what = f"wait for docker ({self._outage})"
+        return deadline.wait_for(self._changed, predicate, what=what, limit=until - time.monotonic())

@@ -173,7 +173,7 @@ class NodeView:
         A subscriber that comes while disconnected waits for the next sync, and gets what has changed since the
         connection was lost. Unavailable if that takes too long.
         """
-        with deadline.current().on_cancel(self._notify), self._changed, ExitStack() as stack:
+        with self._changed, ExitStack() as stack:
             subscription = stack.enter_context(self._publisher.subscribe())
             self._wait_synced_locked(subscription)
             stack.pop_all()
@@ -216,11 +216,8 @@ class NodeView:
     def refresh_exited(self, container_id: str) -> None:
         """Inspect a container that has just exited, and wait until its exit is published."""
         self.refresh_container(container_id)
-        scope = deadline.current()
-        with scope.on_cancel(self._notify), self._changed:
-            while self._store.has_pending_exit_locked(container_id):
-                scope.check(f"wait for the last output of container {container_id}")
-                self._changed.wait(scope.remaining())
+        what = f"wait for the last output of container {container_id}"
+        deadline.wait_for(self._changed, lambda: not self._store.has_pending_exit_locked(container_id), what=what)
 
     def publish_exit(self, container_id: str) -> None:
         """Publish the exit of a container if it is pending: its log has been drained."""
@@ -285,13 +282,11 @@ class NodeView:
 
     def _wait_synced_locked(self, subscription: Subscription[Change]) -> None:
         """Wait until the view is synced, or the subscription has ended."""
-        scope, end = deadline.current(), time.monotonic() + self._subscriber_timeout
-        while (outage := self._availability.outage) is not None and not subscription.has_ended:
-            scope.check("wait for docker, to publish changes")
-            if time.monotonic() >= end:
-                raise Unavailable(outage)
-            self._changed.wait(scope.remaining(end - time.monotonic()))
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        deadline.wait_for(
+            self._changed,
+            lambda: self._availability.outage is None or subscription.has_ended,
+            what="wait for docker, to publish changes",
+            limit=self._subscriber_timeout,
+        )
+        if self._availability.outage is not None and not subscription.has_ended:
+            raise Unavailable(self._availability.outage)

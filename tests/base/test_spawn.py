@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline, spawn
-from shim.base.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, reap, run_bounded
+from shim.base.spawn import STDERR_LIMIT, STDOUT_LIMIT, Outcome, run_bounded
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted
 from tests.waits import wait_until
 
@@ -235,28 +235,6 @@ def test_no_descriptor_stays_open(program: Program, body: str) -> None:
         assert body != "exit 0"
 
     assert open_descriptors() == before
-
-
-def test_a_process_that_ends_is_reaped_with_its_own_code() -> None:
-    with subprocess.Popen(["sh", "-c", "exit 3"]) as child:
-        reap(child, seconds=SOON)
-        assert child.returncode == 3
-
-
-def test_a_process_that_goes_on_is_killed_after_the_time_it_was_given() -> None:
-    with subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60"]) as child:
-        began = time.monotonic()
-        reap(child, seconds=0.2)
-        assert (child.returncode, time.monotonic() - began >= 0.2) == (-signal.SIGKILL, True)
-
-
-def test_a_process_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        with monkeypatch.context() as stuck:  # no process of a test can be put where a kill does not reach it
-            stuck.setattr(child, "kill", lambda: None)
-            reap(child, seconds=0.1)
-        assert child.returncode is None
-        child.kill()
 
 
 def test_the_children_of_a_program_that_was_killed_end_with_it(program: Program, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from shim.base import deadline
 from shim.base.deferred_checks import DeferredChecks
+from shim.base.process import ProcessHandle
 from shim.container import exec_process
 from shim.container.exec_process import end_process, last_known_running, wait_ended
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
@@ -314,7 +315,7 @@ def test_a_process_that_does_not_end_when_it_is_killed_is_left_to_deferred_check
     exec_id = begun(engine, container, pid=leader.pid)
     began = time.monotonic()
     with monkeypatch.context() as stuck:
-        stuck.setattr(exec_process, "_kill", lambda handle, *, pid: None)
+        stuck.setattr(ProcessHandle, "kill_group", lambda _handle: None)
         assert end_process(rt, exec_id, container_id=container) is None
         assert time.monotonic() - began < SECONDS
         assert leader.poll() is None

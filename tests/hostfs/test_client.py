@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shim.base import deadline, heartbeat
+from shim.base.heartbeat import Heartbeat
 from shim.cni import orphans, programs
 from shim.domain.errors import (
     Cancelled,
@@ -286,9 +287,11 @@ def test_a_process_that_does_not_answer_is_replaced(host_fs: HostFs, monkeypatch
     stopped = host_fs.call(pid_of, path="one", what="pid")
     monkeypatch.setattr(heartbeat, "PING_SECONDS", 0.0)
     host_fs._heartbeat._answer_seconds = 0.2
+    later = Heartbeat(answer_seconds=60.0)  # the one after it may be slow to start
+    monkeypatch.setattr(Heartbeat, "of_next", lambda _: later)
     os.kill(stopped, signal.SIGSTOP)
 
-    assert host_fs.call(pid_of, path="two", what="pid", seconds=SECONDS) == host_fs.pid != stopped
+    assert host_fs.call(pid_of, path="two", what="pid", seconds=60.0) == host_fs.pid != stopped
 
     wait_until(lambda: not Path(f"/proc/{stopped}").exists())
 
@@ -360,7 +363,7 @@ def test_without_a_process_the_call_is_refused(host_fs: HostFs, monkeypatch: pyt
         raise OSError(11, "Resource temporarily unavailable")
 
     with monkeypatch.context() as short:
-        short.setattr(module, "start_module", refuse)
+        short.setattr(module, "ChildProcess", refuse)
         host_fs.start()
         with pytest.raises(Unavailable, match="start the helper process for host paths"):
             host_fs.call(pid_of, path="p", what="pid")

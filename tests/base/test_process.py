@@ -1,0 +1,135 @@
+"""Handles of processes, real ones."""
+
+import errno
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from shim.base import deadline
+from shim.base.deadline import Scope
+from shim.base.process import ProcessHandle, open_process, wait_all_ended
+from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted
+
+SECONDS = 20.0
+
+Child = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    """A process that leads a group, with a child that holds its output open."""
+    script = "sleep 1000 & echo; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, process_group=0) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_process_that_is_killed_has_ended(child: Child) -> None:
+    with ProcessHandle(child.pid) as handle:
+        assert not handle.has_ended()
+        assert not handle.ends_within(0.01)
+        handle.kill()
+        assert handle.ends_within(SECONDS)
+        assert handle.has_ended()
+        assert child.wait(SECONDS) == -9
+        handle.kill()  # no error, although it is gone
+        handle.kill_group()
+
+
+def test_a_wait_for_the_end_is_bound_by_the_scope(child: Child) -> None:
+    with ProcessHandle(child.pid) as handle, deadline.bound(0.01):
+        assert not handle.ends_within(SECONDS)
+
+
+def test_a_group_ends_with_its_leader(child: Child) -> None:
+    with ProcessHandle(child.pid) as handle:
+        handle.kill_group()
+    assert child.stdout is not None
+    assert child.stdout.read() == b""  # at the end of the last process that holds it
+
+
+def test_a_group_that_a_process_does_not_lead_goes_on(child: Child) -> None:
+    with subprocess.Popen(["sleep", "1000"], process_group=child.pid) as member, ProcessHandle(member.pid) as handle:
+        handle.kill_group()
+        assert member.wait(SECONDS) == -9
+    assert child.poll() is None
+
+
+def test_a_process_that_is_gone_has_no_handle(child: Child) -> None:
+    child.kill()
+    child.wait(SECONDS)
+    with open_process(child.pid, what="exec 1") as handle:
+        assert handle is None
+
+
+def test_an_open_process_is_closed_at_the_end(child: Child) -> None:
+    with open_process(child.pid, what="exec 1") as handle:
+        assert handle is not None
+        descriptor = handle.fileno()
+        assert os.get_blocking(descriptor)
+    handle.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.get_blocking(descriptor)
+
+
+def test_without_a_free_descriptor_the_error_says_what_could_not_be_done(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as short:
+        short.setattr(os, "pidfd_open", full)
+        with pytest.raises(ResourceExhausted, match=rf"^exec 1: open process {child.pid}: too many open files"):
+            open_process(child.pid, what="exec 1").__enter__()
+    with ProcessHandle(child.pid) as handle, monkeypatch.context() as short:
+        short.setattr(os, "eventfd", full)
+        with pytest.raises(ResourceExhausted, match=r"^the end: too many open files"):
+            wait_all_ended([handle], what="the end")
+
+
+def test_a_wait_ends_with_the_last_process(child: Child) -> None:
+    with (
+        subprocess.Popen(["sleep", "1000"]) as other,
+        ProcessHandle(other.pid) as first,
+        ProcessHandle(child.pid) as second,
+    ):
+        first.kill()
+        assert not wait_all_ended([first, second], what="the end", limit=0.01)
+        kill = threading.Timer(0.05, second.kill)
+        kill.start()
+        assert wait_all_ended([first, second], what="the end", limit=SECONDS)
+        kill.join()
+
+
+def test_nothing_to_wait_for_is_no_wait() -> None:
+    assert wait_all_ended([], what="the end", limit=0.0)
+
+
+def test_a_wait_ends_with_the_scope(child: Child) -> None:
+    scope = Scope()
+    cancel = threading.Timer(0.05, scope.cancel)
+    with ProcessHandle(child.pid) as handle:
+        with deadline.bound(0.01), pytest.raises(DeadlineExceeded, match=r"^the end: "):
+            wait_all_ended([handle], what="the end", limit=SECONDS)
+        cancel.start()
+        with deadline.entered(scope), pytest.raises(Cancelled, match=r"^the end: "):
+            wait_all_ended([handle], what="the end", limit=SECONDS)
+    cancel.join()
+
+
+def test_a_handle_is_no_other_process_of_its_number(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With signals by number the next owner of the number would be killed."""
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        with ProcessHandle(other.pid) as handle:
+            other.kill()
+            other.wait(SECONDS)
+            monkeypatch.setattr(handle, "pid", child.pid)  # as after a reuse
+            handle.kill_group()
+        assert child.poll() is None

@@ -39,6 +39,7 @@ from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
 from shim.recover import (
+    end_execs,
     end_orphaned_plugins,
     recover_checkpoints,
     remove_leftover_containers,
@@ -359,7 +360,7 @@ def _thread_beside(
 def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
     """Run each step, again while Docker is unavailable."""
     with deadline.entered(scope):
-        for step in (restore_limits, remove_orphaned_files, remove_leftover_containers):
+        for step in (restore_limits, end_execs, remove_orphaned_files, remove_leftover_containers):
             while not _run_step(rt, step):
                 if stopping.wait(_RECOVER_RETRY):
                     return

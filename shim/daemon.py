@@ -24,7 +24,7 @@ from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.networks import networks_of
-from shim.cni.programs import FindPlugin, finding_by
+from shim.cni.programs import finding_by
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify

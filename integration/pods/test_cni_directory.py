@@ -190,7 +190,7 @@ def test_a_directory_that_hangs_keeps_its_network(hanging: tuple[Served, Hanging
 def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, HangingVolume], images: Images) -> None:
     served, volume = hanging
     kubelet = Kubelet(served.cri, images.busybox)
-    before = served.traces()
+    before = served.snapshot()
     host_pod = kubelet.pod(linux=HOST_NETWORK)
     container = kubelet.started(host_pod)
     served.server.stop()
@@ -212,4 +212,4 @@ def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, Han
     wait_network(served, ready=True, says="network dead of")
     kubelet.pod()
     kubelet.remove_all()
-    assert served.traces() == before
+    assert served.snapshot() == before

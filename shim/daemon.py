@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import math
 import os
 import resource
 import signal
@@ -23,7 +24,7 @@ from shim.checkpoint.pod_cidr import PodCidr
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.network import Plugins
 from shim.cni.networks import networks_of
-from shim.cni.programs import FindPlugin, finding_by
+from shim.cni.programs import finding_by
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
 from shim.cri.activation import notify
@@ -39,6 +40,7 @@ from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
 from shim.recover import (
+    end_execs,
     end_orphaned_plugins,
     recover_checkpoints,
     remove_leftover_containers,
@@ -68,6 +70,9 @@ _RECOVER_STOP = 1.0
 
 _STREAMS_GRACE = 1.5
 """Seconds for the processes of streaming sessions to be ended, when the server stops: a restart is to take 3 s."""
+
+_CNI_CONF_SECONDS = 2.0
+"""For the directory of CNI configurations to take the server's own at the start; it is tried again later."""
 
 Step = Callable[[Runtime], None]
 
@@ -221,7 +226,9 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         host_fs = HostFs()
         host_fs.start()
         ending.callback(host_fs.stop)
-        cni = ending.enter_context(_cni(config, find=finding_by(host_fs)))
+        pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
+        is_prepared = _prepare_cni_conf(config, host_fs, pod_cidr)
+        cni = ending.enter_context(_cni(config, host_fs, pod_cidr))
         logs = LogSupervisor(level=config.log_level, style=config.log_format)
         facts = EngineFacts(
             engine,
@@ -247,18 +254,37 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
             puller=ImagePuller(keyring=keyring),
             deferred_checks=deferred_checks,
         )
+        if not is_prepared:
+            late = partial(_prepare_cni_conf_late, rt)
+            deferred_checks.add(late, what="the CNI configuration", seconds=math.inf, asks_docker=False)
         watcher = Watcher(engine, view, on_connect=facts.refresh, before_first_sync=partial(_recover_pods, rt))
         watcher.start()
         ending.callback(watcher.stop)
         yield rt
 
 
+def _prepare_cni_conf(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> bool:
+    """Write the server's own CNI configuration, if it has one; return False when its directory does not answer."""
+    try:
+        with deadline.bound(_CNI_CONF_SECONDS):
+            prepare_cni_conf(config, ranges=pod_cidr.ranges, call=host_fs.call)
+    except (DeadlineExceeded, Unavailable) as error:
+        log.warning("cannot write CNI configuration now", directory=str(config.cni_conf_dir), error=error)
+        return False
+    return True
+
+
+def _prepare_cni_conf_late(rt: Runtime) -> bool:
+    with deadline.bound(_CNI_CONF_SECONDS), rt.locks.cni_conf():
+        prepare_cni_conf(rt.config, ranges=rt.cni.pod_cidr.ranges, call=rt.host_fs.call)
+    return True
+
+
 @contextlib.contextmanager
-def _cni(config: Config, *, find: FindPlugin) -> Iterator[Cni]:
+def _cni(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> Iterator[Cni]:
     """Create what runs CNI plugins; its directory is watched inside the block."""
-    pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
-    prepare_cni_conf(config, ranges=pod_cidr.ranges)
-    networks = networks_of(config, find=find)
+    find = finding_by(host_fs)
+    networks = networks_of(config, find=find, host_fs=host_fs)
     networks.start()
     plugins = Plugins(
         bin_dirs=config.cni_bin_dir,
@@ -359,7 +385,7 @@ def _thread_beside(
 def _recover_rest(rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
     """Run each step, again while Docker is unavailable."""
     with deadline.entered(scope):
-        for step in (restore_limits, remove_orphaned_files, remove_leftover_containers):
+        for step in (restore_limits, end_execs, remove_orphaned_files, remove_leftover_containers):
             while not _run_step(rt, step):
                 if stopping.wait(_RECOVER_RETRY):
                     return

@@ -12,11 +12,15 @@ import structlog
 
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
+from shim.base.deferred_checks import LATE_SECONDS
 from shim.cni.cache import own_attachments
 from shim.cni.orphans import end_orphans
 from shim.container.cgroup import ensure_limits, needs_writing, wanted_resources
 from shim.container.change import apply_when_running, changing
+from shim.container.orphaned_execs import end_orphaned_execs
 from shim.domain.errors import NotFound, ShimError
+from shim.domain.ids import ContainerId
 from shim.image import rootfs
 from shim.runtime import Runtime
 from shim.sandbox import dns
@@ -95,6 +99,28 @@ def end_orphaned_plugins(rt: Runtime) -> None:
     except ShimError as error:
         log.error("failed to find CNI plugins of pods without checkpoint", error=error)
     end_orphans(unfinished, host_fs=rt.host_fs)
+
+
+def end_execs(rt: Runtime) -> None:
+    """Have the execs that an earlier server left in containers ended.
+
+    What cannot be inspected now is inspected by a deferred check.
+    """
+    for record in rt.view.containers():
+        if record.legacy or not record.state.may_run:
+            continue
+        try:
+            end_orphaned_execs(rt, record.id)
+        except ShimError as error:
+            deadline.current().check("end execs of an earlier server")
+            log.debug("cannot inspect execs of container yet", container=record.id, error=error)
+            check = partial(_end_execs_late, rt, record.id)
+            rt.deferred_checks.add(check, what=f"execs of container {record.id}", seconds=LATE_SECONDS)
+
+
+def _end_execs_late(rt: Runtime, container_id: ContainerId) -> bool:
+    end_orphaned_execs(rt, container_id)
+    return True
 
 
 def remove_orphaned_files(rt: Runtime) -> None:

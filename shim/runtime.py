@@ -25,6 +25,7 @@ from shim.config.model import Config
 from shim.credentials.keyring import Keyring
 from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.domain.passwd import ImageAccounts
+from shim.engine.detach_keys import new_server_mark
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
 from shim.hostfs.client import HostFs
@@ -121,6 +122,8 @@ class Runtime:
     """Watches what may still happen after a call has ended."""
     started_at: float = field(default_factory=time.time)
     """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
+    server_mark: str = field(default_factory=new_server_mark)
+    """Distinguishes the execs of this server from those of an earlier one."""
     cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
     """Finds the control groups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)

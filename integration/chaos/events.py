@@ -33,8 +33,6 @@ class Events:
     """Subscribes again and again while the block runs."""
 
     def __init__(self, target: Target) -> None:
-        self.ends = 0
-        """How many streams have ended."""
         self._target = target
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -71,7 +69,6 @@ class Events:
                         with self._lock:
                             self._seen.append(Seen(life, event.container_id, step))
                 except grpc.RpcError:
-                    self.ends += 1
                     self._closed.wait(_AGAIN_SECONDS)
 
 

@@ -91,7 +91,7 @@ class _Runner:
         """Do one round, and say what it was."""
         summary, began, life = self._summary, time.monotonic(), self._target.life
         there = {each for pod in self._pods.values() for each in pod.ever}
-        seen_before, ends = len(self._events.taken()), self._events.ends
+        seen_before = len(self._events.taken())
         faults = ", ".join(map(str, plan.steps))
         self._say(f"{self._clock()} round {plan.number}: +{len(plan.made)} -{len(plan.removed)} pods; {faults}")
         removed = [self._pods.pop(pod.name) for pod in plan.removed]
@@ -99,9 +99,8 @@ class _Runner:
         found = self._disturbed(plan, made, removed)
         self._pods |= {pod.name: pod for pod in made}
         found += self._settled()
-        # Who subscribes again gets what has changed since Docker was last lost, and nothing before: if it is lost
-        # twice in quick succession, no stream may have a step. Clients have to list again anyway.
-        if life == self._target.life and self._events.ends <= ends + 1 and not found:
+        # However often Docker is lost: what has changed meanwhile is kept for who subscribes again.
+        if life == self._target.life and not found:
             found += self._missing_events(there, removed, seen_before, life)
         summary.rounds += 1
         summary.made += len(made)

@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -47,6 +48,8 @@ _UNANSWERED = (_Op.FORGET, _Op.BATCH_FORGET, _Op.INTERRUPT)
 _ROOT_NODE, _FILE_NODE = 1, 2
 _MODES = {_ROOT_NODE: 0o40755, _FILE_NODE: 0o100644}
 _SIZE = 4096
+_REGULAR = 8
+"""Type of a file in a directory's entry, DT_REG."""
 _LARGEST_REQUEST = 1 << 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,11 +58,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class HangingVolume:
     """One mounted file system, which answers until it hangs. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        """Mount it on `path`, which is made."""
+    def __init__(self, path: Path, *, name: str = FILE, content: bytes = bytes(_SIZE)) -> None:
+        """Mount it on `path`, which is made, with one file."""
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.file = path / FILE
+        self.file = path / name
+        self._answers = _Answers(name.encode(), content)
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         self._lock = threading.Lock()
         self._hangs: Callable[[int], bool] | None = None
@@ -108,37 +112,49 @@ class HangingVolume:
                     self._answer(operation, unique, node, request[40:])
 
     def _answer(self, operation: int, unique: int, node: int, body: bytes) -> None:
-        answer = _answer_to(operation, node, body)
+        answer = self._answers.to(operation, node, body)
         error, payload = (-answer, b"") if isinstance(answer, int) else (0, answer)
         with suppress(OSError):  # who asked has gone
             os.write(self._device, struct.pack("<IiQ", 16 + len(payload), error, unique) + payload)
 
 
-def _answer_to(operation: int, node: int, body: bytes) -> bytes | int:
-    """Return the payload of an answer, or an errno."""
-    match operation:
-        case _Op.INIT:
-            return struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 12, 12, 65536, 1, 16, 0, 0)
-        case _Op.LOOKUP:
-            if node == _ROOT_NODE and body == FILE.encode() + b"\0":
-                return struct.pack("<QQQQII", _FILE_NODE, 0, 0, 0, 0, 0) + _attributes(_FILE_NODE)
-            return errno.ENOENT
-        case _Op.GETATTR | _Op.SETATTR:
-            return struct.pack("<QII", 0, 0, 0) + _attributes(node)
-        case _Op.OPEN | _Op.OPENDIR:
-            return struct.pack("<QII", 1, 0, 0)
-        case _Op.READ:
-            offset, size = struct.unpack_from("<QI", body, 8)
-            return bytes(max(0, min(size, _SIZE - offset)))
-        case _Op.WRITE:
-            return struct.pack("<II", struct.unpack_from("<I", body, 16)[0], 0)
-        case _Op.STATFS:
-            return struct.pack("<QQQQQIIII24x", 1000, 1000, 1000, 1000, 1000, 4096, 255, 4096, 0)
-        case _Op.RELEASE | _Op.FSYNC | _Op.FLUSH | _Op.READDIR | _Op.RELEASEDIR | _Op.DESTROY:
-            return b""
-    return errno.ENOSYS
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What a volume that does not hang answers. What is written to its file is not kept."""
 
+    name: bytes
+    content: bytes
 
-def _attributes(node: int) -> bytes:
-    links = 2 if node == _ROOT_NODE else 1
-    return struct.pack("<QQQQQQIIIIIIIIII", node, _SIZE, 8, *[0] * 6, _MODES[node], links, 0, 0, 0, _SIZE, 0)
+    def to(self, operation: int, node: int, body: bytes) -> bytes | int:
+        """Return the payload of an answer, or an errno."""
+        match operation:
+            case _Op.INIT:
+                return struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 12, 12, 65536, 1, 16, 0, 0)
+            case _Op.LOOKUP:
+                if node == _ROOT_NODE and body == self.name + b"\0":
+                    return struct.pack("<QQQQII", _FILE_NODE, 0, 0, 0, 0, 0) + self._attributes(_FILE_NODE)
+                return errno.ENOENT
+            case _Op.GETATTR | _Op.SETATTR:
+                return struct.pack("<QII", 0, 0, 0) + self._attributes(node)
+            case _Op.OPEN | _Op.OPENDIR:
+                return struct.pack("<QII", 1, 0, 0)
+            case _Op.READ:
+                offset, size = struct.unpack_from("<QI", body, 8)
+                return self.content[offset : offset + size]
+            case _Op.READDIR:
+                return self._entry() if struct.unpack_from("<Q", body, 8)[0] == 0 else b""
+            case _Op.WRITE:
+                return struct.pack("<II", struct.unpack_from("<I", body, 16)[0], 0)
+            case _Op.STATFS:
+                return struct.pack("<QQQQQIIII24x", 1000, 1000, 1000, 1000, 1000, 4096, 255, 4096, 0)
+            case _Op.RELEASE | _Op.FSYNC | _Op.FLUSH | _Op.RELEASEDIR | _Op.DESTROY:
+                return b""
+        return errno.ENOSYS
+
+    def _entry(self) -> bytes:
+        entry = struct.pack("<QQII", _FILE_NODE, 1, len(self.name), _REGULAR) + self.name
+        return entry + bytes(-len(entry) % 8)
+
+    def _attributes(self, node: int) -> bytes:
+        links, size = (2, _SIZE) if node == _ROOT_NODE else (1, len(self.content))
+        return struct.pack("<QQQQQQIIIIIIIIII", node, size, 8, *[0] * 6, _MODES[node], links, 0, 0, 0, _SIZE, 0)

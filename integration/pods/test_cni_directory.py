@@ -6,13 +6,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from integration.conftest import Served
+from integration.conftest import Images, NodeDirs, Served, serving
+from integration.cri import HOST_NETWORK
 from integration.networks import bridge, conflist
+from integration.node.engine import Engine, own_link
+from integration.node.fuse import HangingVolume
 from integration.pods.kubelet import Kubelet, failure
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
-SECONDS = 20.0
+SECONDS = 60.0
+LINK = "dead0"
 
 
 @pytest.fixture
@@ -157,3 +161,55 @@ def test_a_plugin_that_appears_makes_the_network_ready(served: Served, emptied: 
     wait_network(served, ready=True, says="network late")
     plugin.unlink()
     wait_network(served, ready=False, says="late not found")
+
+
+@pytest.fixture
+def hanging(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[tuple[Served, HangingVolume]]:  # noqa: ARG001 - images must be there
+    """A server whose directory of configurations is a volume that can hang; the network is the node's alone."""
+    file = conflist(bridge(node_dirs.cni_leases, link=LINK, subnets=("10.98.0.0/16",)), name="dead").encode()
+    volume = HangingVolume(node_dirs.cni_conf, name="10-dead.conflist", content=file)
+    try:
+        with own_link(LINK), serving(engine, node_dirs) as served:
+            yield served, volume
+    finally:
+        volume.close()
+
+
+def test_a_directory_that_hangs_keeps_its_network(hanging: tuple[Served, HangingVolume], images: Images) -> None:
+    served, volume = hanging
+    kubelet = Kubelet(served.cri, images.busybox)
+    with volume.hanging():
+        now = wait_network(served, ready=True, says=f"{volume.path} does not answer")
+        assert "network dead of" in now.message
+        container = kubelet.started(kubelet.pod())
+        assert kubelet.cri.exec(container, "true").exit_code == 0
+        kubelet.remove_all()
+    wait_until(lambda: "does not answer" not in condition(served).message)
+
+
+def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, HangingVolume], images: Images) -> None:
+    served, volume = hanging
+    kubelet = Kubelet(served.cri, images.busybox)
+    before = served.snapshot()
+    host_pod = kubelet.pod(linux=HOST_NETWORK)
+    container = kubelet.started(host_pod)
+    served.server.stop()
+    with volume.hanging():
+        served.restart()
+        now = condition(served)
+        assert (now.status, now.reason) == (False, "NetworkPluginNotReady")
+        assert f"cni configuration directory {volume.path} does not answer" in now.message
+        with pytest.raises(grpc.RpcError) as refusal:
+            kubelet.pod()
+        assert failure(refusal)[0] == grpc.StatusCode.FAILED_PRECONDITION
+        assert f"{volume.path} does not answer" in failure(refusal)[1]
+        assert kubelet.cri.exec(container, "true").exit_code == 0
+        kubelet.started(kubelet.pod(linux=HOST_NETWORK))
+        # Nothing of the server waits in the kernel: it can end, and its successor start.
+        served.server.stop()
+        served.restart()
+        assert not condition(served).status
+    wait_network(served, ready=True, says="network dead of")
+    kubelet.pod()
+    kubelet.remove_all()
+    assert served.snapshot() == before

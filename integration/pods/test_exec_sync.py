@@ -10,6 +10,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import container_config
+from integration.pods.faulty_node import FaultyNode
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -188,3 +189,30 @@ def test_the_end_of_the_container_ends_the_command(kubelet: Kubelet, pod: Pod) -
     client.join(20)
 
     assert [answer.exit_code for answer in answers] == [137]
+
+
+@pytest.mark.parametrize("how", ["killed", "drained"])
+def test_the_next_server_ends_what_an_earlier_one_could_not(faulty_node: FaultyNode, images: Images, how: str) -> None:
+    kubelet = Kubelet(faulty_node.cri, images.busybox)
+    container = kubelet.started(kubelet.pod())
+    marker = str(int(unused_name("")[1:], 16))
+    by_hand = faulty_node.served.engine.api.exec_create(container, ["sleep", f"601.{marker}"])["Id"]
+    faulty_node.served.engine.api.exec_start(by_hand, detach=True)
+    request = pb.ExecSyncRequest(container_id=container, cmd=["sleep", f"600.{marker}"])
+    call = faulty_node.cri.runtime.ExecSync.future(request)
+    wait_until(lambda: processes(f"600.{marker}") and processes(f"601.{marker}"))
+
+    if how == "killed":
+        faulty_node.served.server.kill()
+        faulty_node.served.server.socket.unlink()  # its appearance is what a start waits for
+    else:  # it cannot end it meanwhile
+        with faulty_node.proxy.refused("GET /exec/.*/json", every=True):
+            faulty_node.served.server.stop()
+    assert call.exception()
+    assert processes(f"600.{marker}")
+    faulty_node.served.restart()
+
+    wait_until(lambda: not processes(f"600.{marker}"))
+    assert processes(f"601.{marker}")
+    end(f"601.{marker}")
+    kubelet.remove_all()

@@ -170,11 +170,12 @@ class Broadcast(Generic[T]):
             self._subscriptions.discard(subscription)
         subscription.drop("its client has gone")
 
-    def publish(self, item: T) -> None:
-        """Add `item` for every subscriber; they read items in the order of the calls."""
+    def publish(self, item: T) -> int:
+        """Add `item` for every subscriber; they read items in the order of the calls. Return how many were dropped."""
         with self._lock:
             full = [subscription for subscription in self._subscriptions if not subscription.put(item)]
             self._subscriptions.difference_update(full)
+        return len(full)
 
     def wait_taken(self) -> int:
         """Wait until all clients have taken what has been published so far. Return how many were dropped.

@@ -3,24 +3,27 @@
 Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime.
 """
 
+import errno
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from shim.base.atomic_files import read_regular
+from shim.cni.conf_files import PART, SUFFIXES, file_names, read_part
 from shim.cni.plugin import JsonObject
 from shim.cni.programs import FindPlugin, find_plugin
 from shim.domain.errors import reason_of
+from shim.hostfs.client import HostCall, call_here
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Released versions of the specification, oldest first."""
 
-SUFFIXES = (".conflist", ".conf", ".json")
+READ = "read cni configuration directory"
 FILE_LIMIT = 1 << 20
 """Most bytes of one file."""
 FILES_LIMIT = 1000
@@ -93,19 +96,45 @@ def declares(plugin: JsonObject, capability: str) -> bool:
     return (plugin.get("capabilities") or {}).get(capability) is True
 
 
-def read_directory(directory: Path) -> Listing:
-    """Read every configuration file of a directory. Whether the plugins exist is not checked: see `choose`."""
+def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
+    """Read every configuration file of a directory. Whether the plugins exist is not checked: see `choose`.
+
+    `call` is how files are read; what it raises besides OSError is passed on.
+    """
     try:
-        paths = sorted((path for path in directory.iterdir() if _is_conf(path)), key=lambda path: path.name)
+        names = _names(directory, call=call)
     except FileNotFoundError:
         return Listing(directory, problem="does not exist")
     except OSError as error:
         return Listing(directory, problem=f"cannot be read: {reason_of(error)}")
-    if not paths:
+    if not names:
         return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
-    if len(paths) > FILES_LIMIT:
-        return Listing(directory, problem=f"holds {len(paths)} files, at most {FILES_LIMIT} are read")
-    return Listing(directory, tuple(_read_file(path) for path in paths))
+    if len(names) > FILES_LIMIT:
+        return Listing(directory, problem=f"holds more than {FILES_LIMIT} files, so none is read")
+    return Listing(directory, tuple(_read_file(directory / name, call=call) for name in names))
+
+
+def _names(directory: Path, *, call: HostCall) -> list[str]:
+    """Return the names of configuration files in order; not all of them when they are more than FILES_LIMIT."""
+    names: list[str] = []
+    while len(names) <= FILES_LIMIT:
+        after = names[-1] if names else ""
+        more = call(partial(file_names, directory, after=after), path=str(directory), what=READ)
+        if not more:
+            break
+        names += more
+    return names
+
+
+def _content(path: Path, *, call: HostCall) -> bytes:
+    content = bytearray()
+    while True:
+        part = call(partial(read_part, path, offset=len(content)), path=str(path.parent), what=READ)
+        content += part
+        if len(content) > FILE_LIMIT:
+            raise OSError(errno.EFBIG, f"more than {FILE_LIMIT} bytes")
+        if len(part) < PART:
+            return bytes(content)
 
 
 def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> Choice:
@@ -141,14 +170,10 @@ def parse_network(data: bytes, *, file: str) -> NetworkConfig:
     return NetworkConfig(file, {**raw, "cniVersion": _version_in_use(raw)})
 
 
-def _is_conf(path: Path) -> bool:
-    return path.name.endswith(SUFFIXES) and not path.is_dir()
-
-
-def _read_file(path: Path) -> NetworkConfig | Skipped:
+def _read_file(path: Path, *, call: HostCall) -> NetworkConfig | Skipped:
     name = os.fsencode(path.name).decode(errors="replace")  # it goes into messages, which must be text
     try:
-        return parse_network(read_regular(path, most=FILE_LIMIT), file=name)
+        return parse_network(_content(path, call=call), file=name)
     except ConfError as error:
         return Skipped(name, str(error))
     except OSError as error:

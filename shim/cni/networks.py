@@ -6,6 +6,7 @@ from shim.cni.conf import NetworkConfig
 from shim.cni.programs import FindPlugin
 from shim.cni.watch import ConfDirectory, NetworkStatus
 from shim.config.model import Config
+from shim.hostfs.client import HostFs
 
 
 class Networks(Protocol):
@@ -41,8 +42,14 @@ class LoopbackOnly:
         return NetworkStatus(ready=True, reason="", message="pods have the loopback interface alone (network_plugin)")
 
 
-def networks_of(config: Config, *, find: FindPlugin) -> Networks:
+def networks_of(config: Config, *, find: FindPlugin, host_fs: HostFs) -> Networks:
     """Make what the setting asks for."""
     if config.network_plugin == "none":
         return LoopbackOnly()
-    return ConfDirectory(config.cni_conf_dir, bin_dirs=config.cni_bin_dir, find=find)
+    return ConfDirectory(
+        config.cni_conf_dir,
+        bin_dirs=config.cni_bin_dir,
+        find=find,
+        call=host_fs.call_until_answered,
+        probe=host_fs.call,
+    )

@@ -1,25 +1,29 @@
 """The network in force, kept up to date by inotify on the configuration directory."""
 
-import os
 import select
-import stat
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # it ships no types
 
 from shim.base import deadline
 from shim.base.wakeup import Waker
-from shim.cni.conf import SUFFIXES, Choice, Listing, NetworkConfig, choose, read_directory
+from shim.cni.conf import READ, Choice, Listing, NetworkConfig, choose, read_directory
+from shim.cni.conf_files import SUFFIXES, has_links, is_complete, reach
 from shim.cni.programs import FindPlugin, find_plugin
 from shim.cni.status import StatusWatch
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, reason_of
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, reason_of
+from shim.hostfs.client import HostCall, call_here
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -36,11 +40,19 @@ LOOK_SECONDS = 0.8
 
 Docker may take 4 s of the 5 s that Status has.
 """
+REACH_SECONDS = 0.05
+"""How long Status waits at least for the configuration directory: it answers at once, or has hung before."""
+START_SECONDS = 2.0
+"""How long a start waits for the configuration directory to be read."""
+RETRY_SECONDS = 1.0
+"""From a reading that failed, such as without a helper process, to the next."""
 TRUSTED_SECONDS = 10.0
 """How long Status answers as before while these directories do not: a disk may be slow."""
 
 _GONE = flags.DELETE_SELF | flags.MOVE_SELF
 _ENTRIES = flags.CREATE | flags.CLOSE_WRITE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE
+_HANGS = "does not answer; is the volume behind it alive?"
+
 _UNASKED = flags.IGNORED | flags.UNMOUNT
 
 
@@ -58,18 +70,32 @@ class ConfDirectory:
     """Knows the network in force at every moment. Thread-safe; the directory may come, go and be replaced.
 
     Files are read when inotify reports a change. Plugin binaries are looked up on each request instead: a few `stat`
-    calls, right to the moment, where watches on directories that may not exist yet could only come close. These may
-    hang: no lock is held during that, and Status does not wait for long. A link is
+    calls, right to the moment, where watches on directories that may not exist yet could only come close. A link is
     followed when it is read. A change behind it counts at once where it is in the directory itself, as in a mounted
     ConfigMap, which swaps the link `..data` that its files lead through; elsewhere, from the next change here.
+
+    All these directories may hang: no lock is held during a call, and Status does not wait for long. While the one of
+    configurations does, the network that was read from it stays in force, and Status names it.
     """
 
-    def __init__(self, directory: Path, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bin_dirs: Sequence[Path],
+        find: FindPlugin = find_plugin,
+        call: HostCall = call_here,
+        probe: HostCall = call_here,
+    ) -> None:
+        """`call` is how the directory is read, however long that takes; `probe` is bounded by the current scope."""
         self._find = find
+        self._call, self._probe = call, probe
         self._directory = directory.absolute()
         self._bin_dirs = tuple(bin_dirs)
         self._plugins = StatusWatch(bin_dirs, find=find)
-        self._listing = Listing(self._directory)
+        self._listing = Listing(self._directory, problem=_HANGS)
+        self._hangs = False
+        self._scope = deadline.Scope()
         self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
         self._known_at = 0.0
         self._lock = threading.Lock()
@@ -78,14 +104,25 @@ class ConfDirectory:
 
     def start(self) -> None:
         """Read the directory and begin to follow it. FailedPrecondition when the kernel gives no inotify."""
+        what = f"watch cni directory {self._directory}"
         try:
-            watch = _Watch(self._directory)
+            watch = _Watch(self._directory, call=self._call)
         except OSError as error:
-            raise FailedPrecondition(f"watch cni directory {self._directory}: {reason_of(error)}") from error
-        self._stop = Waker()
-        self._listing = read_directory(self._directory)
-        self._thread = threading.Thread(target=self._follow, args=(watch, self._stop), name="cni-watch", daemon=True)
+            raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
+        self._stop, self._scope = Waker(), deadline.Scope()
+        first = Future[None]()
+        self._thread = threading.Thread(
+            target=self._follow, args=(watch, self._stop, first), name="cni-watch", daemon=True
+        )
         self._thread.start()
+        try:
+            first.result(START_SECONDS)
+        except TimeoutError:
+            log.warning("CNI configuration directory does not answer", directory=str(self._directory))
+            self._hangs = True
+        except OSError as error:
+            self.stop()
+            raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
 
     def stop(self) -> None:
         """End following, and wait for it."""
@@ -93,6 +130,7 @@ class ConfDirectory:
         if self._thread is None or self._stop is None:
             return
         self._stop.wake()
+        self._scope.cancel()
         self._thread.join()
         self._stop.close()
         self._thread = self._stop = None
@@ -111,8 +149,13 @@ class ConfDirectory:
         """
         until = time.monotonic() + LOOK_SECONDS
         status, network = self._now_or_before()
+        hangs = self._check_answers(until)
         if network is None:
             return status
+        if hangs:
+            status = replace(
+                status, message=f"{status.message}; {self._directory} {_HANGS}, changes in it are not seen"
+            )
         problem = self._plugins.problem(network, seconds=max(0.0, until - time.monotonic()))
         if not problem:
             return status
@@ -151,47 +194,83 @@ class ConfDirectory:
             return _not_ready(str(error)), None
         return status_of(listing, choice), choice.network
 
-    def _reread(self) -> None:
-        self._listing = read_directory(self._directory)
-        self._now()
+    def _check_answers(self, until: float) -> bool:
+        """Return whether the directory hangs. Wait until then, a time of the monotonic clock."""
+        outer = deadline.current()
+        try:
+            with deadline.bound(max(until - time.monotonic(), REACH_SECONDS)):
+                self._probe(partial(reach, self._directory), path=str(self._directory), what=READ)
+            hangs = False
+        except ShimError as error:
+            outer.check(READ)
+            hangs = isinstance(error, DeadlineExceeded)
+        with self._lock:
+            before, self._hangs = self._hangs, hangs
+        if hangs and not before:
+            log.warning("CNI configuration directory does not answer", directory=str(self._directory))
+        elif before and not hangs:
+            log.info("CNI configuration directory answers again", directory=str(self._directory))
+        return hangs
 
-    def _follow(self, watch: "_Watch", stop: Waker) -> None:
-        self._now()
+    def _follow(self, watch: "_Watch", stop: Waker, first: Future[None]) -> None:
         waiting = select.poll()
         waiting.register(watch.fileno(), select.POLLIN)
         waiting.register(stop, select.POLLIN)
-        while stop.fileno() not in (ready for ready, _ in waiting.poll()):
-            try:
-                changed = watch.read_changed()
-            except OSError as error:
-                # Only arming can fail, for want of kernel memory or watches; what is watched so far goes on.
-                log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
-                changed = True
-            if changed:
-                self._reread_again()
-        watch.close()
+        ready: list[int] = []
+        with deadline.entered(self._scope), closing(watch), suppress(Cancelled):
+            while stop.fileno() not in ready and self._follow_once(watch, first):
+                wait_ms = None if watch.is_read else RETRY_SECONDS * 1000
+                ready = [descriptor for descriptor, _ in waiting.poll(wait_ms)]
 
-    def _reread_again(self) -> None:
+    def _follow_once(self, watch: "_Watch", first: Future[None]) -> bool:
+        """Read the directory if it has changed; False when it cannot be watched from the beginning."""
         try:
-            self._reread()
+            watch.take_changes()
+        except OSError as error:
+            if not first.done():
+                first.set_exception(error)
+                return False
+            # Only arming can fail, without kernel memory or watches; what is watched so far goes on.
+            log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
+        except ShimError as error:
+            self._note_failure(error)
+            return True
+        if not watch.is_read:
+            self._reread(watch, first)
+        return True
+
+    def _reread(self, watch: "_Watch", first: Future[None]) -> None:
+        try:
+            self._listing = read_directory(self._directory, call=self._call)
+            watch.is_read = True
+            if not first.done():
+                first.set_result(None)
+            self._now()
+        except ShimError as error:
+            self._note_failure(error)
         except Exception:  # without this thread the node would keep its network of today for good
+            watch.is_read = True
             log.exception("failed to read CNI directory, waiting for its next change", directory=str(self._directory))
+
+    def _note_failure(self, error: ShimError) -> None:
+        if isinstance(error, Cancelled):
+            raise error
+        log.warning("failed to read CNI directory, will retry", directory=str(self._directory), error=error)
 
 
 class _Watch:
     """inotify on a directory and on each directory above it: it may appear, vanish or be replaced at any level."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, call: HostCall) -> None:
         self._directory = directory
+        self._call = call
         self._inotify = INotify()
         self._ways: dict[int, set[str]] = {}
         """Watched directories; the names in each that lead on to ours. The last has none."""
         self._leaf: int | None = None
-        try:
-            self._arm()
-        except OSError:
-            self._inotify.close()
-            raise
+        self._is_armed = False
+        self.is_read = False
+        """Whether the directory has been read since it changed last."""
 
     def fileno(self) -> int:
         return int(self._inotify.fileno())
@@ -199,16 +278,23 @@ class _Watch:
     def close(self) -> None:
         self._inotify.close()
 
-    def read_changed(self) -> bool:
-        """Take all that is queued at once; whether the directory must be read again. OSError from arming."""
+    def take_changes(self) -> None:
+        """Take all that is queued at once, and arm the watches where they have to be. OSError from that."""
         events = self._inotify.read(timeout=0)
-        if any(self._leads_elsewhere(event) for event in events):
+        if not self._is_armed or any(self._leads_elsewhere(event) for event in events):
+            self._is_armed = self.is_read = False
             self._arm()
-            return True
-        return any(self._changes_files(event) for event in events)
+        elif self.is_read:
+            self.is_read = False  # until it is known, also where that cannot be asked now
+            self.is_read = not any(self._changes_files(event) for event in events)
 
     def _arm(self) -> None:
-        """Watch from the root down, so that whatever changes below a watch in the meantime is an event on it."""
+        """Watch from the root down, so that whatever changes below a watch in the meantime is an event on it.
+
+        The kernel walks the path for each watch, and could hang: so only once all directories have just answered.
+        """
+        self._ask(partial(reach, self._directory))
+        self._is_armed = True
         before, self._ways, self._leaf = self._ways, {}, None
         for path in (*reversed(self._directory.parents), self._directory):
             try:
@@ -233,30 +319,14 @@ class _Watch:
         return ways is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in ways)
 
     def _changes_files(self, event: Any) -> bool:
-        if event.wd != self._leaf or (event.mask & flags.CREATE and not _is_complete(self._directory / event.name)):
+        if event.wd != self._leaf:
             return False
-        return event.name.endswith(SUFFIXES) or _has_links(self._directory)
+        if event.mask & flags.CREATE and not self._ask(partial(is_complete, self._directory / event.name)):
+            return False
+        return event.name.endswith(SUFFIXES) or self._ask(partial(has_links, self._directory))
 
-
-def _has_links(directory: Path) -> bool:
-    """Return whether a configuration file is a link, which may lead to or through any other name.
-
-    Only then do other names count: a reading more may meet a file that is just being written.
-    """
-    try:
-        with os.scandir(directory) as entries:
-            return any(entry.name.endswith(SUFFIXES) and entry.is_symlink() for entry in entries)
-    except OSError:  # it has gone, which is an event of its own
-        return False
-
-
-def _is_complete(path: Path) -> bool:
-    """Return whether a new name is a link. The end of writing a file is an event of its own."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return True
-    return not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
+    def _ask(self, question: Callable[[], T]) -> T:
+        return self._call(question, path=str(self._directory), what=READ)
 
 
 def status_of(listing: Listing, choice: Choice) -> NetworkStatus:

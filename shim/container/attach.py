@@ -2,7 +2,8 @@
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.find import running_container
-from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
+from shim.container.pump import Passed, copy_output, inputs
+from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import AttachOptions
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
@@ -37,7 +38,7 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         stdin=task.stdin and config.stdin,
         stdout=task.stdout,
         stderr=task.stderr,
-        detach_keys=unusable_detach_keys() if config.tty else "",
+        detach_keys=detach_keys(rt.server_mark) if config.tty else "",
     )
     with (
         rt.engine.attach_container(task.container_id, options=options) as stream,

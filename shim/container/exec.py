@@ -10,7 +10,8 @@ from shim.container.exec_process import (
     wait_ended,
 )
 from shim.container.find import running_container
-from shim.container.pump import Passed, copy_output, inputs, unusable_detach_keys
+from shim.container.pump import Passed, copy_output, inputs
+from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.runtime import Runtime
 from shim.streaming.remotecommand import Streams, TerminalSize
@@ -44,7 +45,7 @@ def run_exec(rt: Runtime, *, task: RemoteTask, streams: Streams) -> int:
     When the client goes away, or the session fails, the process is killed before the error is raised. One that Docker
     has not begun by then, or that cannot be ended now, is killed as soon as that can be done.
     """
-    exec_id = rt.engine.create_exec(task.container_id, body=_body(task))
+    exec_id = rt.engine.create_exec(task.container_id, body=_body(rt, task))
     with first_process(rt, task.container_id) as first:
         try:
             _run(rt, task, streams, exec_id=exec_id)
@@ -97,12 +98,12 @@ class _EndWithContainer:
         self._pieces = self._passed.pieces
 
 
-def _body(task: RemoteTask) -> dict[str, object]:
-    body: dict[str, object] = {
+def _body(rt: Runtime, task: RemoteTask) -> dict[str, object]:
+    return {
         "Cmd": list(task.cmd),
         "AttachStdin": task.stdin,
         "AttachStdout": task.stdout,
         "AttachStderr": task.stderr,
         "Tty": task.tty,
+        "DetachKeys": detach_keys(rt.server_mark),
     }
-    return body | {"DetachKeys": unusable_detach_keys()} if task.tty else body

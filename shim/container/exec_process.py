@@ -176,11 +176,11 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
         with deadline.shielded(KILL_SECONDS):
             found, over = _kill_process(rt, exec_id, container_id=container_id, seconds=KILL_SECONDS)
     except Exception:
-        _watch_late(rt, exec_id, container_id=container_id)
+        end_later(rt, exec_id, container_id=container_id)
         raise
     if not over:
         log.warning("exec process still running, kill deferred", exec_id=exec_id, pid=found.pid)
-        _watch_late(rt, exec_id, container_id=container_id)
+        end_later(rt, exec_id, container_id=container_id)
     return found if found.exit_code is not None and not found.running else None
 
 
@@ -199,8 +199,8 @@ def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because:
         return None
 
 
-def _watch_late(rt: Runtime, exec_id: str, *, container_id: str) -> None:
-    """Kill an exec'd process by deferred checks: it has not begun, or cannot be killed now.
+def end_later(rt: Runtime, exec_id: str, *, container_id: str) -> None:
+    """Kill an exec'd process by deferred checks: it has not begun, cannot be killed now, or nobody waits for it.
 
     By polling: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
     more for every probe of the node than the few questions here.

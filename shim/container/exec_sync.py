@@ -17,6 +17,7 @@ from shim.container.exec_process import (
 from shim.container.find import running_container
 from shim.domain.errors import DeadlineExceeded
 from shim.engine.answers import ExecInspect
+from shim.engine.detach_keys import detach_keys
 from shim.engine.interface import ProcessStream
 from shim.engine.stdcopy import STDERR, STDOUT
 from shim.runtime import Runtime
@@ -39,7 +40,7 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     ended: ExecInspect | None
     with first_process(rt, record.id) as first:
         with deadline.bound(timeout) if timeout else nullcontext():
-            exec_id = rt.engine.create_exec(record.id, body=exec_body(cmd))
+            exec_id = rt.engine.create_exec(record.id, body=exec_body(rt, cmd))
             try:
                 with rt.engine.start_exec(exec_id) as stream:
                     _collect(rt, stream, output, container_id=record.id)
@@ -54,9 +55,16 @@ def exec_sync(rt: Runtime, *, container_id: str, cmd: Sequence[str], timeout: in
     )
 
 
-def exec_body(cmd: Sequence[str]) -> dict[str, object]:
+def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
     """Build Docker's exec create body for a command without input and terminal."""
-    return {"Cmd": list(cmd), "AttachStdout": True, "AttachStderr": True, "AttachStdin": False, "Tty": False}
+    return {
+        "Cmd": list(cmd),
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "AttachStdin": False,
+        "Tty": False,
+        "DetachKeys": detach_keys(rt.server_mark),
+    }
 
 
 def _collect(rt: Runtime, stream: ProcessStream, output: dict[int, bytearray], *, container_id: str) -> None:

@@ -1,7 +1,5 @@
 """Between a process in Docker and its client: input, output and terminal size, each in a thread of its own."""
 
-import secrets
-import string
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,18 +15,6 @@ from shim.streaming.channel import Channel
 from shim.streaming.remotecommand import Sizes, Streams, TerminalSize, written
 
 log = structlog.get_logger(__name__)
-
-_DETACH_KEYS = 16
-
-
-def unusable_detach_keys() -> str:
-    """Return keys to detach with that no user types: Docker has no way to have none.
-
-    Left alone it takes ctrl-p ctrl-q, and keeps each ctrl-p back until the next key. Of the keys that can be named, a
-    delayed ctrl-@ (set mark, in editors) is the one without a visible effect; what follows is random, so that no input
-    leaves a process behind without its client.
-    """
-    return ",".join(["ctrl-@", *(secrets.choice(string.ascii_letters) for _ in range(_DETACH_KEYS))])
 
 
 @contextmanager

@@ -136,6 +136,8 @@ class ContainerInspect(Answer, frozen=True):
     log_path: str = ""
     """Empty until the container is started, and for other drivers than `json-file`."""
     resolv_conf_path: str = ""
+    exec_ids: list[str] | None = msgspec.field(default=None, name="ExecIDs")
+    """Of the execs that run, or have not begun."""
 
 
 class ContainerSummary(Answer, frozen=True):
@@ -206,6 +208,8 @@ class ExecInspect(Answer, frozen=True):
     exit_code: int | None = None
     pid: int = 0
     """In the pid namespace of the daemon; 0 until the process runs."""
+    detach_keys: str = ""
+    """The bytes to detach with, in base64."""
 
 
 class PathKind(Enum):

@@ -12,13 +12,14 @@ that a dead one with many paths takes few threads. Callers who wait ping the pro
 """
 
 import itertools
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import structlog
 
@@ -45,6 +46,19 @@ Answer = tuple[Any, Exception | None]
 """Result and failure."""
 
 log = structlog.get_logger(__name__)
+
+
+class HostCall(Protocol):
+    """Calls a function that may hang on `path`, as `HostFs.call` does in the helper process."""
+
+    def __call__(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        """Return what the function returns, or raise what it raises."""
+        ...
+
+
+def call_here(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:  # noqa: ARG001 - a HostCall
+    """Call a function in this process, with which it may hang: for a process that may."""
+    return function(*arguments)
 
 
 class _ProcessLost(Exception):
@@ -127,6 +141,10 @@ class HostFs:
                 raise failure
             return cast("T", result)
         raise Unavailable(f"{what}: the helper process for host paths died")
+
+    def call_until_answered(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        """Call as `call` does, for as long as the path hangs: the wait ends with the current scope."""
+        return self.call(function, *arguments, path=path, what=what, seconds=math.inf)
 
     def _call_once(
         self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str, seconds: float

@@ -1,17 +1,20 @@
 """The CNI configuration that this server writes itself, for nodes without a network add-on."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from shim.base.atomic_files import failing_as, read_regular, remove_file, write_atomically
+from shim.base.atomic_files import read_regular
+from shim.cni.conf_files import remove_file, write_file
 from shim.cni.template import FILE, render
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
+from shim.hostfs.client import HostCall, call_here
 
-TEMPLATE_LIMIT = 1 << 20
-"""Most bytes of the template."""
+TEMPLATE_LIMIT = 64 << 10
+"""Most bytes of the template: what is made of it goes in one message to the helper process."""
 
 _ANY = ("10.244.0.0/24", "fd00:10:244::/64")
 """Ranges to try a template with."""
@@ -19,34 +22,33 @@ _ANY = ("10.244.0.0/24", "fd00:10:244::/64")
 log = structlog.get_logger(__name__)
 
 
-def prepare_cni_conf(config: Config, *, ranges: Sequence[str]) -> None:
+def prepare_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = call_here) -> None:
     """Write the configuration at the start, if ranges are known; one for ranges that are not known any more goes.
 
     FailedPrecondition where the template cannot be read, InvalidArgument where it is wrong, also without ranges.
+    `call` is how the directory is used, and raises DeadlineExceeded where that hangs.
     """
     if not config.cni_conf_template:
         return
     _rendered(config, ranges=_ANY)
     if ranges:
-        write_cni_conf(config, ranges=ranges)
+        write_cni_conf(config, ranges=ranges, call=call)
     else:
-        remove_file(config.cni_conf_dir / FILE)
+        remove = partial(remove_file, config.cni_conf_dir / FILE)
+        call(remove, path=str(config.cni_conf_dir), what="remove cni configuration")
 
 
-def write_cni_conf(config: Config, *, ranges: Sequence[str]) -> None:
+def write_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = call_here) -> None:
     """Write the configuration for these ranges, where the setting asks for one; the same again changes nothing.
 
     FailedPrecondition or InvalidArgument as above; ShimError or ResourceExhausted when the disk does not take it.
+    `call` as above.
     """
     if not config.cni_conf_template or not ranges:
         return
     path, content = config.cni_conf_dir / FILE, _rendered(config, ranges=ranges)
-    if _content(path) == content:
-        return
-    with failing_as(f"create the directory {path.parent}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)
-    log.info("wrote CNI configuration", file=str(path), ranges=list(ranges))
+    if call(partial(write_file, path, content), path=str(config.cni_conf_dir), what="write cni configuration"):
+        log.info("wrote CNI configuration", file=str(path), ranges=list(ranges))
 
 
 def _rendered(config: Config, *, ranges: Sequence[str]) -> bytes:
@@ -58,10 +60,3 @@ def _rendered(config: Config, *, ranges: Sequence[str]) -> bytes:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"cni_conf_template {source}: is not UTF-8: {error}") from error
     return render(template, ranges=ranges, source=source)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return read_regular(path, most=TEMPLATE_LIMIT * 2)
-    except OSError:
-        return None

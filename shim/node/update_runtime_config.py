@@ -13,4 +13,4 @@ def update_runtime_config(rt: Runtime, *, network_config: pb.NetworkConfig) -> N
     if network_config.pod_cidr:
         rt.cni.pod_cidr.update(network_config.pod_cidr)
         with rt.locks.cni_conf():
-            write_cni_conf(rt.config, ranges=rt.cni.pod_cidr.ranges)
+            write_cni_conf(rt.config, ranges=rt.cni.pod_cidr.ranges, call=rt.host_fs.call)

@@ -3,7 +3,9 @@
 Guarded by the lock of the view, which must be held, so that all subscribers get the same order.
 """
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from shim.base.broadcast import Broadcast, Subscription
@@ -12,21 +14,39 @@ from shim.domain.names import sandbox_name
 from shim.view import changes
 from shim.view.records import Change, Record, SandboxRecord
 
+KEEP_SECONDS = 30.0
+"""How long changes are kept for a subscriber that was ended or dropped. It lists, and subscribes again, at once."""
+
 
 class EventPublisher:
-    """Publishes the changes between records; those of a sandbox that is being set up are deferred."""
+    """Publishes the changes between records; those of a sandbox that is being set up are deferred.
 
-    def __init__(self, *, capacity: int) -> None:
+    A client whose stream has ended lists, and then subscribes again. What changes between the two, and perhaps Docker
+    is lost once more meanwhile, is kept for the next subscriber.
+    """
+
+    def __init__(self, *, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`capacity` is how many changes a subscriber may fall behind."""
         self._capacity = capacity
+        self._clock = clock
         self._broadcast = Broadcast[Change](capacity=capacity)
         self._missed: list[Change] | None = None
-        """Changes since the disconnect, at most one more than a subscriber can take; None while connected."""
+        """Changes since subscribers were ended or dropped, at most one more than one can take; None if none were."""
+        self._keep_until = math.inf
+        """Until when they are kept, by the clock; without an end while disconnected."""
         self._deferred: dict[str, list[Change]] = {}
 
     def subscribe(self) -> Subscription[Change]:
-        """Return a context manager with every change from now on, after `disconnect` also those since then."""
-        return self._broadcast.subscribe(self._missed or ())
+        """Return a context manager with every change from now on.
+
+        While disconnected also with those since `disconnect`; afterwards, the first one, with those that no subscriber
+        has got since others were ended or dropped.
+        """
+        self._forget_late()
+        subscription = self._broadcast.subscribe(self._missed or ())
+        if self._keep_until < math.inf:
+            self._missed = None
+        return subscription
 
     def subscribers(self) -> int:
         """Return the number of subscribers."""
@@ -40,13 +60,27 @@ class EventPublisher:
         return self._broadcast.wait_taken()
 
     def disconnect(self, error: ShimError) -> None:
-        """End every subscription with `error`, and keep changes from now on for subscribers before `reconnect`."""
-        self._missed = []
+        """End every subscription with `error`, and keep changes from now on.
+
+        Those kept before stay kept where no subscriber has come for them.
+        """
+        self._forget_late()
+        if self._missed is None or len(self._broadcast):
+            self._missed = []
+        self._keep_until = math.inf
         self._broadcast.end(error)
 
     def reconnect(self) -> None:
-        """Drop the changes kept since `disconnect`: a subscriber from now on begins with the present state."""
-        self._missed = None
+        """Keep the changes since `disconnect` for a while if no subscriber has come for them."""
+        if len(self._broadcast) or len(self._missed or ()) > self._capacity:
+            self._missed = None
+        self._keep_until = self._clock() + KEEP_SECONDS
+
+    def note_dropped(self) -> None:
+        """Keep changes from now on for the client of a subscriber that was dropped."""
+        self._forget_late()
+        if self._missed is None:
+            self._missed, self._keep_until = [], self._clock() + KEEP_SECONDS
 
     def publish(self, old: Record | None, new: Record | None) -> None:
         """Publish the changes from one record of a container to the next; None if there is no container."""
@@ -73,7 +107,13 @@ class EventPublisher:
         for change in self._deferred.pop(name):
             self._send(replace(change, at=time.time_ns()))
 
+    def _forget_late(self) -> None:
+        if self._clock() > self._keep_until:
+            self._missed = None
+
     def _send(self, change: Change) -> None:
+        self._forget_late()
         if self._missed is not None and len(self._missed) <= self._capacity:
             self._missed.append(change)
-        self._broadcast.publish(change)
+        if self._broadcast.publish(change):
+            self.note_dropped()

@@ -171,7 +171,8 @@ class NodeView:
         """Return a context manager with every change from now on. It ends with Unavailable on a disconnect.
 
         A subscriber that comes while disconnected waits for the next sync, and gets what has changed since the
-        connection was lost. Unavailable if that takes too long.
+        connection was lost. Unavailable if that takes too long. One that comes soon after subscribers were ended or
+        dropped gets what none of them has got.
         """
         with self._changed, ExitStack() as stack:
             subscription = stack.enter_context(self._publisher.subscribe())
@@ -186,6 +187,8 @@ class NodeView:
         """
         dropped = self._publisher.wait_taken()
         if dropped:
+            with self._changed:
+                self._publisher.note_dropped()
             log.warning("dropped slow subscribers of events", subscribers=dropped)
 
     @contextmanager

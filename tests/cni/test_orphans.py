@@ -13,6 +13,7 @@ import structlog
 
 from shim.base import deadline
 from shim.cni import orphans
+from shim.cni.environment import ENVIRONMENT_LIMIT, sandbox_of_plugin
 from shim.cni.orphans import end_orphans
 from shim.domain.errors import Cancelled, ResourceExhausted
 from shim.hostfs import client
@@ -76,6 +77,19 @@ def test_others_are_left_alone(environment: dict[str, str], host_fs: HostFs) -> 
     with running("read _", **environment) as other:
         end_orphans({SANDBOX}, host_fs=host_fs)
         assert other.poll() is None
+
+
+def test_an_environment_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    with (tmp_path / "environ").open("wb") as environ:
+        plugin_environment = f"CNI_COMMAND=ADD\0CNI_CONTAINERID={SANDBOX}\0".encode()
+        environ.write(plugin_environment)
+        environ.truncate(ENVIRONMENT_LIMIT)
+        assert sandbox_of_plugin(tmp_path, {SANDBOX}) == SANDBOX
+        environ.truncate(0)
+        environ.seek(ENVIRONMENT_LIMIT)
+        environ.write(plugin_environment)
+        environ.flush()
+        assert sandbox_of_plugin(tmp_path, {SANDBOX}) == ""
 
 
 def test_several_are_ended(host_fs: HostFs) -> None:

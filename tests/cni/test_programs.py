@@ -1,18 +1,24 @@
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from shim.base import deadline
 from shim.cni import executable, watch
-from shim.cni.conf import read_directory
+from shim.cni.conf import NetworkConfig, read_directory
 from shim.cni.network import Plugins
 from shim.cni.programs import finding_by
-from shim.cni.watch import ConfDirectory
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition
+from shim.cni.watch import NOT_READY, ConfDirectory
+from shim.domain.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.hostfs.client import HostFs
 from tests.cni.fake_plugins import FakePlugins
+from tests.waits import wait_until
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -97,3 +103,121 @@ def test_a_plugin_whose_directory_hangs_is_not_run(host_fs: HostFs, tmp_path: Pa
     plugins = Plugins(bin_dirs=[dead], cache_dir=tmp_path, timeout=10, find=finding_by(host_fs, seconds=1.0))
     with pytest.raises(DeadlineExceeded, match=f"find cni plugin bridge: {dead} has not answered"):
         plugins._find("bridge", [dead])
+
+
+class Stalled:
+    """A directory whose calls do not come back before it is released, as one on a dead volume."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.released = threading.Event()
+        self.waited_for = threading.Event()
+
+    def call(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        """Wait as `HostFs.call_until_answered` does."""
+        assert path == str(self.directory)
+        with deadline.current().on_cancel(self.released.set):
+            self.waited_for.set()
+            self.released.wait()
+        deadline.current().check(what)
+        return function(*arguments)
+
+    def probe(self, function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        """Wait as `HostFs.call` does."""
+        assert path == str(self.directory)
+        if not self.released.wait(deadline.current().remaining()):
+            deadline.current().check(what)
+        return function(*arguments)
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Iterator[tuple[ConfDirectory, Stalled]]:
+    conf = tmp_path / "net.d"
+    conf.mkdir()
+    (conf / "10.conf").write_text('{"cniVersion": "1.0.0", "name": "n", "type": "bridge"}')
+    plugins = FakePlugins(tmp_path / "bin")
+    plugins.write("bridge")
+    stall = Stalled(conf)
+    networks = ConfDirectory(conf, bin_dirs=[plugins.bin_dir], call=stall.call, probe=stall.probe)
+    yield networks, stall
+    networks.stop()
+
+
+def test_a_configuration_directory_that_hangs_at_the_start_is_named_and_read_later(
+    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks, stall = stalled
+    monkeypatch.setattr(watch, "START_SECONDS", 0.1)
+    networks.start()
+    assert stall.waited_for.is_set()
+    hangs = f"no pod network: cni configuration directory {stall.directory} does not answer; is the volume behind it"
+    found = networks.status()
+    assert (found.ready, found.reason) == (False, NOT_READY)
+    assert found.message.startswith(hangs)
+    with pytest.raises(FailedPrecondition, match=hangs):
+        networks.chosen()
+
+    stall.released.set()
+
+    wait_until(lambda: networks.status().ready)
+    assert networks.chosen().name == "n"
+
+
+def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(
+    stalled: tuple[ConfDirectory, Stalled],
+) -> None:
+    networks, stall = stalled
+    stall.released.set()
+    networks.start()
+    assert networks.status().message == f"network n of {stall.directory}/10.conf"
+
+    stall.released.clear()
+    (stall.directory / "05.conf").write_text('{"cniVersion": "1.0.0", "name": "new", "type": "bridge"}')
+
+    found = networks.status()
+    assert found.ready
+    assert f"; {stall.directory} does not answer; is the volume behind it alive?" in found.message
+    assert networks.chosen().name == "n"
+    stall.released.set()
+    wait_until(lambda: networks.chosen().name == "new")
+    assert networks.status().message == f"network new of {stall.directory}/05.conf"
+
+
+def test_a_server_whose_configuration_directory_hangs_ends(stalled: tuple[ConfDirectory, Stalled]) -> None:
+    networks, stall = stalled
+    networks.start()
+    assert stall.waited_for.is_set()
+
+    networks.stop()
+
+    assert "cni-watch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_helper_process_that_fails_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.05)
+    left = [Unavailable("the helper process for host paths died")] * 3
+
+    def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        if left:
+            raise left.pop()
+        return function(*arguments)
+
+    networks = ConfDirectory(tmp_path, bin_dirs=[], call=call)
+    networks.start()
+    try:
+        wait_until(lambda: "holds no .conflist" in networks.status().message)
+    finally:
+        networks.stop()
+
+
+def test_a_large_directory_is_read_by_the_helper_process_in_parts(host_fs: HostFs, tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"{number:03}-{'x' * 240}.conf").write_text("{}")
+    large = '{"cniVersion": "1.0.0", "name": "large", "type": "bridge", "x": "%s"}' % ("y" * 300_000)
+    (tmp_path / "zz.conf").write_text(large)
+
+    listing = read_directory(tmp_path, call=host_fs.call_until_answered)
+
+    assert listing == read_directory(tmp_path)
+    assert len(listing.entries) == 601
+    assert isinstance(listing.entries[-1], NetworkConfig)

@@ -3,8 +3,10 @@
 import pytest
 
 from shim.domain.errors import FailedPrecondition
+from shim.engine.detach_keys import detach_keys, server_of
 from shim.engine.interface import AttachOptions, JsonObject
 from tests.engine.contract import SECONDS, Subject
+from tests.waits import wait_until
 
 
 def _exec_body(command: list[str], **changes: object) -> JsonObject:
@@ -27,6 +29,33 @@ def test_an_exec_reads_its_input_to_the_end(subject: Subject) -> None:
 
     assert output == b"one\ntwo\n"
     assert (ended.running, ended.exit_code) == (False, 0)
+
+
+def test_the_execs_of_a_container_are_known_until_they_end_with_their_detach_keys(subject: Subject) -> None:
+    subject.expect_cat(["cat"])
+    container = subject.running()
+    assert not subject.engine.inspect_container(container).exec_ids
+    keys = detach_keys("serverId")
+    mine = subject.engine.create_exec(container, body=_exec_body(["cat"], DetachKeys=keys))
+    other = subject.engine.create_exec(container, body=_exec_body(["cat"]))
+    with subject.engine.start_exec(mine) as stream:
+        frames = stream.frames()
+        stream.write(b"one\n")
+        assert next(frames)[1] == b"one\n"
+        assert set(subject.engine.inspect_container(container).exec_ids or []) == {mine, other}
+        assert server_of(subject.engine.inspect_exec(mine).detach_keys) == "serverId"
+        assert server_of(subject.engine.inspect_exec(other).detach_keys) == ""
+        # Without a terminal they are input like any other.
+        typed = bytes(0 if key == "ctrl-@" else ord(key) for key in keys.split(","))
+        stream.write(typed + b"\n")
+        output = b""
+        while not output.endswith(b"\n"):
+            output += next(frames)[1]
+        assert output == typed + b"\n"
+        stream.close_stdin()
+        assert list(frames) == []
+
+    wait_until(lambda: mine not in (subject.engine.inspect_container(container).exec_ids or []))
 
 
 def test_the_terminal_of_an_exec_has_the_size_it_was_given(subject: Subject) -> None:

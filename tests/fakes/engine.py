@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import msgspec
+
 from shim.domain.errors import FailedPrecondition, NotFound
 from shim.engine.answers import ContainerInspect, ContainerSummary, EngineInfo, Event, ExecInspect, PathStat, Runtime
 from shim.engine.errors import NameConflict, RemovalInProgress
 from shim.engine.interface import AttachOptions, JsonObject, ProcessStream
 from tests.fakes import engine_files
 from tests.fakes.engine_images import FakeImages
-from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id
+from tests.fakes.engine_state import FakeContainer, FakeExec, FakeInput, hex_id, shown_detach_keys
 
 FIRST_PID = 2**22 + 1
 """Above the largest pid the kernel gives, so that no real process is ever meant."""
@@ -171,7 +173,11 @@ class FakeEngine(FakeImages):
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         with self._entered("inspect_container", container_id):
-            return self._container(container_id).inspect()
+            found = self._container(container_id)
+            execs = [
+                each.id for each in self.execs.values() if each.container_id == found.id and each.exit_code is None
+            ]
+            return msgspec.structs.replace(found.inspect(), exec_ids=execs or None)
 
     def list_containers(self) -> list[ContainerSummary]:
         with self._entered("list_containers"):
@@ -245,7 +251,12 @@ class FakeEngine(FakeImages):
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         with self._entered("inspect_exec", exec_id):
             found = self._exec(exec_id)
-            return ExecInspect(running=found.running, exit_code=found.exit_code, pid=found.script.pid)
+            return ExecInspect(
+                running=found.running,
+                exit_code=found.exit_code,
+                pid=found.script.pid,
+                detach_keys=shown_detach_keys(str(found.body.get("DetachKeys", ""))),
+            )
 
     @contextmanager
     def events(self, *, since: int | None) -> Iterator[Iterator[Event]]:

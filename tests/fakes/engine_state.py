@@ -1,5 +1,6 @@
 """What a `FakeEngine` holds: containers, images and execs, and how Docker shows them."""
 
+import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ def rfc3339(nanoseconds: int) -> str:
     """Write a time as Docker does, with all nine digits."""
     seconds, rest = divmod(nanoseconds, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+def shown_detach_keys(keys: str) -> str:
+    """Write keys to detach with as an exec's inspect shows them; of control keys, ctrl-@ alone."""
+    return base64.b64encode(b"".join(b"\0" if key == "ctrl-@" else key.encode() for key in keys.split(","))).decode()
 
 
 def hex_id(seed: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from shim.base import deadline, heartbeat
 from shim.base.heartbeat import Heartbeat
-from shim.cni import orphans, programs
+from shim.cni import conf, orphans, programs, watch
 from shim.domain.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -29,6 +29,7 @@ from shim.hostfs.client import HostFs
 from shim.hostfs.packets import MAX_PACKET
 from shim.hostfs.volumes import Volumes
 from shim.hostfs.worker import MODULES
+from shim.node import cni_conf
 from shim.spec import host_calls
 from tests.facts import open_descriptors
 from tests.waits import wait_until
@@ -170,7 +171,7 @@ def test_the_modules_of_all_calls_are_loaded_at_the_start(host_fs: HostFs) -> No
     """So an installation that is replaced on disk does not mix with the one that runs."""
     called = {
         function.__module__
-        for module in (host_calls, orphans, programs)
+        for module in (cni_conf, conf, host_calls, orphans, programs, watch)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name)
         if "partial" in ast.unparse(node.func) or ast.unparse(node.func).endswith("host_fs.call")

@@ -98,5 +98,5 @@ def test_a_template_that_is_wrong_is_refused_before_any_range_is_known(templated
 def test_a_template_that_is_too_large_is_an_error(templated: Config, *, more: int, is_read: bool) -> None:
     Path(templated.cni_conf_template).write_text(TEMPLATE.ljust(TEMPLATE_LIMIT + more))
 
-    with nullcontext() if is_read else pytest.raises(FailedPrecondition, match="more than 1048576 bytes"):
+    with nullcontext() if is_read else pytest.raises(FailedPrecondition, match="more than 65536 bytes"):
         prepare_cni_conf(templated, ranges=())

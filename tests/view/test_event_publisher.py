@@ -7,19 +7,28 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.base.broadcast import Subscription
-from shim.domain.errors import DeadlineExceeded
+from shim.domain.errors import DeadlineExceeded, ResourceExhausted, Unavailable
 from shim.domain.names import sandbox_name
 from shim.view.changes import CREATED, DELETED, STARTED, STOPPED
-from shim.view.event_publisher import EventPublisher
+from shim.view.event_publisher import KEEP_SECONDS, EventPublisher
 from shim.view.records import Change, SandboxRecord
+from tests.clock import Clock
 from tests.view.samples import POD, container, container_state, sandbox
 
 NAME = sandbox_name(POD)
 
 
+LOST = Unavailable("docker is gone")
+
+
 @pytest.fixture
-def publisher() -> EventPublisher:
-    return EventPublisher(capacity=10)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def publisher(clock: Clock) -> EventPublisher:
+    return EventPublisher(capacity=10, clock=clock)
 
 
 def just_created() -> SandboxRecord:
@@ -79,3 +88,70 @@ def test_times_never_go_back(publisher: EventPublisher) -> None:
         told = [changes.wait_next() for _ in range(3)]
     assert [change.record.id for change in told] == ["c1", "s1", "s1"]
     assert [change.at for change in told] == sorted(change.at for change in told)
+
+
+def test_what_changes_between_two_losses_is_kept_for_a_client_that_comes_late(publisher: EventPublisher) -> None:
+    with publisher.subscribe() as first:
+        publisher.disconnect(LOST)
+        with pytest.raises(Unavailable):
+            first.wait_next()
+    publisher.reconnect()
+    publisher.publish(container(), None)
+    publisher.disconnect(LOST)
+    publisher.publish(None, container(container_id="c2"))
+
+    with publisher.subscribe() as changes:
+        publisher.reconnect()
+        assert heard(changes) == [("c1", DELETED), ("c2", CREATED)]
+
+
+def test_a_client_that_was_there_in_between_gets_nothing_twice(publisher: EventPublisher) -> None:
+    publisher.disconnect(LOST)
+    publisher.publish(container(), None)
+    with publisher.subscribe() as first:
+        publisher.reconnect()
+        publisher.publish(None, container(container_id="c2"))
+        assert heard(first) == [("c1", DELETED), ("c2", CREATED)]
+        publisher.disconnect(LOST)
+    with publisher.subscribe() as changes:
+        publisher.reconnect()
+        assert heard(changes) == []
+
+
+def test_the_first_client_after_a_loss_gets_what_no_other_has_got(publisher: EventPublisher) -> None:
+    publisher.disconnect(LOST)
+    publisher.publish(container(), None)
+    publisher.reconnect()
+    with publisher.subscribe() as first, publisher.subscribe() as second:
+        assert heard(first) == [("c1", DELETED)]
+        assert heard(second) == []
+
+
+def test_the_client_of_a_subscriber_that_was_dropped_misses_nothing(publisher: EventPublisher) -> None:
+    with publisher.subscribe() as slow:
+        assert slow.drop("its client has not taken a change within 100 ms")
+        publisher.note_dropped()
+        publisher.publish(container(), None)
+        with pytest.raises(ResourceExhausted):
+            slow.wait_next()
+    with publisher.subscribe() as changes:
+        publisher.publish(None, container(container_id="c2"))
+        assert heard(changes) == [("c1", DELETED), ("c2", CREATED)]
+
+
+def test_changes_are_kept_for_a_while_only(publisher: EventPublisher, clock: Clock) -> None:
+    publisher.disconnect(LOST)
+    publisher.publish(container(), None)
+    publisher.reconnect()
+    clock.now += KEEP_SECONDS + 1
+    with publisher.subscribe() as changes:
+        assert heard(changes) == []
+
+
+def test_more_than_a_subscriber_can_take_is_not_kept_after_a_loss(publisher: EventPublisher) -> None:
+    publisher.disconnect(LOST)
+    for number in range(11):
+        publisher.publish(None, container(container_id=f"c{number}"))
+    publisher.reconnect()
+    with publisher.subscribe() as changes:
+        assert heard(changes) == []

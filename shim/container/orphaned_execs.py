@@ -1,0 +1,41 @@
+"""Execs of an earlier server: it was stopped or killed before it could end them, and their clients have gone.
+
+They are known by the mark of `shim.engine.detach_keys`; those that people start with `docker exec` have none. Docker
+itself forgets all execs when it is restarted, and what they run goes on until its container ends.
+"""
+
+import structlog
+
+from shim.base import deadline, deferred_checks
+from shim.container.exec_process import end_later
+from shim.domain.errors import NotFound
+from shim.domain.ids import ContainerId
+from shim.engine.detach_keys import server_of
+from shim.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def end_orphaned_execs(rt: Runtime, container_id: ContainerId) -> None:
+    """Have the execs that an earlier server left in a container ended by deferred checks, also one yet to begin.
+
+    Raise DeadlineExceeded for a container that Docker does not inspect in time, and Unavailable.
+    """
+    with deadline.bound(deferred_checks.CHECK_SECONDS):
+        try:
+            execs = rt.engine.inspect_container(container_id).exec_ids or []
+        except NotFound:
+            return
+        for exec_id in execs:
+            if _is_orphaned(rt, exec_id):
+                log.warning("ending exec left by an earlier server", exec_id=exec_id, container=container_id)
+                end_later(rt, exec_id, container_id=container_id)
+
+
+def _is_orphaned(rt: Runtime, exec_id: str) -> bool:
+    try:
+        found = rt.engine.inspect_exec(exec_id)
+    except NotFound:  # it has ended
+        return False
+    server = server_of(found.detach_keys)
+    return found.exit_code is None and server not in ("", rt.server_mark)

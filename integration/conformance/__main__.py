@@ -12,9 +12,9 @@ from pathlib import Path
 from integration.conformance import binaries, results, suites
 from integration.conformance.plan import DEFAULT_GATES, SUITES, Plan, plan
 from integration.conformance.report import summary, times
-from integration.node.isolation import Node, this_node
 from integration.node.commands import NodeError, step
 from integration.node.engines import ENGINES
+from integration.node.isolation import Node, this_node
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A cluster of one node: etcd and the control plane of others, and a kubelet that has our server's socket.
 
-All of it runs in isolation (`integration.node.isolation`): it has that network, control groups of its own and an empty /var/log. What the kubelet sets in the
-kernel for the whole machine is set back.
+All of it runs in isolation (`integration.node.isolation`): it has that network, control groups of its own and an empty
+/var/log. What the kubelet sets in the kernel for the whole machine is set back.
 """
 
 import http.client
@@ -19,9 +19,9 @@ import msgspec
 from integration.conformance.binaries import Binaries
 from integration.conformance.kubectl import Kubectl
 from integration.conftest import Served
-from integration.node.isolation import NODE_ADDRESSES, Node
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
+from integration.node.isolation import NODE_ADDRESSES, Node
 from integration.node.mounts import unmount_all
 
 NODE_NAME = "node"
@@ -39,7 +39,11 @@ _START_SECONDS = 180
 _STOP_SECONDS = 60
 _CALL_SECONDS = 60
 _ISSUER = f"https://kubernetes.default.svc.{DOMAIN}"
-_TUNABLES = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops") + (
+_TUNABLES = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
@@ -229,7 +233,7 @@ def _write_credentials(home: Path, token: str) -> Path:
     names = f"IP:127.0.0.1,IP:{ADDRESS},IP:10.96.0.1,DNS:kubernetes.default.svc"
     subject = ["-subj", "/CN=kube-apiserver", "-addext", f"subjectAltName={names}"]
     kind = ["-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    files = ["-keyout", home / "api.key", "-out", home / "api.crt"]
+    files = ["-keyout", str(home / "api.key"), "-out", str(home / "api.crt")]
     run(["openssl", "req", "-x509", *subject, *kind, *files], timeout=_CALL_SECONDS)
     _write_kubeconfig(home / "kubelet.kubeconfig", home / "api.crt", nodes)
     return _write_kubeconfig(home / "kubeconfig", home / "api.crt", token)

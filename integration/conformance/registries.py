@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 import docker
 
-from integration.node.isolation import Node, new_home
 from integration.node.commands import run
 from integration.node.images import File, Image, architecture, busybox_image, load
+from integration.node.isolation import Node, new_home
 from integration.node.packages import Bundle, Unpacked, ensure_unpacked
 from integration.node.registry import Registry
 

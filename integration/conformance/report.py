@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from integration.conformance.results import Run, skips
+from integration.conformance.results import Case, Run, skips
 
 _EVERY_SECONDS = 10.0
 
@@ -50,12 +50,7 @@ def summary(runs: Sequence[Run]) -> str:
     lines = [table(rows)]
     for reason, cases in skips(runs).items():
         lines.append(f"skipped, {len(cases)}: {_first_line(reason)}")
-    for run in runs:
-        for case in run.cases:
-            if case.state == "failed":
-                lines.append(
-                    f"FAILED {run.suite} {run.engine} {run.gates} {case.name}\n{_indented(case.reason)}".rstrip()
-                )
+    lines += [_failure(run, case) for run in runs for case in run.cases if case.state == "failed"]
     return "\n".join(lines)
 
 
@@ -64,6 +59,11 @@ def times(run: Run) -> str:
     return table(
         [("case", "result", "seconds"), *((case.name, case.state, f"{case.seconds:.1f}") for case in run.cases)]
     )
+
+
+def _failure(run: Run, case: Case) -> str:
+    where = " ".join(word for word in (run.suite, run.engine, run.gates) if word)
+    return f"FAILED {where}: {case.name}\n{_indented(case.reason)}"
 
 
 def _first_line(text: str) -> str:

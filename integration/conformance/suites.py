@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from integration.conformance import registries
-from integration.conformance.target import target, this_machine
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
 from integration.conformance.critest import run_critest
@@ -11,6 +10,7 @@ from integration.conformance.plan import Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
 from integration.conformance.runner import run_scenarios
+from integration.conformance.target import target, this_machine
 from integration.conftest import Served
 from integration.node.isolation import Node, new_home
 

@@ -1,19 +1,16 @@
 """What the programs of others run against: a private engine, and our server on it with a network for pods."""
 
-import os
 import platform
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from integration.conformance.results import Machine
 from integration.conftest import Served, make_node_dirs, serving
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import images
-from integration.node.isolation import Node, new_home
 from integration.node.engine import Engine, own_link
 from integration.node.engines import make_engine
+from integration.node.isolation import Node, new_home
 
 CLUSTER_SUBNET = "10.89.0.0/16"
 
@@ -41,15 +38,10 @@ def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | Non
 
 def this_machine(engine: Engine) -> Machine:
     """Describe what a run takes place on."""
-    info = engine.api.info()  # type: ignore[no-untyped-call]  # absent from types-docker
+    info = engine.api.info()
     return Machine(
         cgroup=f"v{info.get('CgroupVersion', '1')}",
         driver=info["CgroupDriver"],
         python=".".join(platform.python_version_tuple()[:2]),
         architecture=images.architecture(),
     )
-
-
-def first_of(name: str, directories: Sequence[Path]) -> str | None:
-    """Return the first program of this name in the directories or on PATH, None where there is none."""
-    return shutil.which(name, path=os.pathsep.join([*map(str, directories), os.environ["PATH"]]))

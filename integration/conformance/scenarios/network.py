@@ -35,13 +35,13 @@ def pods_reach_each_other(case: Case) -> None:
 @scenario()
 def host_port_leads_to_a_pod(case: Case) -> None:
     """From the node's address and from another pod; it is free again after the pod."""
-    port = {"ports": [{"containerPort": 8080, "hostPort": 18080}]}
-    case.run(pod("web", container(*_WEB, **port)))
+    ports = [{"containerPort": 8080, "hostPort": 18080}]
+    case.run(pod("web", container(*_WEB, ports=ports)))
     assert eventually(lambda: _page(f"{ADDRESS}:18080")) == b"it works\n"
     assert case.finish(job_pod("client", "wget", "-qO-", f"http://{ADDRESS}:18080/")) == "it works\n"
     case.kubectl("delete", "pod", "web")
     assert _page(f"{ADDRESS}:18080") == b""
-    case.run(pod("again", container(*_WEB, **port)))
+    case.run(pod("again", container(*_WEB, ports=ports)))
     assert eventually(lambda: _page(f"{ADDRESS}:18080")) == b"it works\n"
 
 

@@ -129,7 +129,7 @@ def _identity(case: Case, name: str) -> Any:
 
 
 def _unchanged(case: Case, before: dict[str, Any]) -> None:
-    """Wait until the node works, and compare; a pod that is made now shows that the kubelet has looked at everything."""
+    """Wait until the node works, and compare: a new pod shows that the kubelet has looked at all."""
     eventually(case.cluster.ready, case.cluster.node)
     marker = f"new-{len(case.get('pods')['items'])}"
     case.run(pod(marker))

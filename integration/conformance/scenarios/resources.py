@@ -133,7 +133,7 @@ def crictl_has_stats_while_a_kubelet_polls(case: Case) -> None:
     endpoint = f"--runtime-endpoint=unix://{case.cluster.served.server.socket}"
     for verb in ("stats", "statsp"):
         for _ in range(3):
-            words = [case.cluster.binaries["crictl"], endpoint, verb, "--output=json"]
+            words = [str(case.cluster.binaries["crictl"]), endpoint, verb, "--output=json"]
             done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["stats"]

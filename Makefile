@@ -72,6 +72,7 @@ stress-network: venv ## pods by the hundred while server, plugins and dockerd ar
 	$(ISOLATED) $(PY) -m integration.networking $(ARGS)
 
 conformance: venv ## critest and a kubelet's node, where their binaries are: BIN=dir ARGS="--engine 28 --only exec" (root)
+	$(PY) -m integration.conformance.registries
 	$(ISOLATED) $(PY) -m integration.conformance --bin "$(BIN)" $(ARGS)
 
 soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)

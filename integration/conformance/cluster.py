@@ -18,6 +18,7 @@ import msgspec
 
 from integration.conformance.binaries import Binaries
 from integration.conformance.kubectl import Kubectl
+from integration.conformance.logind import Logind
 from integration.conftest import Served
 from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
@@ -29,6 +30,7 @@ ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
 SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
 SHUTDOWN_SECONDS = 10
+"""How long a shutdown of the node waits for pods."""
 DISK_MIB = 256
 """Size of the kubelet's disk: small, so that a pod can fill it."""
 LOG_FILE_BYTES = 20 << 10
@@ -97,6 +99,7 @@ class Cluster:
     kubectl: Kubectl
     api: Api
     kubelet: Daemon
+    logind: Logind
     gates: Mapping[str, bool]
 
     @property
@@ -134,7 +137,8 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
     (home / "manifests").mkdir(parents=True)
     token = secrets.token_hex(16)
     kubeconfig = _write_credentials(home, token)
-    kubelet = _kubelet(node, served, binaries, home=home, gates=parse_gates(gates))
+    logind = Logind(home / "system-bus")
+    kubelet = _kubelet(node, served, binaries, home=home, gates=parse_gates(gates), logind=logind)
     api = Api(token)
     started: list[Daemon] = []
     run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/log"], timeout=_CALL_SECONDS)
@@ -147,6 +151,7 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
         kubectl=Kubectl(binaries["kubectl"], kubeconfig=kubeconfig, home=home),
         api=api,
         kubelet=kubelet,
+        logind=logind,
         gates=parse_gates(gates),
     )
     try:
@@ -163,6 +168,7 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
     finally:
         for daemon in reversed(started):
             daemon.stop(timeout=_STOP_SECONDS)
+        logind.close()
         unmount_all(home)
         unmount_all(Path("/var/log"))
 
@@ -218,9 +224,10 @@ def _control_plane(binaries: Binaries, *, home: Path) -> Iterator[Daemon]:
     yield _daemon(binaries["kube-scheduler"], home, flags)
 
 
-def _daemon(program: Path, home: Path, flags: Mapping[str, object]) -> Daemon:
+def _daemon(program: Path, home: Path, flags: Mapping[str, object], environ: Mapping[str, str] | None = None) -> Daemon:
     words = [f"--{name}={value}" for name, value in flags.items()]
-    return Daemon([program, *words], log=home / f"{program.name}.log", env=dict(os.environ))
+    env = {**os.environ, **(environ or {})}
+    return Daemon([program, *words], log=home / f"{program.name}.log", env=env)
 
 
 def _write_credentials(home: Path, token: str) -> Path:
@@ -255,7 +262,9 @@ def _write_kubeconfig(path: Path, authority: Path, token: str) -> Path:
 # --- the kubelet ------------------------------------------------------------------------------------------
 
 
-def _kubelet(node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool]) -> Daemon:
+def _kubelet(
+    node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
+) -> Daemon:
     """Prepare a kubelet; its control group is made in every hierarchy, as it wants to find it."""
     hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _hierarchies()
     for hierarchy in hierarchies:
@@ -271,7 +280,7 @@ def _kubelet(node: Node, served: Served, binaries: Binaries, *, home: Path, gate
         "node-ip": ADDRESS,
         "v": 2,
     }
-    return _daemon(binaries["kubelet"], home, flags)
+    return _daemon(binaries["kubelet"], home, flags, {"DBUS_SYSTEM_BUS_ADDRESS": logind.address})
 
 
 def _hierarchies() -> list[Path]:
@@ -311,13 +320,15 @@ def _configuration(node: Node, served: Served, *, home: Path, gates: Mapping[str
         "nodeStatusUpdateFrequency": "2s",
         "nodeStatusReportFrequency": "5s",
         "containerLogMaxSize": str(LOG_FILE_BYTES),
-        "containerLogMaxFiles": 3,
+        "containerLogMaxFiles": 50,
         "containerLogMonitorInterval": "3s",
         "evictionHard": {"nodefs.available": "30%", "memory.available": "1Mi", "imagefs.available": "0%"},
         "evictionPressureTransitionPeriod": "5s",
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "makeIPTablesUtilChains": False,
+        "shutdownGracePeriod": f"{SHUTDOWN_SECONDS}s",
+        "shutdownGracePeriodCriticalPods": "2s",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
         "featureGates": {"KubeletCrashLoopBackOffMax": True, **gates},
     }

@@ -147,3 +147,7 @@ def _effective_user() -> Image:
         run(["gcc", "-static", "-Os", "-s", "-Wall", "-Werror", "-o", program, source], timeout=60)
         file = File("nnp", program.read_bytes(), mode=0o4755)
     return Image("made/effective-user:latest", (file,), {"Entrypoint": ["/nnp"]})
+
+
+if __name__ == "__main__":
+    ensure_unpacked(SHELL)  # before isolation: inside there is no network

@@ -12,7 +12,7 @@ from integration.node import images
 
 T = TypeVar("T")
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 180.0
 """How long a scenario waits for one thing."""
 _TICK_SECONDS = 0.2
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from integration.conformance.cluster import condition
+from integration.conformance.cluster import SHUTDOWN_SECONDS, condition
 from integration.conformance.scenario import Case, Skipped, container, eventually, pod, scenario
 
 
@@ -98,6 +98,29 @@ def node_that_was_off_runs_its_pods_again(case: Case) -> None:
     eventually(lambda: case.is_ready("p") and case.status("p")["containerID"] != before, lambda: case.pod("p"))
     assert case.restarts("p") == 1
     assert case.exec("p", "echo", "back") == "back\n"
+
+
+@scenario(alone=True)
+def shutdown_of_the_node_ends_pods_in_their_grace(case: Case) -> None:
+    """The machine goes down only when the kubelet gives its lock back; a shutdown that is called off is forgotten."""
+    place = case.cluster.home / case.namespace
+    shared = {"name": "shared", "mountPath": "/shared"}
+    host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
+    ends = container("sh", "-c", "trap 'sleep 1; echo bye >/shared/bye; exit 0' TERM; while :; do sleep 0.2; done")
+    case.run(pod("p", {**ends, "volumeMounts": [shared]}, volumes=[host], terminationGracePeriodSeconds=5))
+    logind = case.cluster.logind
+    assert logind.is_inhibited
+    logind.shut_down(active=True)
+    try:
+        logind.wait_released(SHUTDOWN_SECONDS * 6)
+        assert (place / "bye").read_text() == "bye\n"
+        eventually(lambda: case.phase("p") in ("Failed", "Succeeded"), lambda: case.pod("p"))
+        assert "shutdown" in case.pod("p")["status"]["message"]
+        eventually(lambda: condition(case.cluster.node(), "Ready") == "False", case.cluster.node)
+    finally:
+        logind.shut_down(active=False)
+    eventually(case.cluster.ready, case.cluster.node)
+    case.run(pod("later"))
 
 
 @scenario()

@@ -162,7 +162,9 @@ def slow_probe_is_ended_at_its_timeout(case: Case) -> None:
     """Nothing of it stays in the container."""
     probe = {"exec": {"command": ["sleep", "1234"]}, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 100}
     case.kubectl.apply(pod("p", container(readinessProbe=probe)))
-    eventually(lambda: [event for event in case.events("p") if event["reason"] == "Unhealthy" and event["count"] >= 3])
+    eventually(
+        lambda: [event for event in case.events("p") if event["reason"] == "Unhealthy" and event.get("count", 1) >= 3]
+    )
     left = case.exec("p", "sh", "-c", "grep -lx sleep /proc/[0-9]*/comm | wc -l")
     assert int(left) <= 2, left  # that of the pod, and one that is under way
 
@@ -259,7 +261,6 @@ def ephemeral_container_sees_its_target(case: Case) -> None:
     """Kubectl debug: it shares the processes of the container it is for."""
     case.run(pod("p", container("sh", "-c", "exec sleep 4321")))
     command = "cat /proc/1/cmdline | tr '\\0' ' '; sleep 3600"
-    case.kubectl("debug", "p", "--image=docker.io/library/busybox:latest", "--image-pull-policy=IfNotPresent")
     spec = ["--target=main", "--container=debugger", "--profile=general"]
     image = ["--image=docker.io/library/busybox:latest", "--image-pull-policy=IfNotPresent"]
     case.kubectl("debug", "p", *image, *spec, "--", "sh", "-c", command)

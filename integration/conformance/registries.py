@@ -35,6 +35,7 @@ _WEB_SERVER = """\
 #!/bin/sh
 mkdir -p /var/run
 echo $$ >/var/run/nginx.pid
+echo httpd listens on port {port}
 httpd -f -p {port} -h /var/www &
 trap 'kill $!; exit 0' TERM QUIT
 wait
@@ -80,7 +81,7 @@ def public_registries(node: Node, api: docker.APIClient) -> Iterator[None]:
 
 def _images(node: Node, shell: Unpacked) -> Iterator[Published]:
     yield Published(_shell_image(node, shell), ["e2e-test-images/busybox:1.29-2"])
-    yield Published(_web_server(node, 80), ["e2e-test-images/nginx:1.14-2"])
+    yield Published(_web_server(node, 80), ["e2e-test-images/nginx:1.14-2", "e2e-test-images/httpd:2.4.39-4"])
     yield Published(_web_server(node, 12003), [f"{_TOOLS}/hostnet-nginx-{architecture()}"])
     yield Published(_effective_user(), ["e2e-test-images/nonewprivs:1.3"])
     yield Published(_grouped(node), [f"{_TOOLS}/test-image-predefined-group"])
@@ -122,7 +123,7 @@ def _libraries(shell: Unpacked) -> Iterator[File]:
 
 
 def _web_server(node: Node, port: int) -> Image:
-    """Return a web server that is seen as nginx is: by its name, its pid file and its title."""
+    """Return a web server that is seen as nginx and httpd are: by name, pid file, title and what it prints."""
     plain = busybox_image(node.busybox, reference=f"made/web-{port}:latest")
     script = File("bin/nginx", _WEB_SERVER.format(port=port).encode(), mode=0o755)
     return Image(plain.reference, (*plain.files, script), {"Entrypoint": ["/bin/nginx", "master process"]})

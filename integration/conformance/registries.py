@@ -40,6 +40,17 @@ httpd -f -p {port} -h /var/www &
 trap 'kill $!; exit 0' TERM QUIT
 wait
 """
+_PGREP = """\
+#!/bin/sh
+for process in /proc/[0-9]*; do
+    read name <$process/comm && [ "$name" = "$1" ] && echo "${process#/proc/}"
+done 2>/dev/null
+"""
+_IPCS = """\
+#!/bin/sh
+exec cat /proc/sysvipc/shm
+"""
+"""Two programs that Debian's busybox does not have."""
 _EFFECTIVE_USER = """\
 #include <stdio.h>
 #include <unistd.h>
@@ -104,11 +115,17 @@ def _labelled(node: Node, name: str, **config: object) -> Image:
 
 
 def _shell_image(node: Node, shell: Unpacked) -> Image:
+    """Return a busybox whose shell runs the programs on PATH, with /bin/ls as a file that can be masked alone."""
     plain = busybox_image(node.busybox, reference="made/shell:latest")
-    ours = shell.root / "bin/busybox"
-    applets = {f"bin/{applet}" for applet in run([ours, "--list"], timeout=10).split()}
-    kept = [file for file in plain.files if file.path != "bin/busybox" and (not file.link or file.path in applets)]
-    return Image(plain.reference, (*kept, File("bin/busybox", ours.read_bytes(), mode=0o755), *_libraries(shell)), {})
+    own = {
+        "bin/sh": (shell.root / "bin/busybox").read_bytes(),
+        "bin/ls": node.busybox.read_bytes(),
+        "bin/pgrep": _PGREP.encode(),
+        "bin/ipcs": _IPCS.encode(),
+    }
+    kept = [file for file in plain.files if file.path not in own]
+    files = [File(path, content, mode=0o755) for path, content in own.items()]
+    return Image(plain.reference, (*kept, *files, *_libraries(shell)), plain.config)
 
 
 def _libraries(shell: Unpacked) -> Iterator[File]:

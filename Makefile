@@ -3,8 +3,9 @@
 PYTHON ?= python3
 ARGS   ?=
 TESTS  ?= integration
-BIN    := .venv/bin
-PY     := $(BIN)/python
+BIN    ?=
+VENV   := .venv/bin
+PY     := $(VENV)/python
 ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
@@ -16,6 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
+.PHONY: conformance
 .PHONY: clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
@@ -34,13 +36,13 @@ venv: .venv/.installed ## make or update .venv with pydockershim and its tools
 	@sh integration/node/venv.sh "$(PYTHON)"
 
 lint: venv ## style and format (ruff)
-	$(call timed,lint,$(BIN)/ruff check && $(BIN)/ruff format --check)
+	$(call timed,lint,$(VENV)/ruff check && $(VENV)/ruff format --check)
 
 types: venv ## types (mypy, strict)
-	$(call timed,types,$(BIN)/mypy)
+	$(call timed,types,$(VENV)/mypy)
 
 contracts: venv ## layers and homes of foreign libraries (import-linter)
-	$(call timed,contracts,$(BIN)/lint-imports)
+	$(call timed,contracts,$(VENV)/lint-imports)
 
 unit: venv ## unit tests, anywhere and without root
 	$(PY) -m pytest tests $(ARGS)
@@ -68,6 +70,10 @@ chaos: venv ## pods come and go while parts of the node fail, ARGS="--minutes N 
 
 stress-network: venv ## pods by the hundred while server, plugins and dockerd are killed, ARGS="--pods N --seed S" (root)
 	$(ISOLATED) $(PY) -m integration.networking $(ARGS)
+
+conformance: venv ## critest and a kubelet's node, where their binaries are: BIN=dir ARGS="--engine 28 --only exec" (root)
+	$(PY) -m integration.conformance.registries
+	$(ISOLATED) $(PY) -m integration.conformance --bin "$(BIN)" $(ARGS)
 
 soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
 	$(ISOLATED) $(PY) -m integration.soak $(ARGS)

@@ -22,12 +22,17 @@ _HTPASSWD = "kubelet:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wC
 
 
 class Registry:
-    """One registry; with `private`, only USER with PASSWORD may push and pull, with `tls` it speaks TLS alone."""
+    """One registry; with `private`, only USER with PASSWORD may push and pull, with `tls` it speaks TLS alone.
 
-    def __init__(self, program: Path, *, home: Path, private: bool = False, tls: bool = False) -> None:
+    It listens on `address`, or else on a free port.
+    """
+
+    def __init__(
+        self, program: Path, *, home: Path, private: bool = False, tls: bool = False, address: str = ""
+    ) -> None:
         home.mkdir(parents=True)
         self._tls = tls
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_port()}"
         self.auth_config = {"username": USER, "password": PASSWORD} if private else None
         (home / "htpasswd").write_text(_HTPASSWD + "\n")
         # JSON is YAML, the format the registry reads.

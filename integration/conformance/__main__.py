@@ -1,0 +1,113 @@
+"""Run the programs of others against the server: `python -m integration.conformance` (`make conformance`).
+
+Ends with 1 when a case has failed, and with 2 when nothing could run.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from integration.conformance import binaries, results, suites
+from integration.conformance.plan import DEFAULT_GATES, SUITES, Plan, plan
+from integration.conformance.report import summary, times
+from integration.node.commands import NodeError, step
+from integration.node.engines import ENGINES
+from integration.node.isolation import Node, this_node
+
+
+def main() -> int:
+    """Run what is there, and say how it went."""
+    arguments = _parser().parse_args()
+    node = this_node()
+    if node is None:
+        print("conformance: it runs in isolation only: make conformance", file=sys.stderr)
+        return 2
+    try:
+        found = binaries.find(arguments.bin)
+        planned = plan(
+            found,
+            engines=arguments.engine or ENGINES,
+            suites=arguments.suite or SUITES,
+            gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
+        )
+        runs = _carry_out(planned, node=node, found=found, arguments=arguments)
+    except NodeError as cause:
+        print(f"conformance: {cause}", file=sys.stderr)
+        return 2
+    _keep(runs, arguments)
+    return 1 if any(run.count("failed") for run in runs) else 0 if runs else 2
+
+
+def _carry_out(
+    planned: Plan, *, node: Node, found: binaries.Binaries, arguments: argparse.Namespace
+) -> list[results.Run]:
+    for program, what in found.programs.items():
+        print(f"{program:24} {what.version:20} {what.path}")
+    for line in planned.left_out:
+        print(line)
+    sys.stdout.flush()
+    runs = []
+    for one in planned.runs:
+        with step(str(one)):
+            run = suites.run(
+                one,
+                node=node,
+                found=found,
+                options=suites.Options(
+                    only=arguments.only, minutes=arguments.minutes, date=_today(), note=arguments.note
+                ),
+            )
+        print(times(run), flush=True)
+        runs.append(run)
+    if runs:
+        print(f"\n{summary(runs)}", flush=True)
+    return runs
+
+
+def _keep(runs: Sequence[results.Run], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        results.write(arguments.json, runs)
+    if arguments.write:
+        if arguments.only:
+            print("conformance: a part (--only) is not kept", file=sys.stderr)
+            return
+        for run in runs:
+            results.write(results.KEPT / results.file_name(run), [run])
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.conformance", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--bin", type=_directory, help="directory of the programs, searched before PATH")
+    parser.add_argument("--engine", action="append", choices=ENGINES, help="engine to run on, may be repeated (all)")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="suite to run, may be repeated (all)")
+    parser.add_argument(
+        "--gates",
+        action="append",
+        help="feature gates of the kubelet, as A=true,B=false; empty for its defaults; may be repeated "
+        f"({', '.join(gates or 'its defaults' for gates in DEFAULT_GATES)})",
+    )
+    parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
+    parser.add_argument("--minutes", type=float, default=0, help="how long pods crash and restart at the end (0)")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--note", default="", help="what else there is to know of the programs, for the results")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="keep the results for docs/compatibility.md: run integration.conformance.page",
+    )
+    return parser
+
+
+def _directory(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

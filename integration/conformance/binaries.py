@@ -1,0 +1,73 @@
+"""The programs of others: where they are, their versions, and what cannot run for want of one."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.node.commands import NodeError, run
+
+_SECONDS = 60.0
+
+CRITEST = ("critest",)
+NODE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+EXTRAS = ("kube-proxy", "crictl")
+"""Without one of these only the scenarios that name it are left out."""
+
+_ASK: Mapping[str, Sequence[str]] = {"critest": ("-version",), "kubectl": ("version", "--client")}
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+[\w.+~-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that was found."""
+
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """What was found, and where it was looked for."""
+
+    directory: Path | None
+    programs: Mapping[str, Program]
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return those of the names that were not found."""
+        return [name for name in names if name not in self.programs]
+
+    def explain(self, missing: Sequence[str]) -> str:
+        """Say what is missing, and where to put it."""
+        places = f"{self.directory} or on PATH" if self.directory else "a directory (BIN=dir) or on PATH"
+        return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; put it in {places}"
+
+    def __getitem__(self, name: str) -> Path:
+        """Return the path of a program that is known to be there."""
+        return self.programs[name].path
+
+
+def find(directory: Path | None, names: Sequence[str] = (*CRITEST, *NODE, *EXTRAS)) -> Binaries:
+    """Look for programs in a directory and then on PATH, and ask each for its version.
+
+    NodeError for a directory that is not there, and for a program that does not run or does not tell its version.
+    """
+    if directory is not None and not directory.is_dir():
+        raise NodeError(f"look for binaries: {directory} is no directory")
+    path = os.pathsep.join([*([str(directory.absolute())] if directory else ()), os.environ["PATH"]])
+    found = {name: where for name in names if (where := shutil.which(name, path=path))}
+    return Binaries(directory, {name: Program(Path(where), _ask(name, Path(where))) for name, where in found.items()})
+
+
+def _ask(name: str, path: Path) -> str:
+    return version_of(run([path, *_ASK.get(name, ("--version",))], timeout=_SECONDS), name=name)
+
+
+def version_of(banner: str, *, name: str) -> str:
+    """Return the first version number that a program tells."""
+    found = _VERSION.search(banner)
+    if found is None:
+        raise NodeError(f"ask {name} for its version: there is none in {banner.strip()!r}")
+    return found[1]

@@ -1,0 +1,357 @@
+"""A cluster of one node: etcd and the control plane of others, and a kubelet that has our server's socket.
+
+All of it runs in isolation (`integration.node.isolation`): it has that network, control groups of its own and an empty
+/var/log. What the kubelet sets in the kernel for the whole machine is set back.
+"""
+
+import http.client
+import os
+import secrets
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from integration.conformance.binaries import Binaries
+from integration.conformance.kubectl import Kubectl
+from integration.conformance.logind import Logind
+from integration.conftest import Served
+from integration.node.commands import NodeError, run
+from integration.node.daemon import Daemon
+from integration.node.isolation import NODE_ADDRESSES, Node
+from integration.node.mounts import unmount_all
+
+NODE_NAME = "node"
+ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
+SERVICES = "10.96.0.0/16"
+DOMAIN = "cluster.local"
+SHUTDOWN_SECONDS = 10
+"""How long a shutdown of the node waits for pods."""
+DISK_MIB = 256
+"""Size of the kubelet's disk: small, so that a pod can fill it."""
+LOG_FILE_BYTES = 20 << 10
+"""How long a container's log gets before it is rotated."""
+
+_API = "https://127.0.0.1:6443"
+_START_SECONDS = 180
+_STOP_SECONDS = 60
+_CALL_SECONDS = 60
+_ISSUER = f"https://kubernetes.default.svc.{DOMAIN}"
+_TUNABLES = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+"""What a kubelet sets below /proc/sys: of the machine, not of a namespace."""
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Api:
+    """The API server, asked directly: a process for each look at a pod would cost more than what is waited for."""
+
+    def __init__(self, token: str) -> None:
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._context = ssl.create_default_context()
+        self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
+
+    def get(self, path: str) -> Any:
+        """Return an object or a list, None where there is none."""
+        status, body = self.raw(path)
+        if status == http.HTTPStatus.NOT_FOUND:
+            return None
+        if status != http.HTTPStatus.OK:
+            raise NodeError(f"ask the API server for {path}: {status} {body[:500].decode(errors='replace')}")
+        return msgspec.json.decode(body)
+
+    def raw(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a GET."""
+        host, _, port = _API.removeprefix("https://").partition(":")
+        connection = http.client.HTTPSConnection(host, int(port), timeout=_CALL_SECONDS, context=self._context)
+        try:
+            connection.request("GET", path, headers=self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def ready(self) -> bool:
+        """Tell whether it serves."""
+        try:
+            return self.raw("/readyz")[0] == http.HTTPStatus.OK
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that runs: what asks it, and the parts of its node."""
+
+    home: Path
+    binaries: Binaries
+    served: Served
+    kubectl: Kubectl
+    api: Api
+    kubelet: Daemon
+    logind: Logind
+    gates: Mapping[str, bool]
+
+    @property
+    def manifests(self) -> Path:
+        """Directory of static pods."""
+        return self.home / "manifests"
+
+    @property
+    def disk(self) -> Path:
+        """The kubelet's directory, a file system of its own."""
+        return self.home / "kubelet"
+
+    def node(self) -> dict[str, Any]:
+        """Return the Node object."""
+        return dict(self.api.get(f"/api/v1/nodes/{NODE_NAME}") or {})
+
+    def ready(self) -> bool:
+        """Tell whether the node is Ready."""
+        return condition(self.node(), "Ready") == "True"
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, and wait until it answers."""
+        self.kubelet.start(ready=_kubelet_answers, timeout=_START_SECONDS)
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> str:
+    """Return the status of a condition of an object, empty where it has none."""
+    found = [item["status"] for item in thing.get("status", {}).get("conditions", ()) if item["type"] == kind]
+    return str(found[0]) if found else ""
+
+
+@contextmanager
+def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates: str) -> Iterator[Cluster]:
+    """Run a cluster on a server while the block runs; `gates` are feature gates as the kubelet's flag takes them."""
+    (home / "manifests").mkdir(parents=True)
+    token = secrets.token_hex(16)
+    kubeconfig = _write_credentials(home, token)
+    logind = Logind(home / "system-bus")
+    kubelet = _kubelet(node, served, binaries, home=home, gates=parse_gates(gates), logind=logind)
+    api = Api(token)
+    started: list[Daemon] = []
+    run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/log"], timeout=_CALL_SECONDS)
+    (home / "kubelet").mkdir()
+    run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", home / "kubelet"], timeout=_CALL_SECONDS)
+    made = Cluster(
+        home=home,
+        binaries=binaries,
+        served=served,
+        kubectl=Kubectl(binaries["kubectl"], kubeconfig=kubeconfig, home=home),
+        api=api,
+        kubelet=kubelet,
+        logind=logind,
+        gates=parse_gates(gates),
+    )
+    try:
+        with _tunables_kept():
+            for daemon in _control_plane(binaries, home=home):
+                daemon.spawn()
+                started.append(daemon)
+                if daemon is started[1]:
+                    daemon.wait_ready(api.ready, timeout=_START_SECONDS)
+            started.append(kubelet)
+            made.start_kubelet()
+            kubelet.wait_ready(made.ready, timeout=_START_SECONDS)
+            yield made
+    finally:
+        for daemon in reversed(started):
+            daemon.stop(timeout=_STOP_SECONDS)
+        logind.close()
+        unmount_all(home)
+        unmount_all(Path("/var/log"))
+
+
+def parse_gates(text: str) -> dict[str, bool]:
+    """Return feature gates as the kubelet's configuration has them; NodeError for what is none."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if value not in ("true", "false"):
+            raise NodeError(f"--gates {text}: {part!r} is not NAME=true or NAME=false")
+        found[name] = value == "true"
+    return found
+
+
+# --- the control plane ------------------------------------------------------------------------------------
+
+
+def _control_plane(binaries: Binaries, *, home: Path) -> Iterator[Daemon]:
+    kubeconfig = home / "kubeconfig"
+    yield _daemon(binaries["etcd"], home, {"data-dir": home / "etcd", "unsafe-no-fsync": "true"})
+    yield _daemon(
+        binaries["kube-apiserver"],
+        home,
+        {
+            "etcd-servers": "http://127.0.0.1:2379",
+            "advertise-address": ADDRESS,
+            "secure-port": 6443,
+            "tls-cert-file": home / "api.crt",
+            "tls-private-key-file": home / "api.key",
+            "cert-dir": home / "api",
+            "token-auth-file": home / "tokens.csv",
+            "authorization-mode": "Node,RBAC",
+            "allow-privileged": "true",
+            "service-cluster-ip-range": SERVICES,
+            "service-account-issuer": _ISSUER,
+            "service-account-key-file": home / "accounts.key",
+            "service-account-signing-key-file": home / "accounts.key",
+        },
+    )
+    yield _daemon(
+        binaries["kube-controller-manager"],
+        home,
+        {
+            "kubeconfig": kubeconfig,
+            "leader-elect": "false",
+            "cert-dir": home / "controllers",
+            "service-account-private-key-file": home / "accounts.key",
+            "root-ca-file": home / "api.crt",
+        },
+    )
+    flags = {"kubeconfig": kubeconfig, "leader-elect": "false", "cert-dir": home / "scheduler"}
+    yield _daemon(binaries["kube-scheduler"], home, flags)
+
+
+def _daemon(program: Path, home: Path, flags: Mapping[str, object], environ: Mapping[str, str] | None = None) -> Daemon:
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    env = {**os.environ, **(environ or {})}
+    return Daemon([program, *words], log=home / f"{program.name}.log", env=env)
+
+
+def _write_credentials(home: Path, token: str) -> Path:
+    """Write the keys and who may ask with which token; returns the user's kubeconfig, which may do everything."""
+    nodes = secrets.token_hex(16)
+    (home / "tokens.csv").write_text(
+        f"{token},admin,admin,system:masters\n{nodes},system:node:{NODE_NAME},node,system:nodes\n"
+    )
+    run(["openssl", "genrsa", "-out", home / "accounts.key", "2048"], timeout=_CALL_SECONDS)
+    names = f"IP:127.0.0.1,IP:{ADDRESS},IP:10.96.0.1,DNS:kubernetes.default.svc"
+    subject = ["-subj", "/CN=kube-apiserver", "-addext", f"subjectAltName={names}"]
+    kind = ["-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    files = ["-keyout", str(home / "api.key"), "-out", str(home / "api.crt")]
+    run(["openssl", "req", "-x509", *subject, *kind, *files], timeout=_CALL_SECONDS)
+    _write_kubeconfig(home / "kubelet.kubeconfig", home / "api.crt", nodes)
+    return _write_kubeconfig(home / "kubeconfig", home / "api.crt", token)
+
+
+def _write_kubeconfig(path: Path, authority: Path, token: str) -> Path:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "it", "cluster": {"server": _API, "certificate-authority": str(authority)}}],
+        "users": [{"name": "it", "user": {"token": token}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "current-context": "it",
+    }
+    path.write_bytes(msgspec.json.encode(content))
+    return path
+
+
+# --- the kubelet ------------------------------------------------------------------------------------------
+
+
+def _kubelet(
+    node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
+) -> Daemon:
+    """Prepare a kubelet; its control group is made in every hierarchy, as it wants to find it."""
+    hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _hierarchies()
+    for hierarchy in hierarchies:
+        (hierarchy / node.cgroup_parent.strip("/")).mkdir(exist_ok=True)
+    _fill_cpuset(node.cgroup_parent)
+    (home / "kubelet.json").write_bytes(msgspec.json.encode(_configuration(node, served, home=home, gates=gates)))
+    flags = {
+        "config": home / "kubelet.json",
+        "kubeconfig": home / "kubelet.kubeconfig",
+        "root-dir": home / "kubelet",
+        "cert-dir": home / "kubelet-certificates",
+        "hostname-override": NODE_NAME,
+        "node-ip": ADDRESS,
+        "v": 2,
+    }
+    return _daemon(binaries["kubelet"], home, flags, {"DBUS_SYSTEM_BUS_ADDRESS": logind.address})
+
+
+def _hierarchies() -> list[Path]:
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
+
+
+def _fill_cpuset(parent: str) -> None:
+    """Give a new group of version 1 the processors of its parent: without any nothing can run in it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        group = _CGROUPS / "cpuset" / parent.strip("/") / name
+        if group.exists() and not group.read_text().strip():
+            group.write_text((_CGROUPS / "cpuset" / name).read_text())
+
+
+def _configuration(node: Node, served: Served, *, home: Path, gates: Mapping[str, bool]) -> dict[str, object]:
+    """Return the kubelet's configuration: short intervals, without what isolation does not allow."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{served.server.socket}",
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": served.engine.cgroup_driver,
+        "cgroupRoot": node.cgroup_parent,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,  # to lower it takes CAP_SYS_RESOURCE, which a container may not have
+        "clusterDNS": [ADDRESS],
+        "clusterDomain": DOMAIN,
+        "staticPodPath": str(home / "manifests"),
+        "volumePluginDir": str(home / "plugins"),
+        "allowedUnsafeSysctls": ["net.core.somaxconn"],
+        "seccompDefault": False,
+        "syncFrequency": "3s",
+        "fileCheckFrequency": "1s",
+        "nodeStatusUpdateFrequency": "2s",
+        "nodeStatusReportFrequency": "5s",
+        "containerLogMaxSize": str(LOG_FILE_BYTES),
+        "containerLogMaxFiles": 50,
+        "containerLogMonitorInterval": "3s",
+        "evictionHard": {"nodefs.available": "30%", "memory.available": "1Mi", "imagefs.available": "0%"},
+        "evictionPressureTransitionPeriod": "5s",
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "makeIPTablesUtilChains": False,
+        "shutdownGracePeriod": f"{SHUTDOWN_SECONDS}s",
+        "shutdownGracePeriodCriticalPods": "2s",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
+        "featureGates": {"KubeletCrashLoopBackOffMax": True, **gates},
+    }
+
+
+def _kubelet_answers() -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", 10248, timeout=_CALL_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _tunables_kept() -> Iterator[None]:
+    paths = [path for name in _TUNABLES if (path := Path("/proc/sys", name)).exists()]
+    before = {path: path.read_text() for path in paths}
+    try:
+        yield
+    finally:
+        for path, value in before.items():
+            if path.read_text() != value:
+                path.write_text(value)

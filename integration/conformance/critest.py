@@ -1,0 +1,116 @@
+"""The conformance tests of the CRI: critest as others build it, whole, and its report."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from integration.conformance.results import Case, State
+from integration.node.commands import NodeError, tail
+
+_LIMIT_SECONDS = 3600
+_STATES: dict[str, State] = {"passed": "passed", "skipped": "skipped", "pending": "skipped"}
+"""Every other state of ginkgo is a failure: failed, panicked, interrupted, aborted, timedout."""
+
+OURS_TO_SKIP = {
+    "public image with digest should be pulled and removed": "asks for an image of a public registry by its digest",
+}
+"""Cases that cannot run without the internet, with the reason; all others do."""
+
+_ITS_OWN_TO_SKIP = {"benchmark about": "a benchmark, which critest runs with -benchmark alone"}
+"""What critest leaves out without a word."""
+
+_SUMMARY = re.compile(r"Will run (\d+) of (\d+) specs")
+_DONE = re.compile(r"^(?:•|S) \[")
+_FAILED = re.compile(r"^• \[(?:FAILED|PANICKED|TIMEDOUT)\]")
+
+
+class _Failure(msgspec.Struct, frozen=True, rename="pascal"):
+    message: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="pascal"):
+    leaf_node_type: str
+    leaf_node_text: str
+    state: str
+    container_hierarchy_texts: list[str] | None = None
+    run_time: int = 0
+    """In ns."""
+    failure: _Failure | None = None
+
+
+class _Report(msgspec.Struct, frozen=True, rename="pascal"):
+    spec_reports: list[_Spec] | None = None
+
+
+def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Callable[[str], None]) -> tuple[Case, ...]:
+    """Run critest against a server and return its cases; `only` is a regular expression of names.
+
+    NodeError with the end of its output when it leaves no report.
+    """
+    home.mkdir(parents=True)
+    report, log = home / "report.json", home / "critest.log"
+    command = [
+        *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
+        *("-ginkgo.no-color", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
+        f"-test.timeout={_LIMIT_SECONDS + 60}s",
+        *(f"-ginkgo.skip={re.escape(name)}" for name in OURS_TO_SKIP),
+        *([f"-ginkgo.focus={only}"] if only else ()),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=home
+    ) as child:
+        try:
+            _follow(child, log, say)
+        except BaseException:
+            child.kill()
+            raise
+    if not report.exists():
+        raise NodeError(f"run critest: it left no report\n{tail(log.read_text())}")
+    return cases_of(report.read_bytes())
+
+
+def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None]) -> None:
+    """Copy the output to a file, and say how far it has come."""
+    assert child.stdout is not None
+    total, done, failed = "?", 0, 0
+    with log.open("w") as copy:
+        for line in child.stdout:
+            copy.write(line)
+            if found := _SUMMARY.search(line):
+                total = found[1]
+            if _DONE.search(line):
+                done += 1
+                failed += bool(_FAILED.search(line))
+                say(f"{done} of {total} cases, {failed} failed")
+
+
+def cases_of(report: bytes) -> tuple[Case, ...]:
+    """Return the cases of ginkgo's JSON report, in order of their names.
+
+    What runs before or after the cases is one of them only when it has failed.
+    """
+    try:
+        specs = [spec for part in msgspec.json.decode(report, type=list[_Report]) for spec in part.spec_reports or ()]
+    except msgspec.DecodeError as cause:
+        raise NodeError(f"read critest's report: {cause}") from cause
+    return tuple(sorted(_cases(specs), key=lambda case: case.name))
+
+
+def _cases(specs: list[_Spec]) -> Iterator[Case]:
+    for spec in specs:
+        state = _STATES.get(spec.state, "failed")
+        if spec.leaf_node_type != "It" and state != "failed":
+            continue
+        name = " ".join([*(spec.container_hierarchy_texts or ()), spec.leaf_node_text or spec.leaf_node_type])
+        yield Case(name, state, round(spec.run_time / 1e9, 3), _reason(spec, name) if state != "passed" else "")
+
+
+def _reason(spec: _Spec, name: str) -> str:
+    for part, reason in (OURS_TO_SKIP | _ITS_OWN_TO_SKIP).items():
+        if part in name:
+            return reason
+    message = spec.failure.message if spec.failure else ""
+    return message.strip() or f"{spec.state} without a reason"

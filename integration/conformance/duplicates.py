@@ -1,0 +1,70 @@
+"""A watch on Docker's events for two live containers of one pod with the same name and attempt: never right."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from integration.node.engine import Engine
+
+_PREFIX = "k8s"
+_PARTS = 6
+"""Of a container's name: k8s, container, pod, namespace, uid, attempt; what follows is a suffix against conflicts."""
+
+
+class Watch:
+    """Follows an engine's events while its block runs; `duplicates` tells what was seen."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._live: dict[str, str] = {}
+        self._over = threading.Event()
+        self._stream: Any = None
+        self._thread = threading.Thread(target=self._follow, name="duplicates", daemon=True)
+        self.duplicates: list[str] = []
+        self.starts = 0
+
+    def __enter__(self) -> "Watch":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._over.set()
+        if self._stream is not None:
+            self._stream.close()
+        self._thread.join()
+
+    def take(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Take container events in their order."""
+        for event in events:
+            attributes = event["Actor"]["Attributes"]
+            name = identity(str(attributes.get("name", "")))
+            if not name:
+                continue
+            if event["Action"] == "start":
+                self.starts += 1
+                other = self._live.get(name)
+                if other is not None and other != event["Actor"]["ID"]:
+                    self.duplicates.append(f"{name}: {event['Actor']['ID'][:12]} was started while {other[:12]} ran")
+                self._live[name] = event["Actor"]["ID"]
+            elif event["Action"] in ("die", "destroy") and self._live.get(name) == event["Actor"]["ID"]:
+                del self._live[name]
+
+    def _follow(self) -> None:
+        """Follow the events, also over restarts of Docker."""
+        while not self._over.is_set():
+            try:
+                self._stream = self._engine.api.events(decode=True, filters={"type": "container"})
+                self.take(self._stream)
+            except (OSError, ValueError):
+                self._over.wait(0.2)
+
+
+def identity(name: str) -> str:
+    """Return what a container's name says of it, without a suffix against conflicts; empty for another's name."""
+    parts = name.split("_")
+    return "_".join(parts[:_PARTS]) if parts[0] == _PREFIX and len(parts) >= _PARTS else ""

@@ -1,0 +1,132 @@
+"""A system bus with a logind, as far as a kubelet asks for one: it announces a shutdown and waits until it may go on.
+
+A cluster in isolation has no systemd. jeepney reads and writes the messages; what stands here is the side of the bus.
+"""
+
+import array
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, new_method_return, new_signal
+from jeepney.low_level import Parser
+
+from integration.waiting import wait_until
+
+_MANAGER = DBusAddress(
+    "/org/freedesktop/login1", bus_name="org.freedesktop.login1", interface="org.freedesktop.login1.Manager"
+)
+_DELAY_SECONDS = 3600
+"""How long the shutdown could be held up: more than any kubelet asks for."""
+
+
+class Logind:
+    """Listens on a socket for one kubelet after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = f"unix:path={path}"
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        self._client: socket.socket | None = None
+        self._lock_end = -1
+        self._serial = 0
+        threading.Thread(target=self._accept, name="logind", daemon=True).start()
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    @property
+    def is_inhibited(self) -> bool:
+        """Whether a kubelet holds a lock against a shutdown."""
+        return self._lock_end >= 0
+
+    def shut_down(self, *, active: bool) -> None:
+        """Announce that the machine goes down, or that it does not after all."""
+        assert self._client is not None, "no kubelet has asked for the shutdown yet"
+        self._send(self._client, new_signal(_MANAGER, "PrepareForShutdown", "b", (active,)))
+
+    def wait_released(self, seconds: float) -> None:
+        """Wait until the kubelet has given its lock back."""
+        wait_until(lambda: not self.is_inhibited, seconds)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._server.accept()
+                with client, suppress(OSError):  # a kubelet that has gone
+                    self._serve(client)
+
+    def _serve(self, client: socket.socket) -> None:
+        rest = _authenticate(client)
+        parser = Parser()
+        self._client = client
+        while rest:
+            for message in parser.feed(rest):
+                if message.header.message_type is MessageType.method_call:
+                    self._answer(client, message)
+            rest = client.recv(65536)
+
+    def _answer(self, client: socket.socket, call: Message) -> None:
+        match call.header.fields[HeaderFields.member]:
+            case "Hello":
+                self._send(client, new_method_return(call, "s", (":1.1",)))
+            case "Get":
+                self._send(client, new_method_return(call, "v", (("t", _DELAY_SECONDS * 1_000_000),)))
+            case "Inhibit":
+                self._inhibit(client, call)
+            case _:
+                self._send(client, new_method_return(call))
+
+    def _inhibit(self, client: socket.socket, call: Message) -> None:
+        """Give away one end of a pipe: the lock lasts until it is closed."""
+        ours, theirs = os.pipe()
+        try:
+            self._send(client, new_method_return(call, "h", (theirs,)))
+        finally:
+            os.close(theirs)
+        self._lock_end = ours
+        threading.Thread(target=self._watch, args=(ours,), name="inhibitor", daemon=True).start()
+
+    def _watch(self, end: int) -> None:
+        os.read(end, 1)  # empty once the other end is closed
+        if self._lock_end == end:
+            self._lock_end = -1
+        os.close(end)
+
+    def _send(self, client: socket.socket, message: Message) -> None:
+        self._serial += 1
+        if message.header.message_type is MessageType.signal:
+            message.header.fields[HeaderFields.sender] = _MANAGER.bus_name
+        fds = array.array("i")
+        data = message.serialise(self._serial, fds=fds)
+        socket.send_fds(client, [data], list(fds))
+
+
+def _authenticate(client: socket.socket) -> bytes:
+    """Let anyone in who asks in the order of the specification; returns what came after it."""
+    data = b""
+    while True:
+        received = client.recv(4096)
+        if not received:
+            return b""
+        data += received
+        while b"\r\n" in data:
+            line, _, data = data.partition(b"\r\n")
+            words = line.lstrip(b"\0").split()
+            if words == [b"BEGIN"]:
+                return data or client.recv(65536)
+            client.sendall(_reply(words))
+
+
+def _reply(words: list[bytes]) -> bytes:
+    if words[:2] == [b"AUTH", b"EXTERNAL"]:
+        return b"OK 0123456789abcdef0123456789abcdef\r\n"
+    if words == [b"NEGOTIATE_UNIX_FD"]:
+        return b"AGREE_UNIX_FD\r\n"
+    return b"REJECTED EXTERNAL\r\n"

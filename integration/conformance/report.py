@@ -1,0 +1,74 @@
+"""What the terminal shows: how far a run has come, and the table at its end."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from integration.conformance.results import Case, Run, skips
+
+_EVERY_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Say how far something has come, every ten seconds and not with each step."""
+
+    title: str
+    now: Callable[[], float] = time.monotonic
+    _started: float = field(init=False)
+    _said: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started = self._said = self.now()
+
+    def __call__(self, line: str) -> None:
+        """Say it, unless something was said just now."""
+        now = self.now()
+        if now - self._said >= _EVERY_SECONDS:
+            self._said = now
+            print(f"    ... {self.title}: {line} ({now - self._started:.0f} s)", flush=True)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Lay rows out in columns, the first row as heading; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(_cell(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _cell(text: str, width: int) -> str:
+    return text.rjust(width) if text.replace(".", "").isdigit() else text.ljust(width)
+
+
+def summary(runs: Sequence[Run]) -> str:
+    """Return a table of the runs, what has failed with its reason, and what was skipped by reason."""
+    rows = [("suite", "version", "engine", "gates", "passed", "failed", "skipped", "seconds")]
+    for run in runs:
+        counts = [str(run.count(state)) for state in ("passed", "failed", "skipped")]
+        where = (run.suite, run.version, f"{run.engine} ({run.docker})", run.gates or "default")
+        rows.append((*where, counts[0], counts[1], counts[2], f"{run.seconds:.1f}"))
+    lines = [table(rows)]
+    for reason, cases in skips(runs).items():
+        lines.append(f"skipped, {len(cases)}: {_first_line(reason)}")
+    lines += [_failure(run, case) for run in runs for case in run.cases if case.state == "failed"]
+    return "\n".join(lines)
+
+
+def times(run: Run) -> str:
+    """Return a table of the cases of a run with their times."""
+    return table(
+        [("case", "result", "seconds"), *((case.name, case.state, f"{case.seconds:.1f}") for case in run.cases)]
+    )
+
+
+def _failure(run: Run, case: Case) -> str:
+    where = " ".join(word for word in (run.suite, run.engine, run.gates) if word)
+    return f"FAILED {where}: {case.name}\n{_indented(case.reason)}"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,105 @@
+"""What a run has found, and its form as JSON."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+State = Literal["passed", "failed", "skipped"]
+
+KEPT = Path(__file__).with_name("results")
+"""The files that docs/compatibility.md is made from."""
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One case of a run; `reason` says why it was skipped, or how it failed."""
+
+    name: str
+    state: State
+    seconds: float
+    reason: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a run took place on, as far as results may depend on it."""
+
+    cgroup: str
+    """Version of the control groups: v1 or v2."""
+    driver: str
+    """Who makes control groups: cgroupfs or systemd."""
+    python: str
+    """Minor version of the interpreter that ran the server."""
+    architecture: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One suite on one engine."""
+
+    suite: str
+    """critest, or kubelet: the scenarios."""
+    version: str
+    """Of what asks the server: critest's, or the kubelet's."""
+    gates: str = ""
+    """Feature gates that differ from the kubelet's defaults, as `A=true,B=false`."""
+    engine: str
+    """One of `integration.node.engines.ENGINES`."""
+    docker: str
+    """The engine's own version."""
+    date: str
+    """Day, in UTC, as in ISO 8601."""
+    machine: Machine
+    binaries: dict[str, str]
+    """Versions of the programs, as they tell them."""
+    note: str = ""
+    """What else there is to know of the programs, such as where they came from."""
+    cases: tuple[Case, ...]
+
+    def count(self, state: State) -> int:
+        """Return how many cases ended so."""
+        return Counter(case.state for case in self.cases)[state]
+
+    @property
+    def seconds(self) -> float:
+        """How long its cases took together."""
+        return sum(case.seconds for case in self.cases)
+
+
+def write(path: Path, runs: Iterable[Run]) -> None:
+    """Write runs as JSON, one case a line, so that a difference between two files can be read."""
+    path.write_text("[\n" + ",\n".join(_text(run) for run in runs) + "\n]\n")
+
+
+def read(path: Path) -> tuple[Run, ...]:
+    """Read the runs of a file; msgspec.DecodeError names what is wrong with it."""
+    return msgspec.json.decode(path.read_bytes(), type=tuple[Run, ...])
+
+
+def kept(directory: Path = KEPT) -> tuple[Run, ...]:
+    """Return all runs of the files of a directory."""
+    return tuple(run for path in sorted(directory.glob("*.json")) for run in read(path))
+
+
+def file_name(run: Run) -> str:
+    """Return the name of the file that keeps a run: a newer run of the same takes its place."""
+    machine = run.machine
+    parts = (run.suite, run.version, run.gates.replace("=", "-").replace(",", "-"), run.engine)
+    where = (f"cgroup-{machine.cgroup}-{machine.driver}", f"python-{machine.python}", machine.architecture)
+    return "_".join(part for part in (*parts, *where) if part) + ".json"
+
+
+def skips(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
+    """Group what was skipped: the runs for each case, for each reason."""
+    found: dict[str, dict[str, list[Run]]] = {}
+    for run in runs:
+        for case in run.cases:
+            if case.state == "skipped":
+                found.setdefault(case.reason, {}).setdefault(case.name, []).append(run)
+    return found
+
+
+def _text(run: Run) -> str:
+    head = msgspec.json.encode(msgspec.structs.replace(run, cases=())).decode().removesuffix(',"cases":[]}')
+    cases = ",\n".join("  " + msgspec.json.encode(case).decode() for case in run.cases)
+    return f'{head},"cases":[\n{cases}\n]}}'

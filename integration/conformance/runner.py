@@ -1,0 +1,89 @@
+"""Running scenarios: side by side where they do not disturb each other, with a watch on duplicates."""
+
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from integration.conformance import scenarios  # noqa: F401  importing it fills SCENARIOS
+from integration.conformance.churn import churn
+from integration.conformance.cluster import Cluster
+from integration.conformance.duplicates import Watch
+from integration.conformance.kubectl import Kubectl
+from integration.conformance.results import Case as Result
+from integration.conformance.results import State
+from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
+
+_AT_ONCE = 3
+"""How many scenarios run side by side: most of their time they wait."""
+
+
+def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
+    """Run them, those that disturb nobody side by side and first, and return what each has shown.
+
+    At the end pods crash and restart for some `minutes`. A last result tells of two live containers of one name.
+    """
+    selected = chosen(only)
+    done: list[Result] = []
+    lock = threading.Lock()
+
+    def one(which: Scenario) -> None:
+        result = _run(which, cluster)
+        with lock:
+            done.append(result)
+            say(f"{len(done)} of {len(selected)} scenarios, {sum(each.state == 'failed' for each in done)} failed")
+
+    with Watch(cluster.served.engine) as watch:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scenario") as pool:
+            list(pool.map(one, (each for each in selected if not each.alone)))
+        for each in selected:
+            if each.alone:
+                one(each)
+        if minutes:
+            done.append(_run(_churn(minutes, say), cluster))
+    done.append(_no_duplicates(watch))
+    return tuple(sorted(done, key=lambda result: result.name))
+
+
+def _churn(minutes: float, say: Callable[[str], None]) -> Scenario:
+    def pods_that_crash_restart_and_are_probed(case: Case) -> None:
+        churn(case, minutes=minutes, say=say)
+
+    return Scenario(pods_that_crash_restart_and_are_probed, alone=True, needs=())
+
+
+def _no_duplicates(watch: Watch) -> Result:
+    name = "no two live containers of one name"
+    if watch.duplicates:
+        return Result(name, "failed", 0, "\n".join(watch.duplicates))
+    return Result(name, "passed", 0)
+
+
+def _run(which: Scenario, cluster: Cluster) -> Result:
+    started = time.monotonic()
+    state: State = "passed"
+    reason = ""
+    try:
+        _carry_out(which, cluster)
+    except Skipped as cause:
+        state, reason = "skipped", str(cause)
+    except Exception as cause:  # noqa: BLE001  whatever goes wrong in one scenario is its result
+        state, reason = "failed", f"{cause}\n{''.join(traceback.format_tb(cause.__traceback__)[-2:])}"
+    return Result(which.name, state, round(time.monotonic() - started, 1), reason)
+
+
+def _carry_out(which: Scenario, cluster: Cluster) -> None:
+    missing = cluster.binaries.missing(which.needs)
+    if missing:
+        raise Skipped(cluster.binaries.explain(missing))
+    namespace = re.sub("[^a-z0-9]+", "-", which.name.lower())[:60].strip("-")
+    cluster.kubectl("create", "namespace", namespace)
+    case = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))
+    try:
+        eventually(lambda: case.get("serviceaccounts", "default"))
+        eventually(lambda: case.get("configmaps", "kube-root-ca.crt"))
+        which.run(case)
+    finally:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -1,0 +1,163 @@
+"""The node itself: what it tells of itself, and its parts that are restarted under running pods."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from integration.conformance.cluster import SHUTDOWN_SECONDS, condition
+from integration.conformance.scenario import Case, Skipped, container, eventually, pod, scenario
+
+
+@scenario()
+def node_tells_its_runtime(case: Case) -> None:
+    """Name, version and conditions."""
+    status = case.cluster.node()["status"]
+    assert status["nodeInfo"]["containerRuntimeVersion"].startswith("docker://")
+    assert condition(case.cluster.node(), "Ready") == "True"
+    assert case.status(case.run(pod("p")))["containerID"].startswith("docker://")
+
+
+@scenario(alone=True)
+def kubelet_takes_the_cgroup_driver_from_the_server(case: Case) -> None:
+    """Whatever its configuration says."""
+    file = case.cluster.home / "kubelet.json"
+    before = file.read_text()
+    other = {"cgroupfs": "systemd", "systemd": "cgroupfs"}[case.cluster.served.engine.cgroup_driver]
+    _stop_kubelet(case)
+    file.write_text(json.dumps({**json.loads(before), "cgroupDriver": other}))
+    try:
+        case.cluster.start_kubelet()
+        case.run(pod("p"))
+        log = case.cluster.kubelet.log.read_text()
+        assert "Using cgroup driver setting received from the CRI runtime" in log
+    finally:
+        _stop_kubelet(case)
+        file.write_text(before)
+        case.cluster.start_kubelet()
+
+
+@scenario(alone=True)
+def restart_of_the_kubelet_leaves_pods_alone(case: Case) -> None:
+    """The same containers, no restart counted, and everything works afterwards."""
+    before = _three_pods(case)
+    _stop_kubelet(case)
+    case.cluster.start_kubelet()
+    _unchanged(case, before)
+
+
+@scenario(alone=True)
+def restart_of_the_server_leaves_pods_alone(case: Case) -> None:
+    """Stopped in order, and killed."""
+    before = _three_pods(case)
+    server = case.cluster.served.server
+    server.stop()
+    case.cluster.served.restart()
+    _unchanged(case, before)
+    server.kill()
+    server.socket.unlink(missing_ok=True)
+    case.cluster.served.restart()
+    _unchanged(case, before)
+
+
+@scenario(alone=True)
+def restart_of_docker_leaves_pods_alone(case: Case) -> None:
+    """With live-restore."""
+    before = _three_pods(case)
+    case.cluster.served.engine.restart()
+    _unchanged(case, before)
+
+
+@scenario(alone=True)
+def docker_that_hangs_makes_the_node_not_ready(case: Case) -> None:
+    """For as long as it does; pods go on."""
+    before = _three_pods(case)
+    case.cluster.served.engine.freeze()
+    try:
+        eventually(lambda: condition(case.cluster.node(), "Ready") != "True", case.cluster.node)
+    finally:
+        case.cluster.served.engine.thaw()
+    eventually(case.cluster.ready, case.cluster.node)
+    _unchanged(case, before)
+
+
+@scenario(alone=True)
+def node_that_was_off_runs_its_pods_again(case: Case) -> None:
+    """Kubelet, server and Docker stop, all processes of pods end, and everything starts again."""
+    case.run(pod("p"))
+    before = case.status("p")["containerID"]
+    served = case.cluster.served
+    _stop_kubelet(case)
+    served.server.stop()
+    for item in served.engine.api.containers(quiet=True):
+        served.engine.api.kill(item["Id"])
+    served.engine.stop()
+    served.engine.start()
+    served.restart()
+    case.cluster.start_kubelet()
+    eventually(lambda: case.is_ready("p") and case.status("p")["containerID"] != before, lambda: case.pod("p"))
+    assert case.restarts("p") == 1
+    assert case.exec("p", "echo", "back") == "back\n"
+
+
+@scenario(alone=True)
+def shutdown_of_the_node_ends_pods_in_their_grace(case: Case) -> None:
+    """The machine goes down only when the kubelet gives its lock back; a shutdown that is called off is forgotten."""
+    place = case.cluster.home / case.namespace
+    shared = {"name": "shared", "mountPath": "/shared"}
+    host = {"name": "shared", "hostPath": {"path": str(place), "type": "DirectoryOrCreate"}}
+    ends = container("sh", "-c", "trap 'sleep 1; echo bye >/shared/bye; exit 0' TERM; while :; do sleep 0.2; done")
+    case.run(pod("p", {**ends, "volumeMounts": [shared]}, volumes=[host], terminationGracePeriodSeconds=5))
+    logind = case.cluster.logind
+    assert logind.is_inhibited
+    logind.shut_down(active=True)
+    try:
+        logind.wait_released(SHUTDOWN_SECONDS * 6)
+        assert (place / "bye").read_text() == "bye\n"
+        eventually(lambda: case.phase("p") in ("Failed", "Succeeded"), lambda: case.pod("p"))
+        assert "shutdown" in case.pod("p")["status"]["message"]
+        eventually(lambda: condition(case.cluster.node(), "Ready") == "False", case.cluster.node)
+    finally:
+        logind.shut_down(active=False)
+    eventually(case.cluster.ready, case.cluster.node)
+    case.run(pod("later"))
+
+
+@scenario()
+def events_reach_a_kubelet_that_asks_for_them(case: Case) -> None:
+    """With the gate EventedPLEG: its stream is open, and it has not fallen back to lists."""
+    if not case.cluster.gates.get("EventedPLEG"):
+        raise Skipped("the gate EventedPLEG is off")
+    case.run(pod("p"))
+    text = case.kubectl("get", "--raw", "/api/v1/nodes/node/proxy/metrics")
+    figures = dict(re.findall(r"^(kubelet_evented_pleg_\w+) (\S+)$", text, re.MULTILINE))
+    assert float(figures["kubelet_evented_pleg_connection_success_count"]) >= 1, figures
+
+
+def _stop_kubelet(case: Case) -> None:
+    case.cluster.kubelet.stop(timeout=60)
+
+
+def _three_pods(case: Case) -> dict[str, Any]:
+    """Run a plain pod, one with two containers and one of the host's network; return what must not change."""
+    case.run(pod("plain"))
+    case.run(pod("two", container(), container(name="other")))
+    case.run(pod("host", hostNetwork=True))
+    return {name: _identity(case, name) for name in ("plain", "two", "host")}
+
+
+def _identity(case: Case, name: str) -> Any:
+    statuses = case.pod(name)["status"]["containerStatuses"]
+    return [(status["containerID"], status["restartCount"]) for status in statuses], case.pod(name)["status"]["podIP"]
+
+
+def _unchanged(case: Case, before: dict[str, Any]) -> None:
+    """Wait until the node works, and compare: a new pod shows that the kubelet has looked at all."""
+    eventually(case.cluster.ready, case.cluster.node)
+    marker = f"new-{len(case.get('pods')['items'])}"
+    case.run(pod(marker))
+    assert case.exec(marker, "echo", "works") == "works\n"
+    for name, identity in before.items():
+        assert case.exec(name, "echo", "works") == "works\n"
+        assert _identity(case, name) == identity
+    assert Path(case.cluster.served.server.socket).exists()

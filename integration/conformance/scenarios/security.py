@@ -1,0 +1,107 @@
+"""Users, capabilities, seccomp and sysctls."""
+
+import json
+
+from integration.conformance.scenario import Case, container, eventually, job_pod, pod, scenario
+
+
+@scenario()
+def process_runs_as_the_pod_asks(case: Case) -> None:
+    """User, group, further groups, and those of the container before those of the pod."""
+    own = {"securityContext": {"runAsUser": 1001, "runAsGroup": 1002}}
+    spec = {"securityContext": {"runAsUser": 2001, "supplementalGroups": [3001]}}
+    text = case.finish(job_pod("p", "sh", "-c", "id -u; id -g; id -G", container_fields=own, **spec))
+    assert text.splitlines()[:2] == ["1001", "1002"]
+    assert set(text.splitlines()[2].split()) == {"1002", "3001"}
+
+
+@scenario()
+def root_is_refused_where_it_must_not_be(case: Case) -> None:
+    """An image that runs as root, with runAsNonRoot."""
+    case.kubectl.apply(pod("p", securityContext={"runAsNonRoot": True}))
+    eventually(
+        lambda: case.status("p").get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+    )
+
+
+@scenario()
+def capabilities_are_added_and_dropped(case: Case) -> None:
+    """Read from the process itself."""
+    change = {"securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}}
+    text = case.finish(job_pod("p", "grep", "CapEff", "/proc/self/status", container_fields=change))
+    assert int(text.split()[1], 16) == 1 << 10
+
+
+@scenario()
+def root_file_system_is_read_only(case: Case) -> None:
+    """While volumes are not."""
+    fields = {
+        "securityContext": {"readOnlyRootFilesystem": True},
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+    }
+    command = "touch /file 2>&1; touch /v/file && echo written"
+    volume = {"name": "v", "emptyDir": {}}
+    text = case.finish(job_pod("p", "sh", "-c", command, container_fields=fields, volumes=[volume]))
+    assert "Read-only file system" in text
+    assert text.endswith("written\n")
+
+
+@scenario()
+def seccomp_profile_is_applied(case: Case) -> None:
+    """None, the runtime's, and one of the node that forbids a call."""
+    profiles = case.cluster.disk / "seccomp"
+    profiles.mkdir(exist_ok=True)
+    forbid = {"names": ["chmod", "fchmod", "fchmodat"], "action": "SCMP_ACT_ERRNO"}
+    (profiles / "no-chmod.json").write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [forbid]}))
+    command = "grep Seccomp: /proc/self/status; touch /tmp/f; chmod 700 /tmp/f 2>&1 || true"
+    seen = {}
+    for name, profile in {
+        "unconfined": {"type": "Unconfined"},
+        "runtime": {"type": "RuntimeDefault"},
+        "localhost": {"type": "Localhost", "localhostProfile": "no-chmod.json"},
+    }.items():
+        seen[name] = case.finish(job_pod(name, "sh", "-c", command, securityContext={"seccompProfile": profile}))
+    assert seen["unconfined"].split() == ["Seccomp:", "0"]
+    assert seen["runtime"].split() == ["Seccomp:", "2"]
+    assert "Operation not permitted" in seen["localhost"]
+
+
+@scenario()
+def sysctls_of_a_pod_are_set(case: Case) -> None:
+    """A safe one, and one that the kubelet was told to allow; another is refused."""
+    sysctls = [
+        {"name": "net.ipv4.ip_unprivileged_port_start", "value": "42"},
+        {"name": "net.core.somaxconn", "value": "77"},
+    ]
+    command = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/core/somaxconn"
+    text = case.finish(job_pod("p", "sh", "-c", command, securityContext={"sysctls": sysctls}))
+    assert text.split() == ["42", "77"]
+    refused = {"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]}
+    case.kubectl.apply(pod("refused", securityContext=refused))
+    eventually(lambda: case.pod("refused").get("status", {}).get("reason") == "SysctlForbidden")
+
+
+@scenario()
+def privileged_container_sees_the_devices(case: Case) -> None:
+    """And an ordinary one does not."""
+    command = ("sh", "-c", "test -e /dev/kmsg && echo seen || echo hidden")
+    ordinary = case.finish(job_pod("ordinary", *command))
+    assert ordinary == "hidden\n"
+    fields = {"securityContext": {"privileged": True}}
+    assert case.finish(job_pod("privileged", *command, container_fields=fields)) == "seen\n"
+
+
+@scenario()
+def new_privileges_can_be_forbidden(case: Case) -> None:
+    """With allowPrivilegeEscalation false."""
+    fields = {"securityContext": {"allowPrivilegeEscalation": False, "runAsUser": 1000}}
+    text = case.finish(job_pod("p", "grep", "NoNewPrivs", "/proc/self/status", container_fields=fields))
+    assert text.split() == ["NoNewPrivs:", "1"]
+
+
+@scenario()
+def namespaces_of_the_host_can_be_shared(case: Case) -> None:
+    """Processes and IPC."""
+    sees = container("sh", "-c", "cat /proc/1/comm", name="main")
+    text = case.finish(pod("p", sees, hostPID=True, hostIPC=True, restartPolicy="Never"))
+    assert text.strip() not in ("sh", "cat", "pause")

@@ -1,0 +1,62 @@
+"""A planned run carried out: the engine and server it needs, its suite, and what there is to know beside the cases."""
+
+from dataclasses import dataclass
+
+from integration.conformance import registries
+from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
+from integration.conformance.cluster import cluster
+from integration.conformance.critest import run_critest
+from integration.conformance.plan import Planned
+from integration.conformance.report import Progress
+from integration.conformance.results import Case, Run
+from integration.conformance.runner import run_scenarios
+from integration.conformance.target import target, this_machine
+from integration.conftest import Served
+from integration.node.isolation import Node, new_home
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked of every run."""
+
+    date: str
+    only: str = ""
+    minutes: float = 0
+    note: str = ""
+
+
+def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> Run:
+    """Carry it out on an engine and a server of its own."""
+    is_critest = planned.suite == "critest"
+    with target(node, planned.engine, settings=registries.SETTINGS if is_critest else {}) as served:
+        carry_out = _critest if is_critest else _kubelet
+        cases = carry_out(planned, served, node=node, found=found, options=options)
+        names = CRITEST if is_critest else (*NODE, *EXTRAS)
+        return Run(
+            suite=planned.suite,
+            version=found.programs["critest" if is_critest else "kubelet"].version,
+            gates=planned.gates,
+            engine=planned.engine,
+            docker=served.engine.version,
+            date=options.date,
+            machine=this_machine(served.engine),
+            binaries={name: found.programs[name].version for name in names if name in found.programs},
+            note=options.note,
+            cases=cases,
+        )
+
+
+def _critest(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
+    with registries.public_registries(node, served.engine.api):
+        return run_critest(
+            found["critest"],
+            socket=served.server.socket,
+            home=new_home("critest"),
+            only=options.only,
+            say=Progress(str(planned)),
+        )
+
+
+def _kubelet(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
+    with cluster(node, served, found, home=new_home("cluster"), gates=planned.gates) as made:
+        return run_scenarios(made, only=options.only, minutes=options.minutes, say=Progress(str(planned)))

@@ -1,0 +1,47 @@
+"""What the programs of others run against: a private engine, and our server on it with a network for pods."""
+
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from integration.conformance.results import Machine
+from integration.conftest import Served, make_node_dirs, serving
+from integration.networks import BRIDGE, bridge, conflist
+from integration.node import images
+from integration.node.engine import Engine, own_link
+from integration.node.engines import make_engine
+from integration.node.isolation import Node, new_home
+
+CLUSTER_SUBNET = "10.89.0.0/16"
+
+
+@contextmanager
+def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | None = None) -> Iterator[Served]:
+    """Run an engine with the images pause and busybox, and a server on it, whose pods have addresses and host ports.
+
+    `settings` are further ones of the engine. The engine goes on when the server ends or is killed.
+    """
+    engine = make_engine(node, engine_name, settings={"live-restore": True, **(settings or {})})
+    engine.start()
+    try:
+        images.load(engine.api, images.pause_image(node.busybox))
+        images.load(engine.api, images.busybox_image(node.busybox))
+        dirs = make_node_dirs(node, new_home(f"conformance-{engine_name}"))
+        network = bridge(dirs.cni_leases, subnets=[CLUSTER_SUBNET], ipMasq=True, hairpinMode=True)
+        portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
+        (dirs.cni_conf / "10-pods.conflist").write_text(conflist(network, portmap))
+        with own_link(BRIDGE), serving(engine, dirs) as served:
+            yield served
+    finally:
+        engine.close()
+
+
+def this_machine(engine: Engine) -> Machine:
+    """Describe what a run takes place on."""
+    info = engine.api.info()
+    return Machine(
+        cgroup=f"v{info.get('CgroupVersion', '1')}",
+        driver=info["CgroupDriver"],
+        python=".".join(platform.python_version_tuple()[:2]),
+        architecture=images.architecture(),
+    )

@@ -1,0 +1,39 @@
+from typing import Any, cast
+
+from integration.conformance.duplicates import Watch, identity
+from integration.node.engine import Engine
+
+NAME = "k8s_main_pod_ns_uid_0"
+
+
+def _watch() -> Watch:
+    return Watch(cast("Engine", None))
+
+
+def _event(action: str, container: str, name: str = NAME) -> dict[str, Any]:
+    return {"Action": action, "Actor": {"ID": container * 64, "Attributes": {"name": name}}}
+
+
+def test_two_live_containers_of_one_name_are_duplicates() -> None:
+    watch = _watch()
+    watch.take([_event("start", "a"), _event("start", "b", f"{NAME}_1f2e")])
+    assert watch.duplicates == [f"{NAME}: {'b' * 12} was started while {'a' * 12} ran"]
+
+
+def test_one_after_the_other_is_right_and_so_is_the_next_attempt() -> None:
+    watch = _watch()
+    watch.take([_event("start", "a"), _event("die", "a"), _event("start", "b"), _event("start", "c", NAME[:-1] + "1")])
+    assert watch.duplicates == []
+    assert watch.starts == 3
+
+
+def test_the_end_of_an_older_one_is_not_the_end_of_the_newer() -> None:
+    watch = _watch()
+    watch.take([_event("start", "a"), _event("start", "b"), _event("die", "a"), _event("start", "c")])
+    assert len(watch.duplicates) == 2
+
+
+def test_names_of_others_do_not_count() -> None:
+    assert identity("registry") == ""
+    assert identity("k8s_short") == ""
+    assert identity(f"{NAME}_suffix") == NAME

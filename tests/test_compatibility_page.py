@@ -1,0 +1,29 @@
+"""docs/compatibility.md says what the results say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from integration.conformance.page import PAGE, page
+from integration.conformance.results import KEPT, file_name, kept, read
+
+_ROOT = Path(__file__).parents[1]
+_CLAIMS = ("README.md", "docs/features.md", "docs/install.md")
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    assert PAGE.read_text() == page(kept()), "run: python -m integration.conformance.page"
+
+
+def test_each_file_has_the_name_of_its_run() -> None:
+    for path in KEPT.glob("*.json"):
+        (run,) = read(path)
+        assert path.name == file_name(run)
+
+
+@pytest.mark.parametrize("name", _CLAIMS)
+def test_no_page_claims_a_kubelet_that_was_not_run(name: str) -> None:
+    run = {found.version.rpartition(".")[0] for found in kept() if found.suite == "kubelet"}
+    claimed = set(re.findall(r"[Kk]ubelets? (?:from )?v?(1\.\d\d)\b", (_ROOT / name).read_text()))
+    assert claimed <= run, f"{name} names kubelets {claimed - run}, docs/compatibility.md does not"

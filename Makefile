@@ -3,8 +3,9 @@
 PYTHON ?= python3
 ARGS   ?=
 TESTS  ?= integration
-BIN    := .venv/bin
-PY     := $(BIN)/python
+VENV   := .venv/bin
+BIN    ?=
+PY     := $(VENV)/python
 ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
@@ -16,7 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: clean clean-packages
+.PHONY: test-kind kind-image kind-demo clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -34,13 +35,13 @@ venv: .venv/.installed ## make or update .venv with pydockershim and its tools
 	@sh integration/node/venv.sh "$(PYTHON)"
 
 lint: venv ## style and format (ruff)
-	$(call timed,lint,$(BIN)/ruff check && $(BIN)/ruff format --check)
+	$(call timed,lint,$(VENV)/ruff check && $(VENV)/ruff format --check)
 
 types: venv ## types (mypy, strict)
-	$(call timed,types,$(BIN)/mypy)
+	$(call timed,types,$(VENV)/mypy)
 
 contracts: venv ## layers and homes of foreign libraries (import-linter)
-	$(call timed,contracts,$(BIN)/lint-imports)
+	$(call timed,contracts,$(VENV)/lint-imports)
 
 unit: venv ## unit tests, anywhere and without root
 	$(PY) -m pytest tests $(ARGS)
@@ -59,6 +60,15 @@ test: lint types contracts ## all checks and all tests (root)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+
+test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it (root)
+	$(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
+
+kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
+	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)
+
+kind-demo: venv ## a cluster of kind on Docker, with a pod of an image built a second before: BIN=where kind is
+	$(PY) -m integration.kind.demo run $(if $(NODE),--node $(NODE)) $(if $(BIN),--bin $(BIN)) $(ARGS)
 
 networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
 	$(ISOLATED) $(PY) -m integration.networking.connections $(ARGS)

@@ -1,3 +1,5 @@
+# Two images. BuildKit makes only the one that is asked for; before Docker 23, it needs DOCKER_BUILDKIT=1.
+#
 # pydockershim as an image, to run on a node whose Docker Engine it drives:
 #
 #   docker build -t pydockershim .
@@ -13,6 +15,36 @@
 # are looked up in /dev, also disks that come later. A hostPath volume outside of these directories is looked up, and
 # made when it is missing, in this image instead of on the node: mount those that pods use, too. The time to stop is the
 # unit's, so that a CNI plugin under way can finish.
+#
+# A node of kind (docs/kind.md), whose pods are run by a Docker and a pydockershim inside it:
+#
+#   make kind-image
+
+ARG NODE=kindest/node:v1.36.2
+FROM ${NODE} AS kind-node
+# What the node image has already is not installed again: with all of it, no network is needed. The node keeps its own
+# containerd, with its configuration.
+RUN if ! command -v dockerd || ! python3 -c 'import ensurepip'; then \
+      apt-get update \
+      && apt-get install -y --no-install-recommends -o Dpkg::Options::=--force-confold \
+           docker.io python3-venv $(apt-cache --names-only search '^docker-cli$' | cut -d ' ' -f 1) \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
+# Wheels that are there are used, and with PIP_NO_INDEX=1 no others.
+ARG PIP_NO_INDEX
+COPY build/kind/wheels /opt/wheels
+RUN python3 -m venv /opt/pydockershim \
+ && /opt/pydockershim/bin/pip install --no-cache-dir --find-links /opt/wheels /opt/wheels/pydockershim-*.whl \
+ && ln -s /opt/pydockershim/bin/pydockershim /usr/local/bin/pydockershim \
+ && rm -r /opt/wheels
+COPY packaging/systemd/pydockershim.service /etc/systemd/system/
+COPY packaging/kind/files /
+# The pause image is the one that the node has.
+RUN mkdir -p /etc/pydockershim \
+ && containerd config dump \
+    | sed -n "s/^ *\(sandbox\|sandbox_image\) *= *['\"]\([^'\"]*\)['\"] *$/pod_infra_container_image = \"\2\"/p" \
+    | head -n 1 >/etc/pydockershim/config.toml \
+ && systemctl enable docker.service docker.socket pydockershim.service kind-images.service
 
 FROM python:3.11-slim AS build
 WORKDIR /src

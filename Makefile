@@ -17,7 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance
+.PHONY: conformance test-kind kind-image kind-demo
 .PHONY: clean clean-packages
 
 # $(call timed,what,command): say what runs and how long it took.
@@ -61,6 +61,15 @@ test: lint types contracts ## all checks and all tests (root)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+
+test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it (root)
+	$(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
+
+kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
+	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)
+
+kind-demo: venv ## a cluster of kind on Docker, with a pod of an image built a second before: BIN=where kind is
+	$(PY) -m integration.kind.demo run $(if $(NODE),--node $(NODE)) $(if $(BIN),--bin $(BIN)) $(ARGS)
 
 networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
 	$(ISOLATED) $(PY) -m integration.networking.connections $(ARGS)

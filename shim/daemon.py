@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -80,6 +80,8 @@ OPEN_FILES = 65536
 """Each call to Docker under way holds one, each client too. Not more, since plugins inherit the limit and some
 programs close every number below it one by one."""
 
+_OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
+
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger(__name__)
@@ -108,6 +110,7 @@ def serve(config: Config) -> bool:
         # These objects live as long as the server: exempt them from collections, for which RPCs would wait.
         gc.collect()
         gc.freeze()
+        _log_low_limits(os.environ)
         notify("READY=1", os.environ)
         _wait_for_stop_signal(signals)
         notify("STOPPING=1", os.environ)
@@ -119,6 +122,18 @@ def _raise_descriptor_limit() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _log_low_limits(environ: Mapping[str, str]) -> None:
+    """Log what systemd could not set: in a container it goes on without a word."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < OPEN_FILES:
+        log.info("limit of open files is low", limit=limit, wanted=OPEN_FILES)
+    if environ.get("SYSTEMD_EXEC_PID") != str(os.getpid()):
+        return  # started by hand, without the unit that asks for a lower score
+    score = int(_OOM_SCORE_ADJ.read_text())
+    if score >= 0:
+        log.info("OOM score is not lowered", oom_score_adj=score)
 
 
 @contextlib.contextmanager

@@ -295,6 +295,29 @@ def test_its_own_metrics_are_served_where_that_is_asked_for(tmp_path: Path) -> N
     assert "pydockershim_view_up 0.0" in text
 
 
+def test_a_limit_below_what_a_node_needs_is_said_once(tmp_path: Path) -> None:
+    with running(tmp_path, prefix=["prlimit", "--nofile=1000:1000"]) as server:
+        line = server.line("limit of open files is low")
+
+    assert (line["level"], line["limit"], line["wanted"]) == ("info", 1000, 65536)
+
+
+def test_an_oom_score_that_systemd_could_not_lower_is_said(tmp_path: Path) -> None:
+    by_systemd = ["sh", "-c", 'echo 7 >/proc/self/oom_score_adj; SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
+    with running(tmp_path, prefix=by_systemd) as server:
+        assert server.line("OOM score is not lowered")["oom_score_adj"] == 7
+
+
+def test_nothing_is_said_of_the_score_of_a_server_without_a_unit(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.line("serving")
+        server.process.terminate()
+        events = [json.loads(text)["event"] for text in server._log]
+
+    assert "stopping" in events
+    assert "OOM score is not lowered" not in events
+
+
 def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
     settings = {"streaming_max_sessions": 2, "streaming_max_sessions_per_container": 1}
     rt = dataclasses.replace(rt, config=msgspec.structs.replace(rt.config, **settings))

@@ -19,7 +19,7 @@ import msgspec
 
 from integration.node.commands import NodeError, run
 
-PAUSE = "registry.k8s.io/pause:3.10"
+PAUSE = "registry.k8s.io/pause:3.10.2"
 BUSYBOX = "docker.io/library/busybox:latest"
 
 _EPOCH = "1970-01-01T00:00:00Z"

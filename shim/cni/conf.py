@@ -81,6 +81,8 @@ class Listing:
     entries: tuple[NetworkConfig | Skipped, ...] = ()
     problem: str = ""
     """What is wrong with the directory itself."""
+    is_empty: bool = False
+    """There is no configuration file, or no directory, which is the problem then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,11 @@ def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
     try:
         names = _names(directory, call=call)
     except FileNotFoundError:
-        return Listing(directory, problem="does not exist")
+        return Listing(directory, problem="does not exist", is_empty=True)
     except OSError as error:
         return Listing(directory, problem=f"cannot be read: {reason_of(error)}")
     if not names:
-        return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+        return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file", is_empty=True)
     if len(names) > FILES_LIMIT:
         return Listing(directory, problem=f"holds more than {FILES_LIMIT} files, so none is read")
     return Listing(directory, tuple(_read_file(directory / name, call=call) for name in names))

@@ -98,6 +98,7 @@ class ConfDirectory:
         self._scope = deadline.Scope()
         self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
         self._known_at = 0.0
+        self._had_network = False
         self._lock = threading.Lock()
         self._stop: Waker | None = None
         self._thread: threading.Thread | None = None
@@ -182,8 +183,9 @@ class ConfDirectory:
             changed = listing is self._listing and now != self._known
             if listing is self._listing:
                 self._known, self._known_at = now, time.monotonic()
+                self._had_network |= now[1] is not None
             if changed:
-                _log(*now)
+                _log(*now, awaited=listing.is_empty and not self._had_network)
         return now
 
     def _found(self, listing: Listing) -> tuple[NetworkStatus, NetworkConfig | None]:
@@ -349,8 +351,11 @@ def _not_ready(why: str) -> NetworkStatus:
     return NetworkStatus(ready=False, reason=NOT_READY, message=f"no pod network: {why}")
 
 
-def _log(status: NetworkStatus, network: NetworkConfig | None) -> None:
+def _log(status: NetworkStatus, network: NetworkConfig | None, *, awaited: bool) -> None:
+    """Log a change. A network is `awaited` where a new node has no configuration yet: the add-on is a pod itself."""
     if network is not None:
         log.info("CNI network ready", network=network.name, detail=status.message)
+    elif awaited:
+        log.info("no CNI network yet", detail=status.message)
     else:
         log.warning("no CNI network", detail=status.message)

@@ -33,7 +33,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     netns_directory: Path = Path("/run/netns")
     """Where the network namespace of each pod is pinned, as `cri-<sandbox id>`."""
 
-    pod_infra_container_image: str = "registry.k8s.io/pause:3.10"
+    pod_infra_container_image: str = "registry.k8s.io/pause:3.10.2"
     """Image of the container that holds the namespaces of a pod; pulled when missing, reported as pinned."""
 
     pinned_images: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ import queue
 import socket
 import stat
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,8 +28,21 @@ _UNSERVED = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
-def version_at(path: Path) -> pb.VersionResponse:
-    """Call Version on the socket at `path`.
+_RUNTIME_READY = "RuntimeReady"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a CRI server says of itself."""
+
+    runtime: str
+    """Name and version of the runtime. The server may know them from before, while the runtime is down."""
+    trouble: str = ""
+    """Reason and message of a runtime that is not ready."""
+
+
+def probe_at(path: Path) -> Probe:
+    """Call Version and Status on the socket at `path`.
 
     NotFound when no server listens, FailedPrecondition when this user may not connect, Unsupported when it is no CRI
     server, DeadlineExceeded when it does not answer, Unavailable when it cannot answer without its Docker.
@@ -37,13 +51,19 @@ def version_at(path: Path) -> pb.VersionResponse:
     _check_served(path)
     with grpc.insecure_channel(f"unix:{quote(str(path))}") as channel:
         _wait_speaks_grpc(channel, path, until=until)
+        stub = api_pb2_grpc.RuntimeServiceStub(channel)
         try:
-            answer: pb.VersionResponse = api_pb2_grpc.RuntimeServiceStub(channel).Version(
-                pb.VersionRequest(), timeout=max(0.0, until - time.monotonic())
-            )
+            version = stub.Version(pb.VersionRequest(), timeout=max(0.0, until - time.monotonic()))
+            status = stub.Status(pb.StatusRequest(), timeout=max(0.0, until - time.monotonic()))
         except grpc.RpcError as error:
             raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
-    return answer
+    return Probe(f"{version.runtime_name} {version.runtime_version}", _trouble(status.status))
+
+
+def _trouble(status: pb.RuntimeStatus) -> str:
+    """Return why the runtime is not ready. The network is none of it: doctor looks at that by itself."""
+    unready = [each for each in status.conditions if each.type == _RUNTIME_READY and not each.status]
+    return "; ".join(f"{each.reason}: {each.message}" for each in unready)
 
 
 def _check_served(path: Path) -> None:
@@ -77,7 +97,7 @@ def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> Non
 def _error_from_code(code: grpc.StatusCode, text: str, path: Path) -> ShimError:
     match code:
         case grpc.StatusCode.UNIMPLEMENTED:
-            return Unsupported(f"{path} is not a CRI server: it does not know the call Version")
+            return Unsupported(f"{path} is not a CRI server: it does not know Version or Status")
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
-from shim.cri.probe import version_at
+from shim.cri.probe import probe_at
 from shim.doctor.findings import Finding
 from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
@@ -14,6 +14,7 @@ OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.
 """Sockets that kubeadm looks at beside ours. Docker brings containerd along, whose CRI it does not use."""
 
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
+_WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"
 _EXIT_WRONG_SETTINGS = 2
 _EXIT_NO_PROGRAM = 203
 """systemd's own, where ExecStart cannot be run (systemd.exec(5))."""
@@ -53,13 +54,16 @@ def _would_start(address: str, units: Units) -> bool:
 
 def _server(address: str, units: Units) -> Finding:
     try:
-        version = version_at(Path(address.removeprefix("unix://")))
+        found = probe_at(Path(address.removeprefix("unix://")))
     except NotFound:
         advice = f"systemctl enable --now {SERVICE}" if units.service.is_installed else "pydockershim serve"
         return Finding("warn", "server", f"none runs at {address}", f"start it: {advice}")
     except ShimError as error:
         return Finding("warn", "server", str(error), _advice(error))
-    return Finding("ok", "server", f"{version.runtime_name} {version.runtime_version} answers at {address}")
+    text = f"{found.runtime} answers at {address}"
+    if found.trouble:
+        return Finding("warn", "server", f"{text}, but is not ready: {found.trouble}", _WITHOUT_DOCKER)
+    return Finding("ok", "server", text)
 
 
 def _advice(error: ShimError) -> str:
@@ -69,7 +73,7 @@ def _advice(error: ShimError) -> str:
         case Unsupported():
             return "end what holds that socket, or choose another container_runtime_endpoint"
         case Unavailable():
-            return "the server runs, but Docker does not answer it: see what is said of docker above"
+            return _WITHOUT_DOCKER
         case _:
             return "look at what holds that socket: ss --listening --unix --processes"
 

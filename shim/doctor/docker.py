@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from shim.base import deadline
 from shim.config.model import Config
 from shim.doctor.findings import Finding
+from shim.doctor.kubelet import accepts_cgroup_v1
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound, ShimError, Unavailable
 from shim.engine.answers import EngineInfo
 from shim.engine.client import DockerEngine
@@ -50,7 +51,7 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
     yield Finding(
         "ok", "docker", f"{info.server_version}, API {major}.{minor}, {info.driver} in {info.docker_root_dir}"
     )
-    yield _cgroups(info)
+    yield _cgroups(info, accepted=accepts_cgroup_v1(config.kubelet_root_dir) if info.cgroup_version == "1" else "")
     if _is_killing(info.server_version):
         yield _killing(info.server_version)
     yield _live_restore(info)
@@ -98,15 +99,20 @@ def _killing(version: str) -> Finding:
     return Finding("warn", "docker release", text, "upgrade Docker to 23.0.7, 24.0.3 or anything newer")
 
 
-def _cgroups(info: EngineInfo) -> Finding:
+def _cgroups(info: EngineInfo, *, accepted: str) -> Finding:
     text = f"version {info.cgroup_version}, driver {info.cgroup_driver}"
     if info.cgroup_driver == "none":
         return Finding(
             "FAIL", "cgroups", f"{text}: Docker sets no limits", "run Docker as root, or delegate controllers"
         )
+    if info.cgroup_version == "1" and accepted:
+        return Finding("ok", "cgroups", f"{text}, which the kubelet accepts ({accepted})")
     if info.cgroup_version == "1":
         # https://kep.k8s.io/5573
-        advice = "set failCgroupV1: false in the kubelet's configuration, or boot with version 2"
+        advice = (
+            "set failCgroupV1: false in the kubelet's configuration, with kubeadm also "
+            "--ignore-preflight-errors=SystemVerification, or boot with version 2"
+        )
         return Finding("warn", "cgroups", f"{text}: a kubelet of 1.35 or newer does not start by default", advice)
     return Finding("ok", "cgroups", text)
 

@@ -48,6 +48,11 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
     return found[0] if found else Path(info.docker_root_dir)
 
 
+def is_measurable(info: EngineInfo) -> bool:
+    """Whether the layers of images can be distinguished on disk."""
+    return is_containerd_store(info) or info.driver in _LAYERS
+
+
 def layer_directory(info: EngineInfo, relative: Path) -> Path | None:
     """Return the absolute path of a writable layer that its mount names by a relative one; None for other drivers.
 
@@ -64,18 +69,18 @@ def store_parts(
 ) -> dict[str, Path | None]:
     """Return the directories below `root` that hold images, by keys whose content never changes.
 
-    So each is measured once; the directory of a key that is `known` may be left out (None).
-    `in_use` are the writable layers of running containers, which are no part of it. Raise OSError when the store cannot
-    be read; return nothing for a store whose layers cannot be distinguished.
+    So each is measured once; the directory of a key that is `known` may be left out (None). The store is one that
+    `is_measurable`. `in_use` are the writable layers of running containers, which are no part of it. Raise OSError when
+    the store cannot be read.
     """
     if is_containerd_store(info):
         return {**dict(_snapshots(root / "snapshots", in_use=in_use)), **dict(_blobs(root.with_name(_CONTENT)))}
-    return dict(_layers(root, info.driver, known=known)) if info.driver in _LAYERS else {}
+    return dict(_layers(root, info.driver, known=known))
 
 
 def _layers(root: Path, driver: str, *, known: Collection[str]) -> Iterator[tuple[str, Path | None]]:
     """Yield the layers of images by chain id, which their content determines; Docker registers complete ones only."""
-    for chain in (root / "image" / driver / "layerdb/sha256").iterdir():
+    for chain in _entries(root / "image" / driver / "layerdb/sha256"):
         if chain.name in known:
             yield chain.name, None
             continue
@@ -114,8 +119,17 @@ def _age_class(seconds: float) -> int:
 
 def _blobs(content: Path) -> Iterator[tuple[str, Path]]:
     """Yield the directories in which containerd keeps the compressed blobs it has pulled."""
-    for algorithm in (content / "blobs").iterdir():
+    for algorithm in _entries(content / "blobs"):
         yield f"{algorithm.name} {algorithm.stat().st_mtime_ns}", algorithm
+
+
+def _entries(directory: Path) -> list[Path]:
+    """List a directory that the Engine makes with its first image; OSError when the one around it is missing, too."""
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        directory.parent.stat()
+        return []
 
 
 def _part_until(path: Path, name: str) -> Path | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from shim.domain.errors import ShimError
-from shim.engine.image_store import is_containerd_store, store_parts, store_root
+from shim.engine.image_store import is_containerd_store, is_measurable, store_parts, store_root
 from shim.engine.overlay import upper_directories
 from shim.runtime import Runtime
 from shim.stats.disk import Sum
@@ -65,11 +65,13 @@ class StoreMeter:
             self._root, self._measured, rt.stats_cache.images = root, {}, None
         if rt.stats_cache.images is None or not rt.stats_cache.images.is_measured:
             rt.stats_cache.images = _of_file_system(root)
+        if not is_measurable(info):
+            return
         in_use = upper_directories(_PROC / str(rt.engine.daemon_pid() or "self")) if is_containerd_store(info) else ()
         parts = store_parts(info, root, known=self._measured, in_use=in_use)
         self._measured = {name: total for name, total in self._measured.items() if name in parts}
         self._waiting.extend((name, part) for name, part in parts.items() if part and name not in self._measured)
-        if parts and not self._waiting:
+        if not self._waiting:
             self._tell()
 
     def _tell(self) -> None:

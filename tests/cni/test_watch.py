@@ -29,8 +29,8 @@ class Lines:
     def __init__(self) -> None:
         self._queue: queue.Queue[EventDict] = queue.Queue()
 
-    def take(self, _logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
-        self._queue.put(dict(line))
+    def take(self, _logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        self._queue.put({"level": method, **line})
         raise structlog.DropEvent
 
     def wait_next(self, *, seconds: float = SOON) -> str:
@@ -104,6 +104,32 @@ def make_directory(directory: Path, file: str, name: str) -> None:
     new.mkdir(parents=True)
     (new / file).write_text(text(name))
     new.rename(directory)
+
+
+def test_an_awaited_network_is_no_warning_and_one_that_goes_is(
+    unstarted: ConfDirectory, directory: Path, lines: Lines
+) -> None:
+    def next_of() -> tuple[str, str]:
+        line = lines.wait_line()
+        return str(line["level"]), str(line["event"])
+
+    unstarted.start()
+    assert next_of() == ("info", "no CNI network yet")
+    make_directory(directory, "10.conflist", "first")
+    assert next_of() == ("info", "CNI network ready")
+    (directory / "10.conflist").unlink()
+    assert next_of() == ("warning", "no CNI network")
+
+
+def test_a_file_that_is_not_usable_is_a_warning_from_the_start(
+    unstarted: ConfDirectory, directory: Path, lines: Lines
+) -> None:
+    directory.mkdir(parents=True)
+    (directory / "10.conflist").write_text("{")
+    unstarted.start()
+
+    line = lines.wait_line()
+    assert (line["level"], line["event"]) == ("warning", "no CNI network")
 
 
 def test_before_anything_exists_it_says_what_is_missing(networks: ConfDirectory, directory: Path) -> None:

@@ -25,6 +25,13 @@ class Runtime(api_pb2_grpc.RuntimeServiceServicer):
     def Version(self, request: pb.VersionRequest, context: grpc.ServicerContext) -> pb.VersionResponse:
         return pb.VersionResponse(runtime_name="docker", runtime_version="28.5.2")
 
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        return pb.StatusResponse(status=pb.RuntimeStatus(conditions=[RUNTIME, NETWORK]))
+
+
+RUNTIME = pb.RuntimeCondition(type="RuntimeReady", status=True)
+NETWORK = pb.RuntimeCondition(type="NetworkReady", status=False, reason="NetworkPluginNotReady", message="no network")
+
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +101,30 @@ def test_a_server_whose_docker_is_away(endpoint: str) -> None:
     assert finding.advice == "the server runs, but Docker does not answer it: see what is said of docker above"
 
 
+class WithDockerDown(Runtime):
+    """It knows its Docker from before, as Version may say; only Status tells how it is now."""
+
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
+        down = pb.RuntimeCondition(type="RuntimeReady", reason="DockerDaemonNotReady", message="connection refused")
+        return pb.StatusResponse(status=pb.RuntimeStatus(conditions=[down, NETWORK]))
+
+
+def test_a_server_whose_docker_went_away_is_not_ok(endpoint: str) -> None:
+    with serving(endpoint, WithDockerDown()):
+        finding = found(endpoint)["server"]
+
+    assert finding.level == "warn"
+    assert finding.text == (
+        f"docker 28.5.2 answers at {endpoint}, but is not ready: DockerDaemonNotReady: connection refused"
+    )
+    assert finding.advice == "the server runs, but Docker does not answer it: see what is said of docker above"
+
+
 def test_a_server_that_is_no_cri_server(endpoint: str) -> None:
     with serving(endpoint, api_pb2_grpc.RuntimeServiceServicer()):
         finding = found(endpoint)["server"]
 
-    assert finding.text.endswith("is not a CRI server: it does not know the call Version")
+    assert finding.text.endswith("is not a CRI server: it does not know Version or Status")
     assert finding.advice.startswith("end what holds that socket")
 
 

@@ -90,6 +90,16 @@ def test_what_is_wrong_with_it(
     assert word in finding.advice
 
 
+def test_a_kubelet_that_accepts_cgroup_v1(engine: FakeEngine, tmp_path: Path) -> None:
+    change(engine, cgroup_version="1", cgroup_driver="systemd")
+    assert "SystemVerification" in found(engine, kubelet_root_dir=tmp_path)["cgroups"].advice
+
+    (tmp_path / "config.yaml").write_text("cgroupDriver: systemd\nfailCgroupV1: false\n")
+    finding = found(engine, kubelet_root_dir=tmp_path)["cgroups"]
+    accepted = f"failCgroupV1: false in {tmp_path}/config.yaml"
+    assert finding == Finding("ok", "cgroups", f"version 1, driver systemd, which the kubelet accepts ({accepted})")
+
+
 @pytest.mark.parametrize("version", ["23.0.0", "23.0.6", "24.0.0-rc.1", "24.0.2", "23.0.6+dfsg1"])
 def test_a_release_that_kills_when_its_client_leaves(engine: FakeEngine, version: str) -> None:
     change(engine, server_version=version)
@@ -132,7 +142,7 @@ def test_oom_scores_it_cannot_lower(engine: FakeEngine) -> None:
 
 
 def test_the_pause_image(engine: FakeEngine) -> None:
-    assert found(engine)["pause image"].text == "registry.k8s.io/pause:3.10 is here"
+    assert found(engine)["pause image"].text == "registry.k8s.io/pause:3.10.2 is here"
     assert found(engine, pod_infra_container_image="r.example/pause:1")["pause image"].level == "ok"
 
     engine.fail_next("inspect_image", Unavailable("docker is gone"))

@@ -9,7 +9,7 @@ import pytest
 
 from shim.engine import image_store
 from shim.engine.answers import EngineInfo
-from shim.engine.image_store import layer_directory, store_parts, store_root
+from shim.engine.image_store import is_measurable, layer_directory, store_parts, store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"
@@ -102,12 +102,26 @@ def test_a_damaged_layer_is_left_out(tmp_path: Path, damaged: bytes) -> None:
 
 
 def test_a_driver_whose_layers_share_blocks(tmp_path: Path) -> None:
-    assert store_parts(graph_info(tmp_path, "btrfs"), tmp_path, known=(), in_use=()) == {}
+    assert not is_measurable(graph_info(tmp_path, "btrfs"))
 
 
 def test_a_store_that_is_not_here(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store_parts(graph_info(tmp_path, "overlay2"), tmp_path, known=(), in_use=())
+
+
+def test_a_store_without_an_image_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "image/overlay2/layerdb").mkdir(parents=True)
+
+    assert store_parts(graph_info(tmp_path, "overlay2"), tmp_path, known=(), in_use=()) == {}
+
+
+def test_a_store_of_containerd_without_an_image_is_empty(tmp_path: Path) -> None:
+    root = tmp_path / PLUGIN
+    (root / "snapshots").mkdir(parents=True)
+    (tmp_path / "io.containerd.content.v1.content").mkdir()
+
+    assert parts(root, in_use=[]) == {}
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_the_same_image_gives_the_same_bytes() -> None:
 def test_a_foreign_reference_keeps_its_registry() -> None:
     parts = members(images.archive(Image(images.PAUSE, ())))
 
-    assert json.loads(parts["manifest.json"])[0]["RepoTags"] == ["registry.k8s.io/pause:3.10"]
+    assert json.loads(parts["manifest.json"])[0]["RepoTags"] == ["registry.k8s.io/pause:3.10.2"]
 
 
 def test_busybox_is_there_under_all_its_names(tmp_path: Path) -> None:

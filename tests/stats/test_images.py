@@ -93,6 +93,15 @@ def test_what_was_measured_is_not_measured_again(rt: Runtime, root: Path, meter:
     assert figures(rt)[1] == 6
 
 
+def test_an_empty_store_is_measured_without_a_complaint(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+    (root / "image/overlay2/layerdb/sha256").rmdir()
+    with capture_logs() as logs:
+        assert measure(meter) == []
+
+    assert logs == []
+    assert figures(rt) == (0, 0, True)
+
+
 def test_until_all_is_measured_the_file_system_is_told(rt: Runtime, root: Path, meter: StoreMeter) -> None:
     for chain in "ab":
         add_layer(root, chain)

@@ -1,0 +1,38 @@
+"""A node that has booted, shared by the tests of this folder.
+
+They are run by `make test-kind`, which prepares what the image is built from; elsewhere they are not collected.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.conftest import make_engine
+from integration.kind.image import build
+from integration.kind.node import KindNode
+from integration.kind.prepare import Prepared
+from integration.node.engine import program
+from integration.node.isolation import Node
+
+VARIABLE = "PYDOCKERSHIM_KIND"
+"""Where `python -m integration.kind` has put what it prepared: the archive of the base and the directory of wheels."""
+
+collect_ignore_glob = [] if VARIABLE in os.environ else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def kind_node(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KindNode]:
+    """Build the image and boot a node of it."""
+    base, wheels = map(Path, os.environ[VARIABLE].split(":"))
+    engine = make_engine(node, "28")
+    engine.start()
+    made = KindNode(engine, program("docker", node.stable.path), "kind-control-plane")
+    try:
+        prepared = Prepared(base=base, wheels=wheels)
+        build(engine.api, prepared=prepared, node=node, scratch=tmp_path_factory.mktemp("node-image"))
+        made.start()
+        yield made
+    finally:
+        engine.close()

@@ -1,0 +1,86 @@
+"""What is fetched while there is a network: a root file system of Debian packages, and wheels.
+
+`kindest/node` cannot be had where no registry is reached. The stand-in for it has what the layer needs of a node:
+systemd, containerd, Docker, iptables and Python, all of them Debian packages with their units. Newer programs of Docker
+lie over Debian 12's.
+"""
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from integration.node.commands import run, step
+from integration.node.packages import NEWER, cache_directory, ensure_installed, ensure_unpacked
+
+PACKAGES = (
+    *("systemd-sysv", "dbus", "docker.io", "python3-venv", "kmod", "procps"),
+    *("iproute2", "iptables", "nftables", "conntrack", "ethtool", "socat"),
+)
+_SUITE = "bookworm"
+_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+_SECONDS = 900
+_CHECKOUT = Path(__file__).parents[2]
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What was fetched."""
+
+    base: Path
+    """Archive of the root file system."""
+    wheels: Path
+    """Directory with the wheel of this checkout and those of all it depends on."""
+
+
+def prepare() -> Prepared:
+    """Make what is missing."""
+    return Prepared(base=_ensure_base(), wheels=_ensure_wheels())
+
+
+def _ensure_base() -> Path:
+    docker = ensure_unpacked(NEWER).root
+    recipe = [*PACKAGES, *_LEFT_OUT, _SUITE, str((docker / "bundle.json").read_bytes())]
+    base = cache_directory() / f"kind-base-{_digest(*recipe)}.tar"
+    if base.exists():
+        return base
+    ensure_installed(["mmdebstrap"])
+    with step("making a root file system of Debian packages"), tempfile.TemporaryDirectory(dir=base.parent) as scratch:
+        made = Path(scratch, "base.tar")
+        run(
+            [
+                *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
+                *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
+                f'--customize-hook=cp -a "{docker}/usr/." "$1/usr/"',
+                *(_SUITE, made),
+            ],
+            timeout=_SECONDS,
+        )
+        made.rename(base)
+    return base
+
+
+def _ensure_wheels() -> Path:
+    cached = cache_directory() / f"wheels-{_digest((_CHECKOUT / 'pyproject.toml').read_text(), sys.version)}"
+    if not cached.exists():
+        with step("fetching wheels"), tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
+            made = Path(scratch, "wheels")
+            _pip_wheel(made)
+            made.rename(cached)
+    wheels = _CHECKOUT / "build/kind/all-wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    shutil.copytree(cached, wheels, ignore=shutil.ignore_patterns("pydockershim-*"))
+    with step("making the wheel of this checkout"):
+        _pip_wheel(wheels, "--no-deps")
+    return wheels
+
+
+def _pip_wheel(directory: Path, *options: str) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "--wheel-dir", directory, *options, _CHECKOUT], timeout=_SECONDS)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -1,0 +1,210 @@
+"""The node image: it boots, its Docker and server are as a kubelet needs them, and pods run, also over restarts."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from integration.cri import Cri, container_config, pod_config
+from integration.kind.image import PAUSE, VERSION
+from integration.kind.node import KindNode
+from integration.node.images import BUSYBOX, archive, busybox_image
+from integration.node.isolation import Node
+from shim.api.v1 import api_pb2 as pb
+
+LEASES = "/var/lib/cni/networks/pods-bridge"
+
+
+@contextmanager
+def pod(cri: Cri, name: str) -> Iterator[tuple[str, str]]:
+    """Run a pod with a container in the group of pods; yield both ids, and remove what is there of it at the end."""
+    uid = uuid.uuid4().hex
+    config = pod_config(name, uid=uid, linux=pb.LinuxPodSandboxConfig(cgroup_parent=f"kubepods-pod{uid}.slice"))
+    sandbox = cri.run(config)
+    try:
+        container = cri.create(sandbox, container_config("main", image=BUSYBOX), pod=config)
+        cri.start(container)
+        yield sandbox, container
+    finally:
+        cri.stop(sandbox)
+        cri.remove(sandbox)
+
+
+def leases(node: KindNode) -> list[str]:
+    """Addresses that are given to pods."""
+    return [name for name in node.output("sh", "-c", f"ls {LEASES} 2>/dev/null || true").split() if name[0].isdigit()]
+
+
+def nothing_is_left(node: KindNode) -> None:
+    assert leases(node) == []
+    assert node.output("docker", "ps", "--all", "--quiet") == ""
+    assert node.output("sh", "-c", "ls /run/netns 2>/dev/null || true").split() == []
+    assert node.output("ls", "/var/lib/pydockershim/sandboxes").split() == []
+
+
+def test_it_boots_without_a_failed_unit(kind_node: KindNode) -> None:
+    assert kind_node.output("systemctl", "list-units", "--failed", "--plain", "--no-legend").strip() == ""
+    for unit in ("docker.service", "containerd.service", "pydockershim.service", "kind-images.service"):
+        assert kind_node.output("systemctl", "is-active", unit).strip() == "active", unit
+
+
+def test_its_docker_is_as_a_kubelet_needs_it(kind_node: KindNode) -> None:
+    info = kind_node.output("docker", "info", "--format", "{{.CgroupDriver}} {{.Driver}} {{.LiveRestoreEnabled}}")
+
+    assert info.split() == ["systemd", "overlay2", "true"]
+    assert kind_node.output("docker", "network", "ls", "--format", "{{.Name}}").split() == ["host", "none"]
+
+
+def test_the_images_of_the_node_are_in_docker(kind_node: KindNode) -> None:
+    listed = kind_node.output("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
+
+    assert {PAUSE, "busybox:latest"} <= set(listed)
+    assert kind_node.output("cat", "/etc/pydockershim/config.toml") == f'pod_infra_container_image = "{PAUSE}"\n'
+
+
+def test_images_in_the_containerd_of_the_node_are_loaded_as_well(kind_node: KindNode, node: Node) -> None:
+    image = replace(busybox_image(node.busybox), reference="node.test/in-containerd:1")
+    kind_node.output("/usr/bin/ctr", "--namespace=k8s.io", "images", "import", "--digests", "-", stdin=archive(image))
+    assert kind_node.run("docker", "image", "inspect", image.reference).returncode != 0
+
+    kind_node.output("rm", "/var/lib/kind-images/loaded")
+    kind_node.output("systemctl", "restart", "kind-images.service")
+
+    kind_node.output("docker", "image", "inspect", image.reference)
+    kind_node.output("test", "-e", "/var/lib/kind-images/loaded")
+
+
+def test_doctor_finds_nothing_wrong(kind_node: KindNode) -> None:
+    found = kind_node.output("pydockershim", "doctor")
+
+    assert not re.search(r"^FAIL", found, flags=re.MULTILINE), found
+    for line in (
+        r"ok +docker +28\.",
+        r"ok +live-restore ",
+        rf"ok +pause image +{re.escape(PAUSE)} is here",
+        r"ok +pod network +network pods-bridge ",
+        r"ok +server +docker 28\.\S+ answers at unix:///run/cri-dockerd\.sock$",
+        r"ok +unit +pydockershim\.service is active",
+        r"ok +kubeadm +--cri-socket unix:///run/cri-dockerd\.sock",
+    ):
+        assert re.search(f"^{line}", found, flags=re.MULTILINE), f"{line}\n{found}"
+
+
+def test_doctor_knows_a_server_whose_docker_is_down(kind_node: KindNode) -> None:
+    kind_node.output("systemctl", "stop", "docker.socket", "docker.service")
+    try:
+        found = kind_node.run("pydockershim", "doctor").stdout.decode()
+    finally:
+        kind_node.output("systemctl", "start", "docker.socket", "docker.service")
+        kind_node.wait_serving()
+
+    assert re.search(r"^FAIL +docker ", found, flags=re.MULTILINE), found
+    assert re.search(r"^warn +server .*DockerDaemonNotReady", found, flags=re.MULTILINE), found
+
+
+def test_a_pod_runs_below_the_slice_of_its_pod(kind_node: KindNode) -> None:
+    with kind_node.cri() as cri, pod(cri, "sliced") as (sandbox, container):
+        said = cri.exec(container, "sh", "-c", "echo here; cat /proc/1/cgroup")
+        address = cri.sandbox_status(sandbox).network.ip
+        pid = kind_node.output("docker", "inspect", "--format", "{{.State.Pid}}", container).strip()
+        groups = kind_node.output("cat", f"/proc/{pid}/cgroup")
+        assert leases(kind_node) == [address]
+
+    assert said.stdout.startswith(b"here\n")
+    assert re.search(rf"/kubepods-pod\w+\.slice/docker-{container}\.scope$", groups, flags=re.MULTILINE), groups
+    nothing_is_left(kind_node)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat /kind/version",
+        "mkdir -p /kind",
+        "containerd config dump",
+        "cat /etc/containerd/config.toml",
+        "journalctl --no-pager",
+        "journalctl --no-pager -u containerd.service",
+        "ctr --namespace=k8s.io images list -q",
+    ],
+)
+def test_what_kind_runs_in_a_node_succeeds(kind_node: KindNode, command: str) -> None:
+    assert kind_node.output(*command.split()) or command.startswith("mkdir")
+
+
+def test_the_exported_logs_have_the_server_and_docker(kind_node: KindNode) -> None:
+    journal = kind_node.output("journalctl", "--no-pager")
+
+    assert "pydockershim[" in journal
+    assert "dockerd[" in journal
+    assert kind_node.output("cat", "/kind/version").strip() == VERSION
+    archived = kind_node.run("sh", "-c", "tar --hard-dereference -C /var/log/ -chf - . || [ $? -eq 1 ]")
+    assert archived.returncode == 0
+    assert len(archived.stdout) > 10_000
+
+
+def test_a_restart_of_containerd_for_its_configuration_harms_no_pod(kind_node: KindNode) -> None:
+    with kind_node.cri() as cri, pod(cri, "bystander") as (_, container):
+        kind_node.output("bash", "-c", "! pgrep --exact containerd || systemctl restart containerd")
+        kind_node.wait_serving()
+
+        assert state_of(cri, container) == pb.CONTAINER_RUNNING
+        assert cri.exec(container, "echo", "still here").stdout == b"still here\n"
+
+
+def state_of(cri: Cri, container: str) -> int:
+    return cri.container_status(container).state
+
+
+def test_a_loaded_image_is_one_of_dockers_and_can_have_another_name(kind_node: KindNode, node: Node) -> None:
+    image = replace(busybox_image(node.busybox), reference="node.test/app:1")
+    words = ["ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "--snapshotter=overlayfs"]
+    kind_node.output(*words, "-", stdin=archive(image))
+    image_id = kind_node.output("docker", "image", "inspect", "--format", "{{.Id}}", image.reference).strip()
+
+    kind_node.output("ctr", "--namespace=k8s.io", "images", "tag", "--force", image_id, "docker.io/library/app:2")
+
+    with kind_node.cri() as cri:
+        status = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image="docker.io/library/app:2")))
+    assert status.image.id == image_id
+
+
+def test_pods_outlive_restarts_of_the_server_and_of_docker(kind_node: KindNode) -> None:
+    with kind_node.cri() as cri, pod(cri, "survivor") as (sandbox, container):
+        started = kind_node.output("docker", "inspect", "--format", "{{.State.StartedAt}}", container)
+        kind_node.output("systemctl", "restart", "pydockershim.service")
+        kind_node.output("systemctl", "restart", "docker.service")
+        kind_node.wait_serving()
+
+        assert kind_node.output("docker", "inspect", "--format", "{{.State.StartedAt}}", container) == started
+        assert sandboxes(cri)[sandbox] == pb.SANDBOX_READY
+        assert cri.exec(container, "echo", "still here").stdout == b"still here\n"
+    nothing_is_left(kind_node)
+
+
+def sandboxes(cri: Cri) -> dict[str, int]:
+    return {found.id: found.state for found in cri.sandboxes()}
+
+
+def test_after_a_restart_of_the_node_pods_of_before_are_over_and_give_their_address_back(kind_node: KindNode) -> None:
+    with kind_node.cri() as cri:
+        config = pod_config("of-before", uid=uuid.uuid4().hex)
+        sandbox = cri.run(config)
+        container = cri.create(sandbox, container_config("main", image=BUSYBOX), pod=config)
+        cri.start(container)
+        assert len(leases(kind_node)) == 1
+
+    kind_node.restart()
+
+    with kind_node.cri() as cri:
+        assert sandboxes(cri) == {sandbox: pb.SANDBOX_NOTREADY}
+        assert state_of(cri, container) == pb.CONTAINER_EXITED
+        cri.stop(sandbox)
+        cri.remove(sandbox)
+        nothing_is_left(kind_node)
+
+        with pod(cri, "of-now") as (_, container):
+            assert cri.exec(container, "echo", "again").stdout == b"again\n"
+    nothing_is_left(kind_node)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,19 @@ def bridge(
 def conflist(*plugins: dict[str, Any], name: str = "pods") -> str:
     """Return a configuration list as text."""
     return json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": list(plugins)})
+
+
+def reserved(directory: Path) -> dict[str, str]:
+    """Return the reservations of host-local for one network, address to container id.
+
+    Also while plugins make and release some: a file that is gone by the time it is read, or not written yet, is none.
+    """
+    found = {}
+    for path in directory.glob("*"):
+        if path.name[:1].isdigit() or ":" in path.name:
+            with suppress(FileNotFoundError):
+                found[path.name] = path.read_text().partition("\n")[0].strip()
+    return {address: container for address, container in found.items() if container}
 
 
 def nat_rules() -> str:

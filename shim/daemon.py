@@ -234,13 +234,13 @@ def _serve_streams(rt: Runtime, listener: Listener) -> Iterator[None]:
 @contextlib.contextmanager
 def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
     """Create the collaborators; the view and the CNI directory are kept in sync inside the block."""
-    keyring = keyring_of_node(config, environ=os.environ)
     with contextlib.ExitStack() as ending:
         engine = _engine(config)
         ending.callback(engine.close)
         host_fs = HostFs()
         host_fs.start()
         ending.callback(host_fs.stop)
+        keyring = keyring_of_node(config, environ=os.environ, call=host_fs.call)
         pod_cidr = PodCidr(config.root_directory / state.POD_CIDR, default=config.pod_cidr)
         is_prepared = _prepare_cni_conf(config, host_fs, pod_cidr)
         cni = ending.enter_context(_cni(config, host_fs, pod_cidr))

@@ -15,7 +15,7 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, serving
 from integration.cri import Cri, pod_config
 from integration.networking.containerd import containerd_beside
-from integration.networks import bridge, conflist, names_port, nat_rules
+from integration.networks import bridge, conflist, names_port, nat_rules, reserved
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
 from integration.node.isolation import HOME, Node
@@ -43,8 +43,7 @@ class Left:
 
     def leases(self) -> dict[str, str]:
         """Reserved address to container id."""
-        found = (self.served.dirs.cni_leases / NETWORK).glob("*")
-        return {p.name: p.read_text().split()[0] for p in found if p.name[:1].isdigit() or ":" in p.name}
+        return reserved(self.served.dirs.cni_leases / NETWORK)
 
     def wipe(self) -> None:
         """Have the server crash, and lose its state and every container."""

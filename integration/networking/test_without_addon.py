@@ -9,7 +9,7 @@ import pytest
 
 from integration.conftest import Images, NodeDirs, Served, serving
 from integration.cri import NAMESPACE, container_config, pod_config
-from integration.networks import bridge, conflist
+from integration.networks import bridge, conflist, reserved
 from integration.node.engine import Engine, remove_link
 from integration.node.isolation import Node
 from integration.waiting import wait_until
@@ -148,7 +148,7 @@ def test_a_pod_of_cri_dockerd_without_a_plugin_leaves_nothing(lonely: Served, im
 
 
 def leased_to(directory: Path) -> set[str]:
-    return {path.read_text().split()[0] for path in directory.glob("10.*")}
+    return {container for address, container in reserved(directory).items() if address.startswith("10.")}
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["in the cache", "not in the cache"])

@@ -13,7 +13,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK, NAMESPACE
-from integration.networks import BRIDGE, bridge, conflist, names_port, nat_rules
+from integration.networks import BRIDGE, bridge, conflist, names_port, nat_rules, reserved
 from integration.node.engine import remove_link
 from integration.node.isolation import NODE_ADDRESSES, OUTSIDE, Node
 from integration.pods.faulty_plugin import TYPE, FaultyPlugin
@@ -51,7 +51,7 @@ def in_force(served: Served, *plugins: dict[str, Any], name: str) -> Iterator[Pa
 def reservations(served: Served, network: str = "pods") -> dict[str, str]:
     """What host-local has reserved: address to the container it is for."""
     directory = served.dirs.cni_leases / network
-    return {p.name: p.read_text().split()[0] for p in directory.glob("*") if p.name[:1].isdigit() or ":" in p.name}
+    return reserved(directory)
 
 
 def fetch(address: str, port: int) -> str:

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from integration.conftest import Served
 from integration.cri import HOST_NETWORK
 from integration.pods.kubelet import Kubelet, in_namespaces, pid_of
@@ -50,3 +52,16 @@ def test_a_container_may_bring_a_resolv_conf_of_its_own(kubelet: Kubelet, tmp_pa
     container = kubelet.started(kubelet.pod(dns_config=DNS), mounts=[mount])
 
     assert resolv_conf(kubelet, container) == "nameserver 9.9.9.9\n"
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_resolv_conf_can_be_written_where_the_root_file_system_can(kubelet: Kubelet, *, read_only: bool) -> None:
+    pod = kubelet.pod(dns_config=DNS)
+    context = pb.LinuxContainerSecurityContext(readonly_rootfs=read_only)
+    container = kubelet.started(pod, linux=pb.LinuxContainerConfig(security_context=context))
+
+    written = kubelet.inside(container, "echo '# more' >> /etc/resolv.conf && echo written")
+
+    assert ("Read-only file system" in written) is read_only
+    assert ("written" in written) is not read_only
+    assert resolv_conf(kubelet, container) == RESOLV_CONF + ("" if read_only else "# more\n")

@@ -3,6 +3,8 @@
 What needs no Docker answers, what needs it ends with its client, and the server is as before when it goes on.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +17,15 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, make_node_dirs, serving
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.engine import Engine, own_link
-from integration.node.isolation import Node, new_home
+from integration.node.isolation import OUTSIDE, OUTSIDE_ADDRESSES, Node, new_home
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.base import deadline
 from shim.base.thread_pool import IDLE_SECONDS
+from shim.domain.errors import DeadlineExceeded
+from shim.engine.client import DockerEngine
 
 STATUS_SECONDS = 20.0
 READ_SECONDS = 20.0
@@ -230,3 +235,58 @@ def test_a_server_that_docker_never_answered_says_what_to_do(hung: Served, dirs:
             assert "systemctl start docker" in str(refused.value.details())
     assert runtime.Version(pb.VersionRequest()).runtime_version
     assert "ignored stored engine facts" in hung.server.daemon.log.read_text()
+
+
+@contextmanager
+def silent_name_server() -> Iterator[None]:
+    """Have the node's name server take every question inside the block, and answer none."""
+    address = OUTSIDE_ADDRESSES[0].partition("/")[0]
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); "
+        f"s.bind(({address!r}, 53)); print('bound', flush=True); sys.stdin.read()"
+    )
+    argv = ["nsenter", f"--net={OUTSIDE}", sys.executable, "-c", script]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"bound\n"
+        yield
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def untrusting(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # noqa: ARG001 - images must be there
+    """A server that has Docker's info read again with each Status, as usually after two minutes without it."""
+    made = make_node_dirs(node, new_home("untrusting"))
+    configure_network(made)
+    patched = "from shim.engine import facts; facts.INFO_TRUSTED = facts.INFO_AGE = 0; "
+    program = ("-c", f"{patched}from shim import cli; raise SystemExit(cli.main())")
+    with own_link(BRIDGE), serving(engine, made, program) as served:
+        yield served
+
+
+def info_waits(adapter: DockerEngine) -> bool:
+    try:
+        with deadline.bound(1):
+            adapter.info()
+    except DeadlineExceeded:
+        return True
+    return False
+
+
+def test_status_answers_while_docker_resolves_the_name_of_a_registry(
+    untrusting: Served, engine: Engine, engine_name: str
+) -> None:
+    """Engine 20.10 holds a lock meanwhile that its info needs."""
+    adapter = DockerEngine(engine.url, request_timeout=60)
+    image = pb.ImageSpec(image="registry.no-answer.test/nobody/made-this:1")
+    assert runtime_condition(untrusting.cri).status
+    with silent_name_server():
+        pull = untrusting.cri.images.PullImage.future(pb.PullImageRequest(image=image), timeout=120)
+        if engine_name == "20.10":
+            wait_until(lambda: info_waits(adapter))
+        began = time.monotonic()
+        assert runtime_condition(untrusting.cri).status
+        assert time.monotonic() - began < STATUS_SECONDS
+        pull.cancel()
+    wait_until(lambda: not info_waits(adapter), 60)
+    adapter.close()

@@ -3,7 +3,6 @@
 Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime.
 """
 
-import errno
 import os
 import re
 from collections.abc import Sequence
@@ -14,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from shim.cni.conf_files import PART, SUFFIXES, file_names, read_part
+from shim.cni.conf_files import SUFFIXES, file_names
 from shim.cni.plugin import JsonObject
 from shim.cni.programs import FindPlugin, find_plugin
 from shim.domain.errors import reason_of
 from shim.hostfs.client import HostCall, call_here
+from shim.hostfs.file_parts import read_parts
 
 SUPPORTED_VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Released versions of the specification, oldest first."""
@@ -128,17 +128,6 @@ def _names(directory: Path, *, call: HostCall) -> list[str]:
     return names
 
 
-def _content(path: Path, *, call: HostCall) -> bytes:
-    content = bytearray()
-    while True:
-        part = call(partial(read_part, path, offset=len(content)), path=str(path.parent), what=READ)
-        content += part
-        if len(content) > FILE_LIMIT:
-            raise OSError(errno.EFBIG, f"more than {FILE_LIMIT} bytes")
-        if len(part) < PART:
-            return bytes(content)
-
-
 def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> Choice:
     """Take the first network whose plugins all exist in `bin_dirs` at this moment."""
     skipped: list[Skipped] = []
@@ -175,7 +164,8 @@ def parse_network(data: bytes, *, file: str) -> NetworkConfig:
 def _read_file(path: Path, *, call: HostCall) -> NetworkConfig | Skipped:
     name = os.fsencode(path.name).decode(errors="replace")  # it goes into messages, which must be text
     try:
-        return parse_network(_content(path, call=call), file=name)
+        ask = partial(call, path=str(path.parent), what=READ)
+        return parse_network(read_parts(path, most=FILE_LIMIT, call=ask), file=name)
     except ConfError as error:
         return Skipped(name, str(error))
     except OSError as error:

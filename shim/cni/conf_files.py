@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from shim.base import atomic_files
-from shim.base.atomic_files import failing_as, opened_regular, read_regular, write_atomically
+from shim.base.atomic_files import failing_as, read_regular, write_atomically
 
 SUFFIXES = (".conflist", ".conf", ".json")
 
-PART = 64 << 10
-"""Bytes of one answer. Most files, and the names of most directories, are smaller and take one call."""
+_NAMES = 64 << 10
+"""Bytes of names in one answer. Those of most directories take one call."""
 
 
 def file_names(directory: Path, *, after: str) -> list[str]:
@@ -23,17 +23,10 @@ def file_names(directory: Path, *, after: str) -> list[str]:
     size, found = 0, list[str]()
     for name in names:
         size += len(os.fsencode(name))
-        if size > PART:
+        if size > _NAMES:
             break
         found.append(name)
     return found
-
-
-def read_part(path: Path, *, offset: int) -> bytes:
-    """Return PART bytes of a regular file from `offset`, fewer at its end. Raise OSError."""
-    with opened_regular(path) as file:
-        file.seek(offset)
-        return file.read(PART)
 
 
 def reach(directory: Path) -> None:

@@ -44,6 +44,8 @@ REACH_SECONDS = 0.05
 """How long Status waits at least for the configuration directory: it answers at once, or has hung before."""
 START_SECONDS = 2.0
 """How long a start waits for the configuration directory to be read."""
+FIRST_SECONDS = 10.0
+"""How long after a start new pods wait for that: on a busy node the start of the helper process alone takes seconds."""
 RETRY_SECONDS = 1.0
 """From a reading that failed, such as without a helper process, to the next."""
 TRUSTED_SECONDS = 10.0
@@ -94,7 +96,12 @@ class ConfDirectory:
         self._bin_dirs = tuple(bin_dirs)
         self._plugins = StatusWatch(bin_dirs, find=find)
         self._listing = Listing(self._directory, problem=_HANGS)
-        self._hangs = False
+        self._silent_since: float | None = None
+        self._is_told = False
+        """Whether it was logged that the directory does not answer."""
+        self._read = threading.Condition()
+        self._is_read = False
+        self._read_by = 0.0
         self._scope = deadline.Scope()
         self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
         self._known_at = 0.0
@@ -112,6 +119,7 @@ class ConfDirectory:
             raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
         self._stop, self._scope = Waker(), deadline.Scope()
         first = Future[None]()
+        self._read_by = time.monotonic() + FIRST_SECONDS
         self._thread = threading.Thread(
             target=self._follow, args=(watch, self._stop, first), name="cni-watch", daemon=True
         )
@@ -119,8 +127,7 @@ class ConfDirectory:
         try:
             first.result(START_SECONDS)
         except TimeoutError:
-            log.warning("CNI configuration directory does not answer", directory=str(self._directory))
-            self._hangs = True
+            pass  # whoever needs the network waits for it
         except OSError as error:
             self.stop()
             raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
@@ -138,6 +145,7 @@ class ConfDirectory:
 
     def chosen(self) -> NetworkConfig:
         """Return the network for new pods. Raise FailedPrecondition with what is missing, and where it was searched."""
+        self._wait_read(self._read_by - time.monotonic())
         status, network = self._now()
         if network is None:
             raise FailedPrecondition(status.message)
@@ -149,6 +157,7 @@ class ConfDirectory:
         Where plugins know STATUS, it is not ready while one of them says so.
         """
         until = time.monotonic() + LOOK_SECONDS
+        self._wait_read(LOOK_SECONDS / 2)
         status, network = self._now_or_before()
         hangs = self._check_answers(until)
         if network is None:
@@ -162,6 +171,16 @@ class ConfDirectory:
             return status
         text = f"network {network.name} of {self._directory / network.file}: {problem}"
         return NetworkStatus(ready=False, reason=NOT_READY, message=text)
+
+    def _wait_read(self, seconds: float) -> None:
+        """Wait for the first reading, if it was started and has not come yet."""
+        if self._thread is not None and not self._is_read and seconds > 0:
+            deadline.wait_for(self._read, lambda: self._is_read, what=READ, limit=seconds)
+
+    def _note_read(self) -> None:
+        with self._read:
+            self._is_read = True
+            self._read.notify_all()
 
     def _now_or_before(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         outer = deadline.current()
@@ -197,17 +216,19 @@ class ConfDirectory:
         return status_of(listing, choice), choice.network
 
     def _check_answers(self, until: float) -> bool:
-        """Return whether the directory hangs. Wait until then, a time of the monotonic clock."""
+        """Return whether the directory has hung for TRUSTED_SECONDS. Wait until then, a time of the monotonic clock."""
         outer = deadline.current()
         try:
             with deadline.bound(max(until - time.monotonic(), REACH_SECONDS)):
                 self._probe(partial(reach, self._directory), path=str(self._directory), what=READ)
-            hangs = False
+            silent = False
         except ShimError as error:
             outer.check(READ)
-            hangs = isinstance(error, DeadlineExceeded)
+            silent = isinstance(error, DeadlineExceeded)
         with self._lock:
-            before, self._hangs = self._hangs, hangs
+            self._silent_since = (self._silent_since or time.monotonic()) if silent else None
+            hangs = self._silent_since is not None and time.monotonic() - self._silent_since >= TRUSTED_SECONDS
+            before, self._is_told = self._is_told, hangs
         if hangs and not before:
             log.warning("CNI configuration directory does not answer", directory=str(self._directory))
         elif before and not hangs:
@@ -247,6 +268,7 @@ class ConfDirectory:
             watch.is_read = True
             if not first.done():
                 first.set_result(None)
+                self._note_read()
             self._now()
         except ShimError as error:
             self._note_failure(error)

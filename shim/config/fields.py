@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
+from shim.base.deadline import LONGEST
 from shim.config.model import Config, LogLevel, NetworkPlugin
 from shim.domain import references
 from shim.domain.cidr import parse_pod_cidr
@@ -148,16 +149,24 @@ def _request_timeout(raw: object) -> float:
     return _some_seconds(raw) or Config().runtime_request_timeout
 
 
+def _seconds(raw: object) -> float:
+    """Read seconds that one can wait for: what is longer than LONGEST overflows poll(2), so that the wait fails."""
+    seconds = seconds_from(raw)
+    if seconds > LONGEST:
+        raise ValueError(raw)
+    return seconds
+
+
 def _some_seconds(raw: object) -> float:
     """Read seconds, enough for the work to be done, or 0."""
-    seconds = seconds_from(raw)
+    seconds = _seconds(raw)
     if 0 < seconds < _MIN_SECONDS:
         raise ValueError(raw)
     return seconds
 
 
 def _one_second_or_more(raw: object) -> float:
-    seconds = seconds_from(raw)
+    seconds = _seconds(raw)
     if seconds < 1:
         raise ValueError(raw)
     return seconds
@@ -295,9 +304,11 @@ def _is_go_form(text: str) -> bool:
 _SWITCHES = _choice(("true", "false"))
 _LOG_LEVELS = _choice(get_args(LogLevel))
 _NETWORK_PLUGINS = _choice(get_args(NetworkPlugin))
-_SECONDS = _Kind(seconds_from, "seconds, or a duration such as 90s or 1m30s")
-_SOME_SECONDS = _Kind(_some_seconds, f"0, or seconds ({_MIN_SECONDS:g} at least), or a duration such as 90s or 1m30s")
-_ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 90s or 1m30s")
+_SECONDS = _Kind(_seconds, "seconds, or a duration such as 1m30s, 277h at most")
+_SOME_SECONDS = _Kind(
+    _some_seconds, f"0, or seconds ({_MIN_SECONDS:g} at least), or a duration such as 1m30s, 277h at most"
+)
+_ONE_SECOND_OR_MORE = _Kind(_one_second_or_more, "seconds (1 at least), or a duration such as 1m30s, 277h at most")
 _OPTIONAL_PATH = _Kind(_optional_path, "an absolute path")
 
 _BY_NAME = {

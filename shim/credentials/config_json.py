@@ -4,15 +4,18 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from shim.base.atomic_files import read_regular
+from shim.base import deadline
 from shim.credentials.matching import key_from_location
 from shim.credentials.model import Credentials, pair_from_base64
-from shim.domain.errors import ShimError
+from shim.domain.errors import DeadlineExceeded, ResourceExhausted
+from shim.hostfs.client import HostCall, call_here
+from shim.hostfs.file_parts import read_parts
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +24,13 @@ DOCKERCFG = ".dockercfg"
 
 FILE_LIMIT = 1 << 20
 """Of one file; the size of a Kubernetes secret, which such files come from, is bound to as much."""
+
+
+_READ = "read credentials file"
+
+
+class _MalformedError(ValueError):
+    """Why a file is not understood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,32 +86,35 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def read_first(paths: Iterable[Path]) -> CredentialsFile | None:
-    """Read the first existing, well-formed file, as the kubelet does; a bad one is logged and skipped."""
+def read_first(paths: Iterable[Path], *, call: HostCall = call_here) -> CredentialsFile | None:
+    """Read the first existing, well-formed file, as the kubelet does; a bad one is logged and skipped.
+
+    So is one for which `call` raises DeadlineExceeded or ResourceExhausted: it lies on a volume that does not answer.
+    What else it raises is passed on.
+    """
     for path in paths:
-        if not os.access(path, os.F_OK):  # each pull without credentials checks all paths; most do not exist
-            continue
         try:
-            return _read(path)
-        except FileNotFoundError:  # removed since the check
+            return _read(path, call=call)
+        except (FileNotFoundError, NotADirectoryError):  # as most of them
             continue
-        except OSError as failure:
+        except (OSError, DeadlineExceeded, ResourceExhausted) as failure:
+            deadline.current().check(_READ)
             log.warning("cannot read credentials file, trying the next", file=path, error=failure)
-        except ShimError as failure:
+        except _MalformedError as failure:
             log.warning("malformed credentials file, trying the next", file=path, error=failure)
     return None
 
 
-def _read(path: Path) -> CredentialsFile:
-    content = read_regular(path, most=FILE_LIMIT)
+def _read(path: Path, *, call: HostCall) -> CredentialsFile:
+    content = read_parts(path, most=FILE_LIMIT, call=partial(call, path=str(path), what=_READ))
     try:
         return _config_json(path, content) if path.name == CONFIG_JSON else _dockercfg(path, content)
     except msgspec.DecodeError as failure:  # names the place, shows no value
-        raise ShimError(str(failure)) from failure
+        raise _MalformedError(str(failure)) from failure
     except UnicodeDecodeError:
-        raise ShimError("not UTF-8") from None
+        raise _MalformedError("not UTF-8") from None
     except RecursionError:
-        raise ShimError("nested too deeply") from None
+        raise _MalformedError("nested too deeply") from None
 
 
 def _config_json(path: Path, content: bytes) -> CredentialsFile:

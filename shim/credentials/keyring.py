@@ -16,6 +16,7 @@ from shim.credentials.provider_config import read_providers
 from shim.credentials.store import PREFIX, CredentialStores
 from shim.domain.errors import InvalidArgument
 from shim.domain.references import Reference
+from shim.hostfs.client import HostCall, call_here
 
 KEPT_SECONDS = 300.0
 """How long a file is cached: the kubelet's five minutes."""
@@ -30,9 +31,14 @@ class Keyring:
         paths: Sequence[Path] = (),
         providers: Sequence[Provider] = (),
         clock: Callable[[], float] = time.monotonic,
+        call: HostCall = call_here,
     ) -> None:
-        """Read nothing yet. Of the files in `paths` the first valid one counts; `providers` are in their order."""
+        """Read nothing yet. Of the files in `paths` the first valid one counts; `providers` are in their order.
+
+        `call` is how files are read, which may hang.
+        """
         self._paths = paths
+        self._call = call
         self._providers = providers
         self._stores = CredentialStores()
         self._clock = clock
@@ -84,15 +90,18 @@ class Keyring:
         # takes effect at once.
         now = self._clock()
         if self._file is None or now >= self._expires:
-            self._file = read_first(self._paths)
+            self._file = read_first(self._paths, call=self._call)
             self._expires = now + KEPT_SECONDS
         return self._file
 
 
-def keyring_of_node(config: Config, *, environ: Mapping[str, str]) -> Keyring:
-    """Create the keyring of the settings. Raise InvalidArgument and FailedPrecondition as `read_providers`."""
+def keyring_of_node(config: Config, *, environ: Mapping[str, str], call: HostCall = call_here) -> Keyring:
+    """Create the keyring of the settings, which reads files by `call`.
+
+    Raise InvalidArgument and FailedPrecondition as `read_providers`.
+    """
     paths = search_paths(kubelet_root=config.kubelet_root_dir, working=Path.cwd(), home=home_directory(environ))
-    return Keyring(paths=paths, providers=_providers(config))
+    return Keyring(paths=paths, providers=_providers(config), call=call)
 
 
 def _providers(config: Config) -> list[Provider]:

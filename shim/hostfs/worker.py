@@ -15,6 +15,7 @@ from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 MODULES = (
     "shim.cni.conf_files",
     "shim.cni.environment",
+    "shim.hostfs.file_parts",
     "shim.hostfs.host_devices",
     "shim.hostfs.host_paths",
     "shim.hostfs.profile_file",

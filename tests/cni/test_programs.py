@@ -13,7 +13,7 @@ from shim.cni.conf import NetworkConfig, read_directory
 from shim.cni.network import Plugins
 from shim.cni.programs import finding_by
 from shim.cni.watch import NOT_READY, ConfDirectory
-from shim.domain.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.hostfs.client import HostFs
 from tests.cni.fake_plugins import FakePlugins
 from tests.waits import wait_until
@@ -148,6 +148,7 @@ def test_a_configuration_directory_that_hangs_at_the_start_is_named_and_read_lat
 ) -> None:
     networks, stall = stalled
     monkeypatch.setattr(watch, "START_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "FIRST_SECONDS", 0.2)
     networks.start()
     assert stall.waited_for.is_set()
     hangs = f"no pod network: cni configuration directory {stall.directory} does not answer; is the volume behind it"
@@ -163,9 +164,37 @@ def test_a_configuration_directory_that_hangs_at_the_start_is_named_and_read_lat
     assert networks.chosen().name == "n"
 
 
-def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(
-    stalled: tuple[ConfDirectory, Stalled],
+def test_pods_wait_for_the_first_reading(
+    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a busy node the helper process that reads the directory takes seconds to start."""
+    networks, stall = stalled
+    monkeypatch.setattr(watch, "START_SECONDS", 0.1)
+    networks.start()
+    later = threading.Timer(0.5, stall.released.set)
+    later.start()
+
+    assert networks.chosen().name == "n"
+    later.join()
+
+
+def test_a_client_that_goes_does_not_wait_for_the_first_reading(
+    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks, _ = stalled
+    monkeypatch.setattr(watch, "START_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "FIRST_SECONDS", 1000.0)
+    networks.start()
+    scope = deadline.Scope()
+    scope.cancel()
+    with deadline.entered(scope), pytest.raises(Cancelled):
+        networks.chosen()
+
+
+def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(
+    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "TRUSTED_SECONDS", 0.0)
     networks, stall = stalled
     stall.released.set()
     networks.start()

@@ -67,6 +67,13 @@ def test_what_is_no_duration(raw: object) -> None:
     assert refused("shutdown_grace", raw)
 
 
+@pytest.mark.parametrize("name", [name for name in fields() if isinstance(getattr(Config(), name), float)])
+@pytest.mark.parametrize("raw", ["278h", "1e7", "1e308", 10**9])
+def test_what_nothing_can_wait_for_is_no_duration(name: str, raw: object) -> None:
+    assert refused(name, raw)
+    assert parsed(name, "277h") == 277 * 3600
+
+
 @pytest.mark.parametrize(
     ("raw", "endpoint"),
     [

@@ -117,7 +117,8 @@ def test_a_bad_flag_names_the_flag_and_the_accepted_form() -> None:
         loaded({"shutdown_grace": "soon"})
 
     assert str(caught.value) == (
-        "flag --shutdown-grace: shutdown_grace 'soon' is not accepted, give seconds, or a duration such as 90s or 1m30s"
+        "flag --shutdown-grace: shutdown_grace 'soon' is not accepted, give seconds, or a duration such as 1m30s, 277h "
+        "at most"
     )
 
 

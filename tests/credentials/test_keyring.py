@@ -1,8 +1,9 @@
 """The keyring: files before providers, the specific before the general, and nothing asked too early."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -14,8 +15,11 @@ from shim.credentials.model import Credentials
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings
 from shim.domain import references
-from shim.domain.errors import InvalidArgument
+from shim.domain.errors import DeadlineExceeded, InvalidArgument
+from shim.hostfs.client import HostFs
 from tests.credentials.programs import Programs, response
+
+T = TypeVar("T")
 
 APP = "r.example/team/app:1"
 
@@ -194,3 +198,42 @@ def test_half_of_the_settings(kubelet_root: Path, given: str) -> None:
     config = msgspec.structs.replace(Config(kubelet_root_dir=kubelet_root), **{given: "/x"})
     with pytest.raises(InvalidArgument, match="are given both or not at all"):
         keyring_of_node(config, environ={})
+
+
+def test_a_file_on_a_volume_that_hangs_is_passed_over(
+    tmp_path: Path, kubelet_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a home directory on a dead NFS server; the process itself must not wait in the kernel."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    home = tmp_path / "home/.docker"
+    home.mkdir(parents=True)
+    (home / "config.json").write_text(json.dumps({"auths": {"r.example": entry("home")}}))
+    (tmp_path / "work/.dockercfg").write_text(json.dumps({"r.example": entry("work")}))
+    asked = []
+
+    def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        asked.append(path)
+        if path.startswith(str(home)):
+            raise DeadlineExceeded(f"{what}: {path} has not answered for 10 s; is the volume behind it alive?")
+        return function(*arguments)
+
+    keyring = keyring_of_node(
+        Config(kubelet_root_dir=kubelet_root), environ={"HOME": str(tmp_path / "home")}, call=call
+    )
+
+    assert [user for _, user in found(keyring)] == ["work"]
+    assert str(home / "config.json") in asked
+
+
+def test_a_large_file_is_read_in_parts_by_the_helper_process(tmp_path: Path, kubelet_root: Path) -> None:
+    kubelet_root.mkdir(exist_ok=True)
+    many = {f"r{number}.example": entry("x" * 400) for number in range(500)}
+    (kubelet_root / "config.json").write_text(json.dumps({"auths": {**many, "r.example": entry("me")}}))
+    host_fs = HostFs()
+    try:
+        config = Config(kubelet_root_dir=kubelet_root)
+        keyring = keyring_of_node(config, environ={"HOME": str(tmp_path)}, call=host_fs.call)
+        assert [user for _, user in found(keyring)] == ["me"]
+    finally:
+        host_fs.stop()

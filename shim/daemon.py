@@ -272,10 +272,19 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         if not is_prepared:
             late = partial(_prepare_cni_conf_late, rt)
             deferred_checks.add(late, what="the CNI configuration", seconds=math.inf, asks_docker=False)
-        watcher = Watcher(engine, view, on_connect=facts.refresh, before_first_sync=partial(_recover_pods, rt))
-        watcher.start()
-        ending.callback(watcher.stop)
+        ending.enter_context(_sync_view(rt))
         yield rt
+
+
+@contextlib.contextmanager
+def _sync_view(rt: Runtime) -> Iterator[None]:
+    """Keep the view in sync with Docker inside the block; before the first sync the pods are recovered."""
+    watcher = Watcher(rt.engine, rt.view, on_connect=rt.facts.refresh, before_first_sync=partial(_recover_pods, rt))
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.stop()
 
 
 def _prepare_cni_conf(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from integration.conformance.results import Case, State
+from integration.conformance.results import Case, State, case
 from integration.node.commands import NodeError, tail
 
 _LIMIT_SECONDS = 3600
@@ -54,7 +54,7 @@ def run_critest(program: Path, *, socket: Path, home: Path, only: str, say: Call
     report, log = home / "report.json", home / "critest.log"
     command = [
         *(program, f"-runtime-endpoint=unix://{socket}", f"-image-endpoint=unix://{socket}", "-config=/dev/null"),
-        *("-ginkgo.no-color", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
+        *("-ginkgo.no-color", "-ginkgo.v", f"-ginkgo.json-report={report}", f"-ginkgo.timeout={_LIMIT_SECONDS}s"),
         f"-test.timeout={_LIMIT_SECONDS + 60}s",
         *(f"-ginkgo.skip={re.escape(name)}" for name in OURS_TO_SKIP),
         *([f"-ginkgo.focus={only}"] if only else ()),
@@ -96,7 +96,7 @@ def cases_of(report: bytes) -> tuple[Case, ...]:
         specs = [spec for part in msgspec.json.decode(report, type=list[_Report]) for spec in part.spec_reports or ()]
     except msgspec.DecodeError as cause:
         raise NodeError(f"read critest's report: {cause}") from cause
-    return tuple(sorted(_cases(specs), key=lambda case: case.name))
+    return tuple(sorted(_cases(specs), key=lambda each: each.name))
 
 
 def _cases(specs: list[_Spec]) -> Iterator[Case]:
@@ -105,7 +105,7 @@ def _cases(specs: list[_Spec]) -> Iterator[Case]:
         if spec.leaf_node_type != "It" and state != "failed":
             continue
         name = " ".join([*(spec.container_hierarchy_texts or ()), spec.leaf_node_text or spec.leaf_node_type])
-        yield Case(name, state, round(spec.run_time / 1e9, 3), _reason(spec, name) if state != "passed" else "")
+        yield case(name, state, round(spec.run_time / 1e9, 3), _reason(spec, name) if state != "passed" else "")
 
 
 def _reason(spec: _Spec, name: str) -> str:

@@ -13,7 +13,7 @@ from integration.conformance.cluster import Cluster
 from integration.conformance.duplicates import Watch
 from integration.conformance.kubectl import Kubectl
 from integration.conformance.results import Case as Result
-from integration.conformance.results import State
+from integration.conformance.results import State, case
 from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
 
 _AT_ONCE = 3
@@ -71,7 +71,7 @@ def _run(which: Scenario, cluster: Cluster) -> Result:
         state, reason = "skipped", str(cause)
     except Exception as cause:  # noqa: BLE001  whatever goes wrong in one scenario is its result
         state, reason = "failed", f"{cause}\n{''.join(traceback.format_tb(cause.__traceback__)[-2:])}"
-    return Result(which.name, state, round(time.monotonic() - started, 1), reason)
+    return case(which.name, state, round(time.monotonic() - started, 1), reason)
 
 
 def _carry_out(which: Scenario, cluster: Cluster) -> None:
@@ -80,10 +80,10 @@ def _carry_out(which: Scenario, cluster: Cluster) -> None:
         raise Skipped(cluster.binaries.explain(missing))
     namespace = re.sub("[^a-z0-9]+", "-", which.name.lower())[:60].strip("-")
     cluster.kubectl("create", "namespace", namespace)
-    case = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))
+    hands = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))
     try:
-        eventually(lambda: case.get("serviceaccounts", "default"))
-        eventually(lambda: case.get("configmaps", "kube-root-ca.crt"))
-        which.run(case)
+        eventually(lambda: hands.get("serviceaccounts", "default"))
+        eventually(lambda: hands.get("configmaps", "kube-root-ca.crt"))
+        which.run(hands)
     finally:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -6,7 +6,7 @@ import pytest
 from integration.conformance.critest import OURS_TO_SKIP, cases_of
 from integration.conformance.page import NOT_RUN, newest, page
 from integration.conformance.report import Progress, summary, times
-from integration.conformance.results import Case, Machine, Run, file_name, read, write
+from integration.conformance.results import Case, Machine, Run, case, file_name, read, write
 from integration.node.commands import NodeError
 
 V1 = Machine(cgroup="v1", driver="cgroupfs", python="3.11", architecture="amd64")
@@ -95,6 +95,13 @@ def test_cases_are_read_from_ginkgos_report() -> None:
         Case("hides", "skipped", 0.0, "no AppArmor"),
         Case(known, "skipped", 0.0, OURS_TO_SKIP[known]),
     )
+
+
+def test_a_case_that_failed_for_what_the_machine_lacks_was_skipped() -> None:
+    message = "start container 1: unable to apply caps: operation not permitted"
+    assert case("privileged", "failed", 1.0, message).state == "skipped"
+    assert "lacks a capability" in case("privileged", "failed", 1.0, message).reason
+    assert case("other", "failed", 1.0, "permission denied") == Case("other", "failed", 1.0, "permission denied")
 
 
 def test_a_report_that_is_none_is_an_error() -> None:

@@ -40,6 +40,11 @@ LOOK_SECONDS = 0.8
 
 Docker may take 4 s of the 5 s that Status has.
 """
+PROMPT_SECONDS = 0.02
+"""The same while all directories have answered less than RECENT_SECONDS ago: on a busy node the helper process that
+reads them may be late, and nothing has changed."""
+RECENT_SECONDS = 6.0
+"""Longer than the 5 s between two questions of a kubelet, so that every second one waits, and finds what hangs."""
 REACH_SECONDS = 0.05
 """How long Status waits at least for the configuration directory: it answers at once, or has hung before."""
 START_SECONDS = 2.0
@@ -104,6 +109,7 @@ class ConfDirectory:
         self._read_by = 0.0
         self._scope = deadline.Scope()
         self._known: tuple[NetworkStatus, NetworkConfig | None] | None = None
+        self._known_listing: Listing | None = None
         self._known_at = 0.0
         self._had_network = False
         self._lock = threading.Lock()
@@ -156,10 +162,11 @@ class ConfDirectory:
 
         Where plugins know STATUS, it is not ready while one of them says so.
         """
-        until = time.monotonic() + LOOK_SECONDS
+        is_recent = self._is_recent()
+        until = time.monotonic() + (PROMPT_SECONDS if is_recent else LOOK_SECONDS)
         self._wait_read(LOOK_SECONDS / 2)
-        status, network = self._now_or_before()
-        hangs = self._check_answers(until)
+        status, network = self._now_or_before(until)
+        hangs = self._check_answers(until, at_least=0.0 if is_recent else REACH_SECONDS)
         if network is None:
             return status
         if hangs:
@@ -182,10 +189,17 @@ class ConfDirectory:
             self._is_read = True
             self._read.notify_all()
 
-    def _now_or_before(self) -> tuple[NetworkStatus, NetworkConfig | None]:
+    def _is_recent(self) -> bool:
+        """Return whether all directories have answered about the files of now less than RECENT_SECONDS ago."""
+        with self._lock:
+            is_found = self._known_listing is self._listing and self._silent_since is None
+            return is_found and time.monotonic() - self._known_at < RECENT_SECONDS
+
+    def _now_or_before(self, until: float) -> tuple[NetworkStatus, NetworkConfig | None]:
+        """Wait until then, a time of the monotonic clock."""
         outer = deadline.current()
         try:
-            with deadline.bound(LOOK_SECONDS):
+            with deadline.bound(max(until - time.monotonic(), 0.0)):
                 return self._now()
         except DeadlineExceeded as error:
             outer.check(_FIND)
@@ -201,7 +215,7 @@ class ConfDirectory:
         with self._lock:
             changed = listing is self._listing and now != self._known
             if listing is self._listing:
-                self._known, self._known_at = now, time.monotonic()
+                self._known, self._known_listing, self._known_at = now, listing, time.monotonic()
                 self._had_network |= now[1] is not None
             if changed:
                 _log(*now, awaited=listing.is_empty and not self._had_network)
@@ -215,11 +229,14 @@ class ConfDirectory:
             return _not_ready(str(error)), None
         return status_of(listing, choice), choice.network
 
-    def _check_answers(self, until: float) -> bool:
-        """Return whether the directory has hung for TRUSTED_SECONDS. Wait until then, a time of the monotonic clock."""
+    def _check_answers(self, until: float, *, at_least: float) -> bool:
+        """Return whether the directory has hung for TRUSTED_SECONDS.
+
+        Wait until then, a time of the monotonic clock, and `at_least` so many seconds.
+        """
         outer = deadline.current()
         try:
-            with deadline.bound(max(until - time.monotonic(), REACH_SECONDS)):
+            with deadline.bound(max(until - time.monotonic(), at_least)):
                 self._probe(partial(reach, self._directory), path=str(self._directory), what=READ)
             silent = False
         except ShimError as error:

@@ -5,10 +5,8 @@ from contextlib import contextmanager
 
 from shim.api.v1 import api_pb2 as pb
 from shim.container.status import status_message
-from shim.domain.errors import NotFound
-from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
-from shim.sandbox.find import find_sandbox
+from shim.sandbox.find import last_known_sandbox
 from shim.sandbox.status import sandbox_status_message
 from shim.view.records import Change, SandboxRecord
 
@@ -43,24 +41,22 @@ def events_first(rt: Runtime) -> Iterator[None]:
 
 
 def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
+    """Return the event of a change.
+
+    What came before the loss of Docker is still to be sent after it, so the pod is as last known.
+    """
     record = change.record
     if isinstance(record, SandboxRecord):
         sandbox: SandboxRecord | None = record
         if change.kind != pb.CONTAINER_DELETED_EVENT:
-            sandbox = _now(rt, record.id) or record
+            sandbox = last_known_sandbox(rt, record.id) or record
     else:
-        sandbox = _now(rt, record.sandbox_id)
+        sandbox = last_known_sandbox(rt, record.sandbox_id)
+    containers = rt.view.last_known_containers_of(sandbox.id) if sandbox else ()
     return pb.ContainerEventResponse(
         container_id=record.id,
         container_event_type=change.kind,
         created_at=change.at,
         pod_sandbox_status=sandbox_status_message(rt, sandbox) if sandbox else None,
-        containers_statuses=[status_message(rt, c) for c in rt.view.containers_of(sandbox.id)] if sandbox else [],
+        containers_statuses=[status_message(rt, each) for each in containers],
     )
-
-
-def _now(rt: Runtime, sandbox_id: SandboxId) -> SandboxRecord | None:
-    try:
-        return find_sandbox(rt, sandbox_id)
-    except NotFound:
-        return None

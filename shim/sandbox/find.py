@@ -38,6 +38,15 @@ def find_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord:
     return _record_from_checkpoint(kept[only])
 
 
+def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
+    """Return the sandbox of a full id as last known, also while Docker is away; None for an unknown one."""
+    record = rt.view.last_known(sandbox_id)
+    if isinstance(record, SandboxRecord):
+        return record
+    kept = next((each for each in rt.checkpoints.all() if each.sandbox_id == sandbox_id), None)
+    return _record_from_checkpoint(kept) if kept else None
+
+
 @contextmanager
 def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
     """Hold the lock of a sandbox's name, and yield its record as it is then; None for an unknown id.

@@ -130,6 +130,11 @@ class NodeView:
         with self._changed:
             return self._store.visible_locked(container_id)
 
+    def last_known_containers_of(self, sandbox_id: SandboxId) -> tuple[ContainerRecord, ...]:
+        """Return the containers of a sandbox as `containers_of` does, without a wait, also while disconnected."""
+        with self._changed:
+            return self._queries.lists_locked().by_sandbox.get(sandbox_id, ())
+
     def records(self) -> dict[str, Record]:
         """Return all records by id, without a wait, also while disconnected."""
         with self._changed:

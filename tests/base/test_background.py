@@ -35,12 +35,13 @@ def threads_named(name: str) -> int:
 def test_all_who_ask_meanwhile_share_one_run_and_one_thread() -> None:
     work = Work()
     background = Background(work, name="shared-run")
-    with ThreadPoolExecutor(5) as pool:
-        callers = [pool.submit(background.join, what="the work") for _ in range(5)]
-        assert work.started.wait(SECONDS)
-        assert threads_named("shared-run") == 1
-        work.go_on.set()
-        assert {caller.result(SECONDS) for caller in callers} == {1}
+    runs = [background.begin() for _ in range(5)]
+    assert work.started.wait(SECONDS)
+    assert threads_named("shared-run") == 1
+    assert all(run is runs[0] for run in runs)
+    work.go_on.set()
+    wait_until(lambda: runs[0].ended)
+    assert runs[0].outcome() == 1
     assert background.join(what="the work") == 2  # what has ended is not remembered
 
 

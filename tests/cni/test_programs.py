@@ -191,6 +191,21 @@ def test_a_client_that_goes_does_not_wait_for_the_first_reading(
         networks.chosen()
 
 
+def test_an_answer_that_is_late_once_is_not_waited_for(
+    stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks, stall = stalled
+    stall.released.set()
+    networks.start()
+    before = networks.status()
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(watch, "RECENT_SECONDS", 3600.0)
+
+    stall.released.clear()
+    assert networks.status() == before
+    assert not networks._is_recent()  # the next question waits
+
+
 def test_a_configuration_directory_that_hangs_later_keeps_its_network_and_is_named(
     stalled: tuple[ConfDirectory, Stalled], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,3 +1,4 @@
+import contextvars
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -161,3 +162,21 @@ def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime,
         list(slow)
     assert view.stats().subscribers == 1
     quick.scope.cancel()
+
+
+def test_what_came_before_docker_was_lost_is_sent_after_it(rt: Runtime, engine: FakeEngine) -> None:
+    rt.view.sandboxes()
+    with deadline.entered(deadline.Scope(seconds=30)), ThreadPoolExecutor(1) as pool:
+        stream = container_events(rt)
+        first = pool.submit(contextvars.copy_context().run, next, stream)
+        wait_until(lambda: rt.view.stats().subscribers)
+        sandbox = ready_pod(rt)
+        created = first.result(30)
+        engine.disconnect()
+        wait_until(lambda: rt.view.stats().outage)
+
+        started = next(stream)
+        with pytest.raises(Unavailable):
+            next(stream)
+    assert [each.container_event_type for each in (created, started)] == [CREATED, STARTED]
+    assert started.pod_sandbox_status.id == sandbox

@@ -96,7 +96,7 @@ class HeldPlugin:
         self._pid = int(os.read(self._fifo, 64))
 
     def gone(self) -> bool:
-        """Whether somebody has ended the plugin."""
+        """Whether the plugin was ended."""
         try:
             return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except FileNotFoundError:

@@ -34,7 +34,7 @@ class Point:
     name: str
     held: Callable[[FaultyNode], AbstractContextManager[Hold | HeldPlugin]]
     unknown: bool = False
-    """Whether something was made that the server has not been told of."""
+    """Whether something was made that the server does not know of."""
 
 
 IN_RUN = (

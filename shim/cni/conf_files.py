@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shim.base import atomic_files
-from shim.base.atomic_files import failing_as, opened_regular, read_regular, write_atomically
+from shim.base.atomic_files import failing_as, open_regular, read_regular, write_atomically
 
 SUFFIXES = (".conflist", ".conf", ".json")
 
@@ -31,7 +31,7 @@ def file_names(directory: Path, *, after: str) -> list[str]:
 
 def read_part(path: Path, *, offset: int) -> bytes:
     """Return PART bytes of a regular file from `offset`, fewer at its end. Raise OSError."""
-    with opened_regular(path) as file:
+    with open_regular(path) as file:
         file.seek(offset)
         return file.read(PART)
 

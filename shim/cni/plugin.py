@@ -125,9 +125,9 @@ def result_of(call: Call, stdout: bytes) -> JsonObject:
     try:
         result = msgspec.json.decode(stdout)
     except (ValueError, RecursionError) as error:
-        raise PluginError(call, msg=f"printed no JSON: {_quoted(stdout)}") from error
+        raise PluginError(call, msg=f"printed no JSON: {_quote(stdout)}") from error
     if not isinstance(result, dict):
-        raise PluginError(call, msg=f"printed no result object: {_quoted(stdout)}")
+        raise PluginError(call, msg=f"printed no result object: {_quote(stdout)}")
     return result
 
 
@@ -137,20 +137,20 @@ def failure_of(call: Call, outcome: Outcome) -> PluginError:
     if not outcome.stdout.strip():
         return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)
     try:
-        told = msgspec.json.decode(outcome.stdout, type=_ErrorObject)
+        reported = msgspec.json.decode(outcome.stdout, type=_ErrorObject)
     except (ValueError, RecursionError):
-        told = _ErrorObject()
-    if not told.msg:
-        msg = f"{ended} and printed no CNI error: {_quoted(outcome.stdout)}"
+        reported = _ErrorObject()
+    if not reported.msg:
+        msg = f"{ended} and printed no CNI error: {_quote(outcome.stdout)}"
         return PluginError(call, msg=msg, stderr=outcome.stderr)
-    return PluginError(call, msg=told.msg, code=told.code, details=told.details, stderr=outcome.stderr)
+    return PluginError(call, msg=reported.msg, code=reported.code, details=reported.details, stderr=outcome.stderr)
 
 
 def _how_it_ended(returncode: int) -> str:
     return f"exited with code {returncode}" if returncode > 0 else f"was killed by signal {-returncode}"
 
 
-def _quoted(data: bytes) -> str:
+def _quote(data: bytes) -> str:
     text = data[: QUOTED_CHARACTERS * 4].decode(errors="replace").encode("unicode_escape").decode()
     return f"'{text}'" if len(text) <= QUOTED_CHARACTERS else f"'{text[:QUOTED_CHARACTERS]}'..."
 

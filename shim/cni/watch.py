@@ -32,10 +32,10 @@ NOT_READY = "NetworkPluginNotReady"
 
 _FIND = "find cni plugins"
 
-TOLD_FILES = 10
+FILES_NAMED = 10
 """How many files that are not usable one message names."""
 
-LOOK_SECONDS = 0.8
+STATUS_SECONDS = 0.8
 """How long Status waits for the directories of plugins, and for what these say of themselves.
 
 Docker may take 4 s of the 5 s that Status has.
@@ -147,7 +147,7 @@ class ConfDirectory:
 
         Where plugins know STATUS, it is not ready while one of them says so.
         """
-        until = time.monotonic() + LOOK_SECONDS
+        until = time.monotonic() + STATUS_SECONDS
         status, network = self._now_or_before()
         hangs = self._check_answers(until)
         if network is None:
@@ -165,7 +165,7 @@ class ConfDirectory:
     def _now_or_before(self) -> tuple[NetworkStatus, NetworkConfig | None]:
         outer = deadline.current()
         try:
-            with deadline.bound(LOOK_SECONDS):
+            with deadline.bound(STATUS_SECONDS):
                 return self._now()
         except DeadlineExceeded as error:
             outer.check(_FIND)
@@ -332,8 +332,8 @@ class _Watch:
 def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
     """Return the NetworkReady condition of a directory."""
     where = listing.directory
-    passed = "; ".join(map(str, choice.skipped[:TOLD_FILES]))
-    if more := len(choice.skipped) - TOLD_FILES:
+    passed = "; ".join(map(str, choice.skipped[:FILES_NAMED]))
+    if more := len(choice.skipped) - FILES_NAMED:
         passed += f"; and {more} more" if more > 0 else ""
     if choice.network is not None:
         text = f"network {choice.network.name} of {where / choice.network.file}"

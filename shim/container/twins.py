@@ -10,7 +10,7 @@ from shim.view.records import ContainerRecord
 def check_name_free(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> None:
     """Raise AlreadyExists while a container of this name and attempt runs in the pod, whatever Docker calls it.
 
-    A kubelet that looked at an older state of the pod would start the same container twice.
+    A kubelet that saw an older state of the pod would start the same container twice.
     """
     twin = _running_twin(rt, metadata, sandbox_id=sandbox_id)
     if twin is not None:

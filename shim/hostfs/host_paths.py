@@ -61,12 +61,12 @@ def ensure_directory(resolved: Path) -> None:
     for part in (*reversed(resolved.parents), resolved):
         if not _missing(part):
             continue
-        with opened_directory(part.parent) as parent, suppress(FileExistsError):
+        with open_directory(part.parent) as parent, suppress(FileExistsError):
             os.mkdir(part.name, dir_fd=parent)
 
 
 @contextmanager
-def opened_directory(resolved: Path) -> Iterator[int]:
+def open_directory(resolved: Path) -> Iterator[int]:
     """Hold a directory for the block. OSError (ENOTDIR) when a part of the path is a link, which it was not before.
 
     The descriptor is a place only: what is in it can be named and opened, not listed.

@@ -45,11 +45,11 @@ def _answer(server: socket.socket, packet: bytes) -> None:
         function, arguments = content_of(packet)
         answer = packed(number, (function(*arguments), None))
     except Exception as failure:  # noqa: BLE001 - raised again in the server
-        answer = _packed_failure(number, failure)
+        answer = _pack_failure(number, failure)
     server.send(answer)
 
 
-def _packed_failure(number: int, failure: Exception) -> bytes:
+def _pack_failure(number: int, failure: Exception) -> bytes:
     try:
         return packed(number, (None, failure))
     except Exception:  # noqa: BLE001 - what cannot be pickled raises anything

@@ -69,7 +69,7 @@ class Channel:
         self._taken = 0  # bytes that the reader has, and is not done with
         self._ended = False  # nothing more comes
         self._finished = False  # nothing more is written
-        self._abandoned = False  # nobody reads any more
+        self._abandoned = False  # no reader is left
         self._was_reset = False  # by the client
         self._lost: str = ""  # why the session is over, once it is
 

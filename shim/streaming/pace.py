@@ -4,7 +4,7 @@ What a byte costs is the client's choice: bytes of large frames cost next to not
 of milliseconds. A thread that needs the interpreter waits for one that computes for 5 ms at most (the switch interval),
 but once more for each other one that computes. So a session reads less at a time the longer its reads take, and
 sessions whose reads take long work one at a time. The time is that of the processor, so that a busy machine makes no
-session look slow.
+session seem slow.
 """
 
 import threading

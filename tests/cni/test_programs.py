@@ -89,7 +89,7 @@ def test_a_directory_that_hangs_is_a_network_that_is_not_ready_and_named(
 def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
     host_fs: HostFs, tmp_path: Path, dead: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "STATUS_SECONDS", 0.1)
     networks = networks_in(tmp_path, host_fs, dead)
     networks._listing = read_directory(tmp_path / "net.d")
     networks._known = watch.NetworkStatus(ready=True, reason="", message="network n"), None

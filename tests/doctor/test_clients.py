@@ -70,7 +70,7 @@ def test_none_that_runs(endpoint: str) -> None:
     assert finding == Finding("warn", "server", f"none runs at {endpoint}", "start it: pydockershim serve")
 
 
-def test_a_socket_that_nobody_serves(endpoint: str) -> None:
+def test_a_socket_without_a_server(endpoint: str) -> None:
     path = endpoint.removeprefix("unix://")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
@@ -132,7 +132,7 @@ def answering(listener: socket.socket, endpoint: str, answer: bytes) -> Iterator
         thread.join()
 
 
-def test_a_socket_behind_which_nobody_answers(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_does_not_answer(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_SECONDS", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(endpoint.removeprefix("unix://"))
@@ -140,7 +140,7 @@ def test_a_socket_behind_which_nobody_answers(endpoint: str, monkeypatch: pytest
         finding = found(endpoint)["server"]
 
     assert finding.text.endswith("does not answer within 0.2 s")
-    assert finding.advice.startswith("look at what holds that socket")
+    assert finding.advice.startswith("find what holds that socket")
 
 
 def test_what_is_no_socket(endpoint: str) -> None:

@@ -20,7 +20,7 @@ Verb = Literal["ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION"]
 
 QUOTED_CHARACTERS = 200
 """How much is quoted of output that is not CNI."""
-SAID_CHARACTERS = 1000
+MAX_MESSAGE_CHARACTERS = 1000
 """How much of each of message, details and stderr goes into an error: gRPC carries a few KiB of status text."""
 STDERR_LINES = 3
 """How many of the last lines of stderr go into an error."""
@@ -36,11 +36,11 @@ class PluginError(ShimError):
         """Code of the CNI error object; 0 when the plugin gave none."""
         self.msg = msg
         self.details = details
-        text = f"{call.what}: {msg[:SAID_CHARACTERS]}"
+        text = f"{call.what}: {msg[:MAX_MESSAGE_CHARACTERS]}"
         if code:
             text += f" (code {code})"
         if details:
-            text += f": {details[:SAID_CHARACTERS]}"
+            text += f": {details[:MAX_MESSAGE_CHARACTERS]}"
         if said := _last_lines(stderr):
             text += f"; stderr: {said}"
         super().__init__(text)
@@ -157,4 +157,4 @@ def _quote(data: bytes) -> str:
 
 def _last_lines(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-SAID_CHARACTERS:]
+    return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-MAX_MESSAGE_CHARACTERS:]

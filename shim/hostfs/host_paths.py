@@ -1,7 +1,7 @@
 """Paths on the host that a container mounts: inspected first, made when the whole request is known good.
 
 A user that may write to a directory on the way can put a link in the place of another one between a check and its use.
-So what was resolved is walked by descriptors that follow no link: a path that has changed meanwhile is an error.
+So what was resolved is walked by descriptors that follow no link: a path that has changed since is an error.
 
 All of these may hang on a dead volume: `shim.spec.host_calls` has them called in the helper process. So this
 module imports little.

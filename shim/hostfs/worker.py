@@ -22,7 +22,7 @@ MODULES = (
     "shim.cni.executable",
 )
 """Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
-server that has started this process, also when another version is installed meanwhile. By name, since they are above
+server that has started this process, also when another version was installed since. By name, since they are above
 this package; with a call they would be imported all the same."""
 
 

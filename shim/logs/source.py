@@ -90,9 +90,7 @@ class Source:
         be read.
         """
         with suppress(OSError):
-            listed = {
-                _identity(status): (name, status.st_size) for name, status in _list_files(self.path)
-            }  # oldest first
+            listed = {_identity(status): (name, status.st_size) for name, status in _list_files(self.path)}
             if self._fd < 0:
                 return _left_since(self._left_at, listed)
             held = os.fstat(self._fd)

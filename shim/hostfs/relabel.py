@@ -61,8 +61,8 @@ def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
 def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
     """Yield a path for what `name` is and for everything below it; the last part of none is to be followed as a link.
 
-    Containers may write there during it, so names are joined to directories that are held open: one that is replaced by
-    a link leads nowhere else.
+    Containers may write there while it runs, so names are joined to open directories: one that is replaced by a link
+    leads nowhere else.
     """
     yield _held(parent, name)
     with _open_entry(name, parent=parent) as directory:

@@ -83,7 +83,7 @@ def test_exec_reads_input_to_its_end(rt: Runtime, engine: FakeEngine, container:
 
 
 def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
-    engine.script_exec(ExecScript(tells_size=True))
+    engine.script_exec(ExecScript(prints_size=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
     with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
         client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
@@ -103,7 +103,7 @@ def test_a_size_that_is_known_before_the_start(
     rt: Runtime, engine: FakeEngine, container: ContainerId, version: tuple[int, int]
 ) -> None:
     engine.version = version
-    engine.script_exec(ExecScript(tells_size=True))
+    engine.script_exec(ExecScript(prints_size=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
     with (
         engine.held("create_exec") as gate,

@@ -11,7 +11,7 @@ _libc = ctypes.CDLL(None)
 
 
 @contextmanager
-def nobodys_files() -> Iterator[None]:
+def unprivileged_files() -> Iterator[None]:
     """Let this thread open and read no more than what is open to every user (setfsuid(2))."""
     need_root()
     before = _libc.setfsuid(_NOBODY)

@@ -207,7 +207,7 @@ def test_labels_of_an_image_are_not_the_containers(kubelet: Kubelet, pod: Pod, i
         served.engine.api.remove_image(reference)
 
 
-def test_a_container_that_a_user_makes_of_such_an_image_is_nobodys(served: Served, images: Images) -> None:
+def test_a_container_that_a_user_makes_of_such_an_image_is_not_listed(served: Served, images: Images) -> None:
     reference = "node.test/labelled:2"
     labels = {"io.kubernetes.docker.type": "podsandbox", "io.pydockershim.config": "{}"}
     images.load(reference, {"Labels": labels})

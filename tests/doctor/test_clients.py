@@ -18,7 +18,7 @@ from shim.doctor.clients import check_clients
 from shim.doctor.findings import Finding
 from shim.doctor.units import Unit, Units
 from shim.domain.errors import Unavailable
-from tests.users import nobodys_files
+from tests.users import unprivileged_files
 
 
 class Runtime(api_pb2_grpc.RuntimeServiceServicer):
@@ -153,7 +153,7 @@ def test_what_is_no_socket(endpoint: str) -> None:
 
 def test_sockets_that_are_not_for_this_user(endpoint: str, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
-    with serving(endpoint, Runtime()), nobodys_files():
+    with serving(endpoint, Runtime()), unprivileged_files():
         findings = found(endpoint, tmp_path / "private/containerd.sock")
 
     assert "permission denied" in findings["server"].text

@@ -64,7 +64,7 @@ def subject(fake: FakeEngine) -> Subject:
         expect_exec=expect,
         expect_endless_exec=expect_endless,
         expect_cat=expect_other(echo=True),
-        expect_stty=expect_other(tells_size=True),
+        expect_stty=expect_other(prints_size=True),
         names=(f"c{number}" for number in serial),
     )
 

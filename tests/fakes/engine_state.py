@@ -202,7 +202,7 @@ class ExecScript:
     """The process runs after its output until `exit_exec`, or until its container ends."""
     echo: bool = False
     """It writes what it reads, as `cat` does, until the end of its input."""
-    tells_size: bool = False
+    prints_size: bool = False
     """With its first input it writes the size of its terminal, as `stty size` does, and ends."""
 
 

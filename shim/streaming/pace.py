@@ -11,8 +11,8 @@ import threading
 import time
 from collections import deque
 
-LEAST = 4 * 1024
-MOST = 64 * 1024
+MIN_READ = 4 * 1024
+MAX_READ = 64 * 1024
 """Bytes read at a time."""
 
 LONG = 0.002
@@ -60,7 +60,7 @@ class Pace:
     def __init__(self, turns: Turns = _TURNS) -> None:
         self._turns = turns
         self._slow = False
-        self.size = LEAST
+        self.size = MIN_READ
         """Bytes to read next."""
 
     def begin(self) -> float:
@@ -80,6 +80,6 @@ class Pace:
         """Choose the next size by how long a read has taken."""
         self._slow = seconds >= SLOW
         if seconds > LONG:
-            self.size = max(LEAST, self.size // 2)
+            self.size = max(MIN_READ, self.size // 2)
         elif not self._slow:
-            self.size = min(MOST, self.size * 2)
+            self.size = min(MAX_READ, self.size * 2)

@@ -40,7 +40,7 @@ def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
     orphan = pod.resolv_conf_directory(rt) / "orphan"
     orphan.touch()
     for path in (known, orphan):
-        os.utime(path, (rt.started_at - 60, rt.started_at - 60))
+        os.utime(path, (rt.server.started_at - 60, rt.server.started_at - 60))
 
     remove_orphaned_files(rt)
 

@@ -112,7 +112,7 @@ def remove_leftovers(rt: Runtime) -> None:
         ours = labels.INSPECTION in (container.labels or {})
         named = any(name.startswith("/" + names.INSPECTION_PREFIX) for name in container.names or ())
         # Both, since an image may have the label and any container the name. A younger one belongs to this server.
-        if ours and named and container.created < rt.started_at and _remove(rt, container.id):
+        if ours and named and container.created < rt.server.started_at and _remove(rt, container.id):
             log.info("removed leftover image-inspection container", container=container.id)
 
 

@@ -191,7 +191,7 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
     assert read(rt, image, "/etc/passwd") is not None
     [left] = engine.containers.values()
 
-    left.created = int((rt.started_at - 60) * 10**9)
+    left.created = int((rt.server.started_at - 60) * 10**9)
     remove_leftovers(rt)
 
     assert engine.containers == {}
@@ -290,7 +290,7 @@ def test_what_an_earlier_server_left_is_removed_when_it_can_be(
     made = engine.create_container(
         name=names.inspection_name(), body={"Image": image, "Labels": {labels.INSPECTION: "rootfs"}}
     )
-    engine.containers[made].created = int((watching.started_at - 60) * 10**9)
+    engine.containers[made].created = int((watching.server.started_at - 60) * 10**9)
     engine.fail_next("remove_container", Unavailable("docker cannot be reached"))
 
     remove_leftovers(watching)
@@ -303,7 +303,7 @@ def test_only_containers_of_earlier_inspections_are_removed(rt: Runtime, engine:
     def made(name: str, **tags: str) -> str:
         return engine.create_container(name=name, body={"Image": image, "Labels": tags})
 
-    before = int((rt.started_at - 60) * 10**9)
+    before = int((rt.server.started_at - 60) * 10**9)
     foreign = [made("db"), made("cache", **{labels.INSPECTION: "rootfs"}), made(names.INSPECTION_PREFIX + "theirs")]
     for container_id in foreign:
         engine.containers[container_id].created = before

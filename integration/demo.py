@@ -41,13 +41,13 @@ class Steps:
     def __init__(self) -> None:
         self._number = 0
 
-    def run(self, words: str, action: Callable[[], T], *, tell: Callable[[T], str] = lambda _: "") -> T:
-        """Run one step and print its line; `tell` describes the result."""
+    def run(self, words: str, action: Callable[[], T], *, describe: Callable[[T], str] = lambda _: "") -> T:
+        """Run one step and print its line; `describe` formats the result."""
         self._number += 1
         began = time.monotonic()
         result = action()
         took = (time.monotonic() - began) * 1000
-        print(f"{self._number:3}  {words:<42} {took:7.0f} ms  {tell(result)}".rstrip(), flush=True)
+        print(f"{self._number:3}  {words:<42} {took:7.0f} ms  {describe(result)}".rstrip(), flush=True)
         return result
 
 
@@ -113,22 +113,22 @@ def _drive(cri: Cri, home: Path) -> str:
     """Let the pod live, and return its id."""
     steps = Steps()
     config = pod_config("demo", uid=UID, log_directory=str(home / "logs"))
-    steps.run("Version", lambda: cri.runtime.Version(pb.VersionRequest()), tell=_version)
-    steps.run("Status", lambda: cri.runtime.Status(pb.StatusRequest()), tell=_conditions)
-    pod = steps.run("RunPodSandbox", lambda: cri.run(config), tell=_short)
+    steps.run("Version", lambda: cri.runtime.Version(pb.VersionRequest()), describe=_version)
+    steps.run("Status", lambda: cri.runtime.Status(pb.StatusRequest()), describe=_conditions)
+    pod = steps.run("RunPodSandbox", lambda: cri.run(config), describe=_short)
     try:
         address = steps.run("PodSandboxStatus", lambda: cri.sandbox_status(pod).network.ip)
         print(f"     the pod has the address {address}")
         web = container_config("web", image=BUSYBOX, command=["sh", "-c", WEB_SERVER])
-        container = steps.run("CreateContainer", lambda: cri.create(pod, web, pod=config), tell=_short)
+        container = steps.run("CreateContainer", lambda: cri.create(pod, web, pod=config), describe=_short)
         steps.run("StartContainer", lambda: cri.start(container))
         steps.run(
-            "ExecSync: hostname", lambda: cri.exec(container, "hostname"), tell=lambda r: r.stdout.decode().strip()
+            "ExecSync: hostname", lambda: cri.exec(container, "hostname"), describe=lambda r: r.stdout.decode().strip()
         )
-        steps.run(f"GET http://{address}:{PORT}/", lambda: _get(address), tell=lambda page: page)
+        steps.run(f"GET http://{address}:{PORT}/", lambda: _get(address), describe=lambda page: page)
         with outside(home / "outside") as url:
-            steps.run(f"from the pod: GET {url}", lambda: _fetched(cri, container, url), tell=lambda page: page)
-        steps.run("UpdateContainerResources: 128 MiB", lambda: _limit_memory(cri, container), tell=_mebibytes)
+            steps.run(f"from the pod: GET {url}", lambda: _fetched(cri, container, url), describe=lambda page: page)
+        steps.run("UpdateContainerResources: 128 MiB", lambda: _limit_memory(cri, container), describe=_mebibytes)
         steps.run("StopContainer", lambda: cri.stop_container(container, timeout=0))
         steps.run("RemoveContainer", lambda: cri.remove_container(container))
     finally:
@@ -138,7 +138,7 @@ def _drive(cri: Cri, home: Path) -> str:
 
 
 def _fetched(cri: Cri, container: str, url: str) -> str:
-    """Have the pod fetch a page from another host; by nc, since the wget of a static busybox crashes in look-ups."""
+    """Have the pod fetch a page from another host; by nc, since the wget of a static busybox crashes there."""
     address, _, port = url.removeprefix("http://").rstrip("/").partition(":")
     words = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | timeout {ANSWER_SECONDS:.0f} nc {address} {port}"
     answer = cri.exec(container, "sh", "-c", words)
@@ -181,7 +181,7 @@ def _get(address: str) -> str:
         except ConnectionRefusedError:
             if time.monotonic() > until:
                 raise
-            time.sleep(0.02)  # nothing tells when httpd listens
+            time.sleep(0.02)  # nothing shows when httpd listens
         else:
             return answer.partition(b"\r\n\r\n")[2].decode().strip()
 

@@ -55,5 +55,5 @@ def nat_rules() -> str:
 
 
 def names_port(rules: str, port: int) -> bool:
-    """Whether rules tell of this port: as a whole word, since names of chains are hexadecimal digits."""
+    """Whether rules mention this port: as a whole word, since names of chains are hexadecimal digits."""
     return re.search(rf"\b{port}\b", rules) is not None

@@ -32,7 +32,7 @@ class Client:
             self.socket.sendall(syn_stream(1 + 2 * index, deflater.deflate(counted(each.items()))))
 
     def drain(self, until: int = sys.maxsize) -> int:
-        """Read to the end, or until so many bytes have come, and tell how many."""
+        """Read to the end, or until so many bytes have come, and return how many."""
         buffer, count = bytearray(_PIECE), 0
         while count < until and (got := self.socket.recv_into(buffer)):
             count += got

@@ -90,7 +90,7 @@ log = structlog.get_logger(__name__)
 def serve(config: Config) -> bool:
     """Serve the CRI until SIGTERM or SIGINT; a second signal kills.
 
-    The first one lets pod sandboxes under way be completed, and reads go on meanwhile: the socket is gone only for the
+    The first one lets pod sandboxes under way be completed, and reads go on: the socket is gone only for the
     last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
     does. Raise ShimError when the server cannot start; return False when a pod sandbox under way did not end even then.
     """

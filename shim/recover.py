@@ -135,7 +135,7 @@ def remove_orphaned_files(rt: Runtime) -> None:
         if path in known:
             continue
         try:
-            if path.stat().st_mtime < rt.started_at:
+            if path.stat().st_mtime < rt.server.started_at:
                 path.unlink()
                 log.info("removed orphaned resolv.conf", file=str(path))
         except FileNotFoundError:

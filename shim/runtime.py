@@ -97,6 +97,16 @@ class ImagePuller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRun:
+    """What distinguishes this server from earlier ones on the node."""
+
+    started_at: float = field(default_factory=time.time)
+    """Seconds since the epoch: what is older on disk is an earlier one's."""
+    mark: str = field(default_factory=new_server_mark)
+    """Of its execs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """What run, stop, create, list and the rest work with."""
 
@@ -120,10 +130,7 @@ class Runtime:
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
     deferred_checks: DeferredChecks = field(default_factory=DeferredChecks)
     """Watches what may still happen after a call has ended."""
-    started_at: float = field(default_factory=time.time)
-    """When this server started, seconds since the epoch: what is older on disk is an earlier one's."""
-    server_mark: str = field(default_factory=new_server_mark)
-    """Distinguishes the execs of this server from those of an earlier one."""
+    server: ServerRun = field(default_factory=ServerRun)
     cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
     """Finds the control groups of containers."""
     stats_cache: StatsCache = field(default_factory=StatsCache)

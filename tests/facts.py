@@ -1,11 +1,11 @@
-"""What the kernel tells of the process that runs the tests, and of files."""
+"""What the kernel reports of the process that runs the tests, and of files."""
 
 import stat
 from pathlib import Path
 
 
 def open_descriptors() -> int:
-    """How many descriptors are open, one for the look itself included."""
+    """How many descriptors are open, one for the listing itself included."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

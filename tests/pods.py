@@ -1,4 +1,4 @@
-"""Ordinary pods and containers for the tests of the domain. The pods use the host's network unless told otherwise."""
+"""Ordinary pods and containers for the tests of the domain. The pods use the host's network by default."""
 
 from contextlib import suppress
 from functools import partial

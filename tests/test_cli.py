@@ -18,7 +18,7 @@ def _no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(field.variable, raising=False)
 
 
-def test_version_tells_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
 
     words = capsys.readouterr().out.splitlines()
@@ -142,8 +142,8 @@ def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, statu
 def test_doctor_says_what_to_do_and_fails(tmp_path: Path) -> None:
     settings = [f"--docker-endpoint=unix://{tmp_path}/absent.sock", f"--cni-conf-dir={tmp_path}"]
     command = [sys.executable, "-m", "shim", "doctor", *settings, f"--container-runtime-endpoint=unix://{tmp_path}/s"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    reported = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert (told.returncode, told.stderr) == (1, "")
-    assert f"{tmp_path}/absent.sock" in told.stdout
-    assert "-> " in told.stdout
+    assert (reported.returncode, reported.stderr) == (1, "")
+    assert f"{tmp_path}/absent.sock" in reported.stdout
+    assert "-> " in reported.stdout

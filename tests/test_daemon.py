@@ -147,9 +147,9 @@ def log_process(server: Server) -> int:
     with grpc.insecure_channel(f"unix:{server.socket}") as channel:
         while True:
             status = api.RuntimeServiceStub(channel).Status(pb.StatusRequest(verbose=True))
-            told = json.loads(status.info["config"])["logs"]
-            if told["figures"] is not None:
-                return int(told["pid"])
+            reported = json.loads(status.info["config"])["logs"]
+            if reported["figures"] is not None:
+                return int(reported["pid"])
 
 
 def test_the_log_process_does_not_outlive_a_server_that_is_killed(server: Server) -> None:
@@ -185,7 +185,7 @@ def test_a_second_server_does_not_take_the_socket(server: Server, tmp_path: Path
     assert server.socket.is_socket()
 
 
-def test_systemd_is_told_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
+def test_systemd_is_notified_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(SECONDS)
@@ -204,7 +204,7 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
         listener.bind(str(path))
         listener.listen()
         listener.set_inheritable(True)
-        # What systemd does between fork and exec: the socket becomes 3, and the pid is told.
+        # What systemd does between fork and exec: the socket becomes 3, and the pid is in the environment.
         script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
         with running(
             tmp_path,
@@ -248,8 +248,8 @@ def test_a_directory_that_others_use_is_not_taken_from_them(tmp_path: Path) -> N
 
 def test_a_server_finds_all_that_it_has_made_its_own(server: Server, tmp_path: Path) -> None:
     with grpc.insecure_channel(f"unix:{server.socket}") as channel:
-        told = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.244.7.0/24"))
-        api.RuntimeServiceStub(channel).UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=told))
+        reported = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.244.7.0/24"))
+        api.RuntimeServiceStub(channel).UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=reported))
     server.process.kill()
     server.process.wait(SECONDS)
     (tmp_path / "root").chmod(0o755)

@@ -26,7 +26,7 @@ CONSTANT = re.compile(r"`(shim/[\w/]+)\.py` `(\w+(?:\.\w+|\[\w+\])?)`")
 """File without suffix, and a constant: of the module, `Class.field`, or `TABLE[KEY]` where KEY names a member."""
 
 NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
-"""Names of constants that bound what somebody sends."""
+"""Names of constants that bound what peers send."""
 
 LEFT_OUT = {
     "shim/cgroup/figures.py NO_LIMIT": "stands for no limit",

@@ -40,7 +40,7 @@ def test_a_resolv_conf_of_no_pod_is_removed(rt: Runtime) -> None:
     orphan = pod.resolv_conf_directory(rt) / "orphan"
     orphan.touch()
     for path in (known, orphan):
-        os.utime(path, (rt.started_at - 60, rt.started_at - 60))
+        os.utime(path, (rt.server.started_at - 60, rt.server.started_at - 60))
 
     remove_orphaned_files(rt)
 
@@ -93,10 +93,10 @@ def test_a_node_without_pods_has_nothing_to_remove(rt: Runtime) -> None:
     assert not pod.resolv_conf_directory(rt).exists()
 
 
-def test_the_container_of_a_look_that_was_interrupted_is_removed(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_container_of_an_interrupted_inspection_is_removed(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
-    body = {"Image": BUSYBOX, "Labels": {labels.LOOK: "rootfs"}}
-    engine.containers[engine.create_container(name=names.look_name(), body=body)].created = 1
+    body = {"Image": BUSYBOX, "Labels": {labels.INSPECTION: "rootfs"}}
+    engine.containers[engine.create_container(name=names.inspection_name(), body=body)].created = 1
 
     remove_leftover_containers(rt)
 

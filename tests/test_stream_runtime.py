@@ -83,7 +83,7 @@ def test_exec_reads_input_to_its_end(rt: Runtime, engine: FakeEngine, container:
 
 
 def test_a_terminal_has_a_size_and_no_detach_keys(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
-    engine.script_exec(ExecScript(tells_size=True))
+    engine.script_exec(ExecScript(prints_size=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
     with client_of(rt, asked, "error", "stdin", "stdout", "resize") as (client, opened):
         client.send(opened["resize"], b'{"Width":101,"Height":37}\n')
@@ -103,7 +103,7 @@ def test_a_size_that_is_known_before_the_start(
     rt: Runtime, engine: FakeEngine, container: ContainerId, version: tuple[int, int]
 ) -> None:
     engine.version = version
-    engine.script_exec(ExecScript(tells_size=True))
+    engine.script_exec(ExecScript(prints_size=True))
     asked = task(container_id=container, cmd=("sh",), stdin=True, stderr=False, tty=True)
     with (
         engine.held("create_exec") as gate,
@@ -121,28 +121,31 @@ def test_a_size_that_is_known_before_the_start(
     assert ("resize_exec" in [method for method, _ in engine.calls]) == (version < (1, 42))
 
 
-def test_a_failure_of_docker_is_told(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_a_failure_of_docker_is_reported(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     engine.fail_next("start_exec", ShimError("exec: no space left"))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
         client.read_to_end()
-        told = status(client, opened["error"])
+        reported = status(client, opened["error"])
 
-        assert (told["reason"], told["message"]) == ("InternalError", "exec: no space left")
+        assert (reported["reason"], reported["message"]) == ("InternalError", "exec: no space left")
 
 
-def test_a_fault_before_the_process_is_told(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_a_fault_before_the_process_is_reported(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     engine.fail_next("create_exec", OSError(errno.EMFILE, "Too many open files"))
     asked = task(container_id=container, cmd=("x",))
     with client_of(rt, asked, "error", "stdout", "stderr") as (client, opened):
         client.read_to_end()
-        told = status(client, opened["error"])
+        reported = status(client, opened["error"])
 
-        assert (told["status"], told["message"]) == ("Failure", "exec: unexpected OSError, see the log of the shim")
+        assert (reported["status"], reported["message"]) == (
+            "Failure",
+            "exec: unexpected OSError, see the log of the shim",
+        )
 
 
 @pytest.mark.parametrize("failing", ["stdin", "resize"])
-def test_a_fault_beside_the_process_ends_it_and_is_told(
+def test_a_fault_beside_the_process_ends_it_and_is_reported(
     rt: Runtime, engine: FakeEngine, container: ContainerId, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_thread_for(failing, monkeypatch)
@@ -184,7 +187,7 @@ def test_what_begins_after_its_client_has_gone_is_killed(
             client.socket.close()
         assert sleeper.poll() is None
         (exec_id,) = engine.execs
-        with engine.start_exec(exec_id):  # Docker takes up the order that nobody waits for any more
+        with engine.start_exec(exec_id):  # Docker takes up the order that no caller waits for any more
             assert sleeper.wait(SECONDS) == -9
 
 
@@ -211,7 +214,7 @@ def test_exec_goes_on_in_a_container_that_docker_does_not_inspect(
         while opened["stdout"] not in client.received:
             client.read_some()
         make_unknown(rt, engine, container)
-        threading.Event().wait(0.5)  # many looks at it
+        threading.Event().wait(0.5)  # many checks
         client.send(opened["stdin"], b"two", fin=True)
         client.read_to_end()
 
@@ -230,7 +233,7 @@ def test_a_client_that_reads_slowly_gets_all_of_an_exec_whose_container_has_ende
             client.read_some()
         engine.exit_container(container)
         wait_until(lambda: not rt.view.container(container).state.running)
-        threading.Event().wait(0.5)  # many looks at it
+        threading.Event().wait(0.5)  # many checks
         client.read_to_end()
 
         assert len(client.received[opened["stdout"]]) == 200 * 65536

@@ -70,7 +70,7 @@ def test_work_is_counted_by_its_labels(port: int) -> None:
     assert found["pydockershim_cni_run_seconds_count", "bridge", "ok", "ADD"] == 1
 
 
-def test_the_view_is_told(port: int, view: NodeView) -> None:
+def test_the_view_is_reported(port: int, view: NodeView) -> None:
     found = samples(port)
     assert found[("pydockershim_view_up",)] == 0
     assert found["pydockershim_view_records", "containers"] == 0
@@ -147,7 +147,7 @@ def test_an_answer_that_fails_is_logged_as_all_else_is(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_silent_connections_shut_nobody_out(port: int, view: NodeView) -> None:
+def test_silent_connections_shut_no_client_out(port: int, view: NodeView) -> None:
     view.complete_sync(view.begin_sync())
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(32)]
@@ -204,7 +204,7 @@ def test_the_port_is_free_again_after_the_block(view: NodeView) -> None:
         get(port, "/healthz")
 
 
-def test_the_log_process_is_asked_when_somebody_looks(view: NodeView) -> None:
+def test_the_log_process_is_asked_at_each_scrape(view: NodeView) -> None:
     logs = FakeLogs()
     figures = Figures(followed=3, lines=500, unreadable=0, behind_bytes=7, blocked_logs=60, blocked=[])
     with telemetry("127.0.0.1:0", view=view, logs=logs) as port:

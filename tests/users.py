@@ -1,4 +1,4 @@
-"""Being somebody else for a moment, as far as files are concerned."""
+"""Being another user for a moment, as far as files are concerned."""
 
 import ctypes
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ _libc = ctypes.CDLL(None)
 
 
 @contextmanager
-def nobodys_files() -> Iterator[None]:
-    """Let this thread open and look at no more than what is open to everybody (setfsuid(2))."""
+def unprivileged_files() -> Iterator[None]:
+    """Let this thread open and read no more than what is open to every user (setfsuid(2))."""
     need_root()
     before = _libc.setfsuid(_NOBODY)
     try:

@@ -18,7 +18,7 @@ def wait_change(changes: Subscription[Change]) -> Change:
 
 
 def wait_until(true: Callable[[], object]) -> None:
-    """Return when `true` is; for what nobody announces."""
+    """Return when `true` is; for what no event announces."""
     never = threading.Event()
     for _ in range(int(SECONDS / _TICK)):
         if true():

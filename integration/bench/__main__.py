@@ -19,7 +19,7 @@ def main() -> int:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130  # as a shell tells SIGINT; everything has been removed on the way here
+        return 130  # as a shell reports SIGINT; everything has been removed on the way here
     print(f"\n{as_table(report)}")
     if arguments.json is not None:
         arguments.json.write_bytes(as_json(report))

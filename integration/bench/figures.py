@@ -31,7 +31,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     of_pairs: float
     """Median of the ratios within each round, whose two sides ran right after each other."""
     of_quartiles: float
-    """Of the lower quartiles: where others use the machine too, the faster rounds tell more."""
+    """Of the lower quartiles: where others use the machine too, the faster rounds say more."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):

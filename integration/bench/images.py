@@ -63,8 +63,8 @@ def _pulls(
 ) -> tuple[list[Timings], list[Timings]]:
     """Pull on both sides in turn, each time first an image that is not here, then the same again.
 
-    Each pull begins when the server is idle. It looks at the images a moment after each change, also of Docker's own
-    doing; one side's pull must not run beside the look that the pull before it has led to. And each side has a client
+    Each pull begins when the server is idle. It refreshes the images a moment after each change, also of Docker's own
+    doing; one side's pull must not run beside the refresh that follows the pull before it. And each side has a client
     without a library, or the pull through the server would be charged with what a library takes in the client.
     """
     sides: list[tuple[Pull, Callable[[str], str], list[Timings]]] = [

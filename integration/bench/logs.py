@@ -44,7 +44,7 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
 
     lines: int
     seconds: float
-    """From its start to its end as Docker tells it."""
+    """From its start to its end as Docker reports it."""
     docker_lines_per_second: float
     late_seconds: float
     """From its end to the last line in the CRI log."""

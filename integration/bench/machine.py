@@ -34,7 +34,7 @@ def docker(engine: Engine) -> Docker:
 
 
 def footprint(server: Server, *, when: str) -> Footprint:
-    """Look at the running server; its children are not counted."""
+    """Measure the running server; its children are not counted."""
     proc = Path("/proc", str(server.daemon.pid))
     return Footprint(
         when=when,

@@ -1,4 +1,4 @@
-"""Rounds: the same pod up, looked at and down on both sides, right after each other."""
+"""Rounds: the same pod up, in use and down on both sides, right after each other."""
 
 from typing import Protocol, TypeVar
 

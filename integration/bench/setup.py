@@ -40,7 +40,7 @@ class Setup:
     """Directory of the rest: the server's socket and log, and files of the floor."""
 
     def snapshot(self) -> NodeSnapshot:
-        """Look at what pods could leave behind."""
+        """Return what there is of all that pods could leave behind."""
         return snapshot(self.engine.api, netns_dir=self.netns, lease_dir=self.leases, state_dir=self.state)
 
 

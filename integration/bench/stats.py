@@ -41,7 +41,7 @@ LIMIT_SHARE = 0.02
 """Of one core, for polling all three."""
 
 _OF_THE_VIEW = ("list_containers", "list_images", "inspect_image", "events")
-"""What the node view asks once a minute, whoever asks the server what."""
+"""What the node view asks once a minute, whatever clients ask the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _measure(setup: Setup, server: Server, cri: Cri, *, pods: int, polls: int) -
     asked_before = _docker_calls()
     whole = _times(cri)
     asked = {name: count - asked_before.get(name, 0) for name, count in _docker_calls().items()}
-    with step("nobody asks"):
+    with step("no client asks"):
         time.sleep(PREFETCH_SECONDS)
         idle = _cpu_shares(setup, server, seconds=POLL_SECONDS * 2, poll=lambda: None)
     with step(f"{polls} polls"):
@@ -86,7 +86,7 @@ def _measure(setup: Setup, server: Server, cri: Cri, *, pods: int, polls: int) -
         print(f"{name:24}{half[name].median:10.1f}{times.median:10.1f}{times.worst:10.1f}{limit:10.1f}   {verdict}")
     print(f"\ncalls to Docker meanwhile: {sum(n for name, n in asked.items() if name not in _OF_THE_VIEW):.0f}")
     verdict = "met" if polled[0] <= LIMIT_SHARE else "MISSED"
-    print(f"{'':24}{'nobody':>10}{'polled':>10}{'bar':>10}   % of a core")
+    print(f"{'':24}{'idle':>10}{'polled':>10}{'bar':>10}   % of a core")
     print(f"{'server':24}{idle[0] * 100:10.2f}{polled[0] * 100:10.2f}{LIMIT_SHARE * 100:10.2f}   {verdict}")
     print(f"{'dockerd':24}{idle[1] * 100:10.2f}{polled[1] * 100:10.2f}")
 

@@ -76,7 +76,7 @@ def _exec_true(cri: Cri, engine: DockerEngine, container: str, *, rounds: int) -
 
 
 def _output_floor(engine: DockerEngine, container: str) -> float:
-    """Tell how fast Docker itself gives the output, in MB/s: what a busy machine allows."""
+    """Return how fast Docker itself gives the output, in MB/s: what a busy machine allows."""
     body = {"Cmd": ["head", "-c", str(256 * MIB), "/dev/zero"], "AttachStdout": True}
     with engine.start_exec(engine.create_exec(container, body=body)) as stream:
         began = time.perf_counter()
@@ -119,7 +119,7 @@ def _idle(cri: Cri, server: Server, containers: tuple[str, ...], *, sessions: in
 
 
 def _endless_server(cri: Cri, container: str) -> None:
-    """Let something in the pod send without end to whoever connects."""
+    """Let something in the pod send without end to each client."""
     script = f"nc -ll -p {PORT} -e sh -c 'exec cat /dev/zero' & sleep 0.5"
     cri.exec(container, "sh", "-c", f"({script}) >/dev/null 2>&1 </dev/null")
 

@@ -57,7 +57,7 @@ def test_the_table_has_every_kind_of_figure(line: list[str]) -> None:
     assert line in [row.split() for row in as_table(report()).splitlines()]
 
 
-def test_what_was_left_behind_is_told() -> None:
+def test_what_was_left_behind_is_reported() -> None:
     assert "left behind" not in as_table(report())
     assert as_table(report(left_behind=["leases: 10.88.0.7"])).endswith("left behind: leases: 10.88.0.7")
 

@@ -158,7 +158,7 @@ class Kubelet:
             request = pb.ExecSyncRequest(container_id=container.id, cmd=["echo", "alive"], timeout=_EXEC_SECONDS)
             cuts = self._target.link.cuts
             answer = self._cri.runtime.ExecSync(request, timeout=CHANGE_SECONDS)
-            # The end of a connection that was cut looks like that of the output.
+            # The end of a connection that was cut is like that of the output.
             whole = cuts == self._target.link.cuts
             if answer.exit_code == 0 and answer.stdout != b"alive\n" and whole:
                 self._found.append(f"exec in {container.id[:12]} answered {answer.stdout!r}")

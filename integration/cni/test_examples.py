@@ -29,7 +29,7 @@ CONFIG = pb.PodSandboxConfig(
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Attaches pods of one host and looks at what that leaves there."""
+    """Attaches pods of one host and checks what that leaves there."""
 
     host: Netns
     plugins: Plugins
@@ -193,7 +193,7 @@ def test_an_add_that_fails_half_way_is_undone_by_del(pods: Pods, pod: Netns) -> 
     assert [line for line in pods.rules().splitlines() if "8080" in line or "c0ffee" in line] == []
 
 
-def test_the_error_of_a_real_plugin_is_told(pods: Pods, pod: Netns) -> None:
+def test_the_error_of_a_real_plugin_is_reported(pods: Pods, pod: Netns) -> None:
     attachment = pods.attachment("50-macvlan.conflist", pod)
     attachment.conflist["plugins"][0]["master"] = "absent0"
 

@@ -77,7 +77,7 @@ def test_a_pod_of_every_version(
     address = pod_ips(result_from_json(result), ifname=INTERFACE)[0]
     assert served(pod, host, address, 80) == b"hello from the pod"
     if knows_check(config.conflist):
-        # The portmap of 1.1 looks for rules of IPv6 for each host port, also of pods without IPv6.
+        # The portmap of 1.1 searches rules of IPv6 for each host port, also of pods without IPv6.
         checked = msgspec.structs.replace(attachment, capabilities={}) if release == "stable" else attachment
         host.call(lambda: plugins.check(checked, timeout=60))
         pod.run(f"ip address delete {address}/24 dev {INTERFACE}")

@@ -30,7 +30,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """What was found, and where it was looked for."""
+    """What was found, and where it was searched."""
 
     directory: Path | None
     programs: Mapping[str, Program]
@@ -52,10 +52,10 @@ class Binaries:
 def find(directory: Path | None, names: Sequence[str] = (*CRITEST, *NODE, *EXTRAS)) -> Binaries:
     """Look for programs in a directory and then on PATH, and ask each for its version.
 
-    NodeError for a directory that is not there, and for a program that does not run or does not tell its version.
+    NodeError for a directory that is not there, and for a program that does not run or does not print its version.
     """
     if directory is not None and not directory.is_dir():
-        raise NodeError(f"look for binaries: {directory} is no directory")
+        raise NodeError(f"find binaries: {directory} is no directory")
     path = os.pathsep.join([*([str(directory.absolute())] if directory else ()), os.environ["PATH"]])
     found = {name: where for name in names if (where := shutil.which(name, path=path))}
     return Binaries(directory, {name: Program(Path(where), _ask(name, Path(where))) for name, where in found.items()})
@@ -66,7 +66,7 @@ def _ask(name: str, path: Path) -> str:
 
 
 def version_of(banner: str, *, name: str) -> str:
-    """Return the first version number that a program tells."""
+    """Return the first version number that a program prints."""
     found = _VERSION.search(banner)
     if found is None:
         raise NodeError(f"ask {name} for its version: there is none in {banner.strip()!r}")

@@ -54,7 +54,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Api:
-    """The API server, asked directly: a process for each look at a pod would cost more than what is waited for."""
+    """The API server, asked directly: a process for each check of a pod would cost more than what is waited for."""
 
     def __init__(self, token: str) -> None:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}

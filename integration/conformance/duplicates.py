@@ -13,7 +13,7 @@ _PARTS = 6
 
 
 class Watch:
-    """Follows an engine's events while its block runs; `duplicates` tells what was seen."""
+    """Follows an engine's events while its block runs; `duplicates` returns what was seen."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

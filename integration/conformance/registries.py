@@ -1,6 +1,6 @@
 """A registry that stands for the public ones critest pulls from: nothing is downloaded.
 
-In isolation the names of the public registries are the loopback address, and the engine is told that they speak HTTP.
+In isolation the names of the public registries are the loopback address, and the engine is configured for HTTP there.
 What is served there is made on the spot: small images that behave as critest expects of the images of these names.
 """
 
@@ -23,7 +23,7 @@ SETTINGS: dict[str, object] = {"insecure-registries": list(NAMES)}
 """For the engine's daemon.json."""
 
 SHELL = Bundle(name="busybox-shared", suites=("bookworm",), packages=("busybox", "libc6"))
-"""A busybox whose shell looks for programs in the file system first, as critest expects of a masked /bin/ls.
+"""A busybox whose shell searches programs in the file system first, as critest expects of a masked /bin/ls.
 
 The one of `busybox-static` runs its own applets whatever lies on their paths.
 """

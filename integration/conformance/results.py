@@ -66,7 +66,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Day, in UTC, as in ISO 8601."""
     machine: Machine
     binaries: dict[str, str]
-    """Versions of the programs, as they tell them."""
+    """Versions of the programs, as they print them."""
     note: str = ""
     """What else there is to know of the programs, such as where they came from."""
     cases: tuple[Case, ...]

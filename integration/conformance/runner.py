@@ -21,9 +21,9 @@ _AT_ONCE = 3
 
 
 def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
-    """Run them, those that disturb nobody side by side and first, and return what each has shown.
+    """Run them, those that disturb no others side by side and first, and return what each has shown.
 
-    At the end pods crash and restart for some `minutes`. A last result tells of two live containers of one name.
+    At the end pods crash and restart for some `minutes`. A last result names two live containers of one name.
     """
     selected = chosen(only)
     done: list[Result] = []

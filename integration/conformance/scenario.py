@@ -138,7 +138,7 @@ def eventually(
 
 
 def container(*command: str, name: str = "main", **fields: Any) -> dict[str, Any]:
-    """Return a container of busybox; without a command it sleeps until it is told to end."""
+    """Return a container of busybox; without a command it sleeps until it is stopped."""
     return {
         "name": name,
         "image": images.BUSYBOX,

@@ -183,7 +183,7 @@ def test_a_container_that_cannot_start_says_why(
 UNREACHABLE = "127.0.0.1:1/a/b:1"
 
 
-def test_a_registry_nobody_serves_is_unavailable(adapter: DockerEngine) -> None:
+def test_a_registry_without_a_server_is_unavailable(adapter: DockerEngine) -> None:
     with pytest.raises(RegistryUnavailable, match="connection refused"):
         adapter.pull_image(UNREACHABLE, auth=None, progress=ignore)
 

@@ -20,7 +20,7 @@ NONE = "max" if V2 else "9223372036854771712"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One field: what is asked for, which the status tells again, and what the kernel has then."""
+    """One field: what is asked for, which the status reports again, and what the kernel has then."""
 
     asked: dict[str, Any]
     v1: dict[str, str]
@@ -143,7 +143,7 @@ def kernel(served: Served, container: str, names: Iterable[str]) -> dict[str, st
     return {name: path_of(served, container, name).read_text().strip() for name in names}
 
 
-def told(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
+def reported(cri: Cri, container: str, names: dict[str, Any]) -> dict[str, Any]:
     """Return what ContainerStatus reports for these fields."""
     linux = cri.container_status(container).resources.linux
     return {name: getattr(linux, name) for name in names}
@@ -164,7 +164,7 @@ def limited(**fields: Any) -> pb.LinuxContainerConfig:
 def limited_huge_pages(served: Served) -> Iterator[bool]:
     """Let groups of containers have limits of huge pages in the block, where the kernel can; says whether.
 
-    On a hybrid machine the controller is in the tree of version 2, where nobody hands it to the groups below.
+    On a hybrid machine the controller is in the tree of version 2, where it is not enabled for the groups below.
     """
     tree = ROOT / "unified"
     if V2 or (ROOT / "hugetlb").exists():

@@ -64,7 +64,7 @@ def test_a_daemon_that_confines_nothing_is_not_taken_at_its_word(
     engine: Engine, node: Node, pause_image: Image
 ) -> None:
     if engine.name == "20.10":
-        pytest.skip("this engine cannot be told to confine nothing")
+        pytest.skip("this engine cannot be configured to confine nothing")
     loose = make_engine(node, engine.name, variant="u", settings={"seccomp-profile": "unconfined"})
     with served_by(loose, node, pause_image) as (served, kubelet):
         pod = kubelet.pod()

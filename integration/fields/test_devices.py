@@ -186,14 +186,14 @@ def cdi(*names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 def test_a_cdi_device_brings_what_its_specification_says(kubelet: Kubelet, pod: Pod, thing: str, times: int) -> None:
-    container = kubelet.started(pod, "sh", "-c", "echo $THING >/dev/shm/told; sleep 3600", **cdi(*[thing] * times))
+    container = kubelet.started(pod, "sh", "-c", "echo $THING >/dev/shm/out; sleep 3600", **cdi(*[thing] * times))
 
     assert kubelet.inside(container, "stat -c '%F %t:%T' /dev/thing") == "character special file 3c:1\n"
     assert rights(kubelet, container, "/dev/thing") == "rw"
-    assert wait_until(lambda: kubelet.inside(container, "cat /dev/shm/told")) == "one\n"
+    assert wait_until(lambda: kubelet.inside(container, "cat /dev/shm/out")) == "one\n"
 
 
-def test_a_cdi_device_nobody_describes_is_refused(kubelet: Kubelet, pod: Pod, thing: str) -> None:
+def test_a_cdi_device_without_a_specification_is_refused(kubelet: Kubelet, pod: Pod, thing: str) -> None:
     code, message = refusal(lambda: kubelet.created(pod, **cdi(thing, f"{KIND}=two")))
 
     assert code == Code.FAILED_PRECONDITION

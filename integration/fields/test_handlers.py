@@ -16,13 +16,11 @@ def test_the_handlers_are_dockers_runtimes_and_promise_no_user_namespaces(kubele
     assert not answer.features.user_namespaces_host_network
 
 
-def test_an_engine_that_tells_no_features_promises_no_recursive_read_only_mounts(
-    kubelet: Kubelet, served: Served
-) -> None:
-    told = any("status" in runtime for runtime in served.engine.api.info()["Runtimes"].values())
+def test_an_engine_without_features_promises_no_recursive_read_only_mounts(kubelet: Kubelet, served: Served) -> None:
+    reported = any("status" in runtime for runtime in served.engine.api.info()["Runtimes"].values())
     answer = kubelet.cri.runtime.Status(pb.StatusRequest())
 
-    assert any(one.features.recursive_read_only_mounts for one in answer.runtime_handlers) <= told
+    assert any(one.features.recursive_read_only_mounts for one in answer.runtime_handlers) <= reported
 
 
 def test_containers_run_under_the_handler_of_their_pod(kubelet: Kubelet, served: Served) -> None:

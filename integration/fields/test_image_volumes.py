@@ -62,8 +62,8 @@ def volume(image: str = MODEL, sub_path: str = "", at: str = "/model", **fields:
     return pb.Mount(**(values | fields))
 
 
-def told(mount: pb.Mount, model: Model) -> pb.Mount:
-    """A mount as the status tells it."""
+def reported(mount: pb.Mount, model: Model) -> pb.Mount:
+    """A mount as the status reports it."""
     copy = pb.Mount()
     copy.CopyFrom(mount)
     copy.image.image_ref = model.id
@@ -90,7 +90,7 @@ def test_the_files_of_an_image_are_there_to_read_and_to_run(kubelet: Kubelet, po
     assert kubelet.inside(container, "cat /model/models/small/weights; /model/bin/tool") == "1 2 3\nruns\n"
     assert kubelet.inside(container, "touch /model/new") == "touch: /model/new: Read-only file system\n"
     assert "Read-only" in kubelet.inside(container, "rm /model/models/small/weights")
-    assert list(kubelet.cri.container_status(container).mounts) == [told(mount, model)]
+    assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model)]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_directory_of_an_image_is_mounted(kubelet: Kubelet, pod: Pod, model: M
     assert kubelet.inside(container, f"cat /model/{file}; ls /model/bin") == (
         "1 2 3\nls: /model/bin: No such file or directory\n"
     )
-    assert list(kubelet.cri.container_status(container).mounts) == [told(mount, model)]
+    assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model)]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_an_image_volume_is_refused_by_the_name_of_the_field(
 )
 @pytest.mark.usefixtures("model")
 def test_an_image_that_is_not_here_is_refused(kubelet: Kubelet, pod: Pod, image: str, code: grpc.StatusCode) -> None:
-    told_code, message = refusal(lambda: kubelet.created(pod, mounts=[volume(image)]))
+    plain_code, message = refusal(lambda: kubelet.created(pod, mounts=[volume(image)]))
 
-    assert told_code == code
+    assert plain_code == code
     assert message.startswith("ImageVolumeMountFailed: config.mounts[0].image.image: ")
 
 
@@ -182,7 +182,7 @@ def test_one_image_can_be_mounted_in_several_places(kubelet: Kubelet, pod: Pod, 
 
     script = "cat /all/models/small/weights /by-id/models/small/weights /small/weights; /tools/tool"
     assert kubelet.inside(container, script) == "1 2 3\n" * 3 + "runs\n"
-    assert list(kubelet.cri.container_status(container).mounts) == [told(mount, model) for mount in mounts]
+    assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model) for mount in mounts]
 
 
 @pytest.mark.parametrize("start", [True, False], ids=["running", "created"])
@@ -207,11 +207,11 @@ def test_the_status_outlives_the_server_and_the_image(kubelet: Kubelet, pod: Pod
 
     served.server.kill()
     served.restart()
-    assert list(kubelet.cri.container_status(container).mounts) == [told(mount, model)]
+    assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model)]
 
     served.engine.api.remove_image(model.id, force=True)
     wait_no_image(served.cri, MODEL)
-    assert list(kubelet.cri.container_status(container).mounts) == [told(mount, model)]
+    assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model)]
     assert container in {listed.id for listed in kubelet.cri.containers()}
     assert kubelet.inside(container, "cat /model/small/weights") == "1 2 3\n"
 

@@ -306,7 +306,7 @@ def test_recursive_read_only_needs_more(kubelet: Kubelet, pod: Pod, tmp_path: Pa
 
 def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None:
     handlers = kubelet.cri.runtime.Status(pb.StatusRequest()).runtime_handlers
-    told = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
+    reported = {handler.name: handler.features.recursive_read_only_mounts for handler in handlers}
 
     info = served.engine.api.info()
     features = {
@@ -316,8 +316,8 @@ def test_handlers_can_what_docker_says(kubelet: Kubelet, served: Served) -> None
         for name, runtime in info["Runtimes"].items()
     }
     expected = {name: "rro" in options for name, options in features.items()}
-    assert told == {"": expected[info["DefaultRuntime"]], **expected}
-    assert told["runc"] is (served.engine.name != OLD)
+    assert reported == {"": expected[info["DefaultRuntime"]], **expected}
+    assert reported["runc"] is (served.engine.name != OLD)
 
 
 # --- propagation ------------------------------------------------------------------------------------------

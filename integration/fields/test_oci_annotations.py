@@ -26,7 +26,7 @@ def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # 
         yield made
 
 
-def told(served: Served, container_id: str) -> dict[str, str]:
+def reported(served: Served, container_id: str) -> dict[str, str]:
     """The annotations in the runtime's own configuration of a container."""
     bundles = served.engine.home / "exec/containerd/daemon/io.containerd.runtime.v2.task/moby"
     spec = json.loads((bundles / container_id / "config.json").read_text())
@@ -45,9 +45,9 @@ def test_what_the_setting_names_reaches_the_runtime(passing: Served, images: Ima
     container = kubelet.started(pod, annotations=CONTAINER)
     other = kubelet.started(pod)
 
-    assert told(passing, pod.id) == {"dev.gvisor.spec": "a", "exact": "b"}
-    assert told(passing, container) == {"dev.gvisor.spec": "a", "exact": "b", "for.container/x": "f"}
-    assert told(passing, other) == {"dev.gvisor.spec": "a", "exact": "b"}
+    assert reported(passing, pod.id) == {"dev.gvisor.spec": "a", "exact": "b"}
+    assert reported(passing, container) == {"dev.gvisor.spec": "a", "exact": "b", "for.container/x": "f"}
+    assert reported(passing, other) == {"dev.gvisor.spec": "a", "exact": "b"}
     assert dict(passing.cri.container_status(container).annotations) == CONTAINER
     kubelet.remove_all()
 
@@ -71,4 +71,4 @@ def test_an_engine_that_cannot_says_so(passing: Served, images: Images) -> None:
 def test_nothing_reaches_the_runtime_unasked(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod(annotations=POD)
 
-    assert not told(served, pod.id).keys() & POD.keys()
+    assert not reported(served, pod.id).keys() & POD.keys()

@@ -19,7 +19,7 @@ def echo_image(images: Images, served: Served) -> Iterator[str]:
     """An image with an entrypoint, arguments, a directory, a variable and a health check of its own."""
     reference = "node.test/echo:1"
     config: dict[str, object] = {
-        "Entrypoint": ["sh", "-c", 'echo "$0 $* in $PWD with $COLOUR" >/dev/shm/told; sleep 3600', "entry"],
+        "Entrypoint": ["sh", "-c", 'echo "$0 $* in $PWD with $COLOUR" >/dev/shm/out; sleep 3600', "entry"],
         "Cmd": ["of", "image"],
         "WorkingDir": "/var/www",
         "Env": ["PATH=/bin", "COLOUR=blue"],
@@ -32,12 +32,12 @@ def echo_image(images: Images, served: Served) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({}, "entry of image in /var/www with blue"),
         ({"args": ["mine", "too"]}, "entry mine too in /var/www with blue"),
         (
-            {"command": ["sh", "-c", 'echo "mine $* in $PWD with $COLOUR" >/dev/shm/told; sleep 3600', "x"]},
+            {"command": ["sh", "-c", 'echo "mine $* in $PWD with $COLOUR" >/dev/shm/out; sleep 3600', "x"]},
             "mine  in /var/www with blue",
         ),
         (
@@ -51,10 +51,12 @@ def echo_image(images: Images, served: Served) -> Iterator[str]:
     ],
     ids=["all of the image", "own arguments", "own command", "own directory and variable", "the last value counts"],
 )
-def test_what_is_not_given_is_the_images(kubelet: Kubelet, echo_image: str, fields: dict[str, Any], told: str) -> None:
+def test_what_is_not_given_is_the_images(
+    kubelet: Kubelet, echo_image: str, fields: dict[str, Any], reported: str
+) -> None:
     container = kubelet.started(kubelet.pod(), **({"image": echo_image, "command": []} | fields))
 
-    assert wait_until(lambda: kubelet.inside(container, "cat /dev/shm/told 2>/dev/null")) == told + "\n"
+    assert wait_until(lambda: kubelet.inside(container, "cat /dev/shm/out 2>/dev/null")) == reported + "\n"
 
 
 def test_a_health_check_of_the_image_does_not_run(kubelet: Kubelet, pod: Pod, echo_image: str, served: Served) -> None:
@@ -122,13 +124,13 @@ def test_a_variable_that_cannot_be_set_is_refused(kubelet: Kubelet, pod: Pod, pa
     assert named in message
 
 
-@pytest.mark.parametrize(("tty", "told"), [(True, "0 xterm\n"), (False, "1 \n")], ids=["tty", "none"])
-def test_a_terminal_is_there_when_asked_for(kubelet: Kubelet, pod: Pod, tty: bool, told: str) -> None:
+@pytest.mark.parametrize(("tty", "reported"), [(True, "0 xterm\n"), (False, "1 \n")], ids=["tty", "none"])
+def test_a_terminal_is_there_when_asked_for(kubelet: Kubelet, pod: Pod, tty: bool, reported: str) -> None:
     script = "tty -s; echo $? $TERM >/dev/shm/tty; sleep 3600"
     container = kubelet.started(pod, "sh", "-c", script, tty=tty, stdin=True)
 
     seen = wait_until(lambda: kubelet.inside(container, "cat /dev/shm/tty 2>/dev/null && rm /dev/shm/tty"))
-    assert seen == told.replace("1 \n", "1\n")
+    assert seen == reported.replace("1 \n", "1\n")
 
 
 def test_standard_input_stays_open_when_asked_for(kubelet: Kubelet, pod: Pod) -> None:
@@ -175,14 +177,14 @@ def test_the_stop_signal_is_the_one_asked_for(kubelet: Kubelet, pod: Pod, signal
     assert stopped_by(kubelet, pod, list(NUMBERS.values()), stop_signal=signal) == NUMBERS[signal]
 
 
-def test_every_signal_of_the_cri_is_taken_and_told(kubelet: Kubelet, pod: Pod) -> None:
+def test_every_signal_of_the_cri_is_taken_and_reported(kubelet: Kubelet, pod: Pod) -> None:
     for signal in pb.Signal.values()[1:]:
         container = kubelet.created(pod, stop_signal=signal)
         assert kubelet.cri.container_status(container).stop_signal == signal
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "number"),
+    ("text", "reported", "number"),
     [
         ("SIGUSR1", pb.SIGUSR1, 10),
         ("usr2", pb.SIGUSR2, 12),
@@ -193,14 +195,14 @@ def test_every_signal_of_the_cri_is_taken_and_told(kubelet: Kubelet, pod: Pod) -
         ("0", pb.RUNTIME_DEFAULT, KILLED),
     ],
 )
-def test_the_stop_signal_of_the_image_is_sent_and_told(
-    kubelet: Kubelet, pod: Pod, images: Images, served: Served, text: str, told: pb.Signal, number: int
+def test_the_stop_signal_of_the_image_is_sent_and_reported(
+    kubelet: Kubelet, pod: Pod, images: Images, served: Served, text: str, reported: pb.Signal, number: int
 ) -> None:
     reference = "node.test/signalled:1"
     images.load(reference, {"StopSignal": text})
     wait_image(served.cri, reference)
     try:
-        assert kubelet.cri.container_status(kubelet.created(pod, image=reference)).stop_signal == told
+        assert kubelet.cri.container_status(kubelet.created(pod, image=reference)).stop_signal == reported
         assert stopped_by(kubelet, pod, [10, 12, 15, 36, 50], image=reference) == number
     finally:
         kubelet.remove_all()
@@ -232,7 +234,7 @@ def test_an_unknown_stop_signal_is_refused(kubelet: Kubelet, pod: Pod) -> None:
     ],
     ids=["not in PATH", "no such file", "no program", "other PATH", "mount"],
 )
-def test_what_keeps_a_container_from_starting_is_told_plainly(
+def test_the_error_of_a_failed_start_is_plain(
     kubelet: Kubelet, pod: Pod, command: list[str], fields: dict[str, Any], cause: str
 ) -> None:
     container = kubelet.created(pod, *command, **fields)
@@ -251,7 +253,7 @@ def test_what_keeps_a_container_from_starting_is_told_plainly(
 # --- the name of the image --------------------------------------------------------------------------------
 
 
-def test_an_image_by_id_is_told_by_name(kubelet: Kubelet, pod: Pod, images: Images, served: Served) -> None:
+def test_an_image_given_by_id_is_reported_by_name(kubelet: Kubelet, pod: Pod, images: Images, served: Served) -> None:
     identity = kubelet.cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=images.busybox))).image.id
     other = "node.test/another-name:2"
     served.engine.api.tag(identity, "node.test/another-name", "2")
@@ -260,9 +262,9 @@ def test_an_image_by_id_is_told_by_name(kubelet: Kubelet, pod: Pod, images: Imag
         for spelled in (identity, identity.removeprefix("sha256:")):
             asked = pb.ImageSpec(image=spelled, user_specified_image=other, annotations={"a": "b"}, runtime_handler="x")
             container = kubelet.created(pod, image=asked)
-            told = kubelet.cri.container_status(container).image
-            assert told.image == told.user_specified_image == other
-            assert (dict(told.annotations), told.runtime_handler) == ({"a": "b"}, "x")
+            reported = kubelet.cri.container_status(container).image
+            assert reported.image == reported.user_specified_image == other
+            assert (dict(reported.annotations), reported.runtime_handler) == ({"a": "b"}, "x")
             asked.ClearField("runtime_handler")  # a list has it for no image
             assert kubelet.cri.containers(id=container)[0].image == asked
         plain = kubelet.created(pod, image=pb.ImageSpec(image=identity))

@@ -19,7 +19,7 @@ from integration.fields.limits import (
     limited,
     limited_huge_pages,
     path_of,
-    told,
+    reported,
 )
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of
 from shim.api.v1 import api_pb2 as pb
@@ -28,12 +28,12 @@ from shim.api.v1 import api_pb2 as pb
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_limit_is_in_the_kernel_and_in_the_status(kubelet: Kubelet, pod: Pod, served: Served, case: Case) -> None:
     container = kubelet.created(pod, linux=limited(**case.asked))
-    assert told(kubelet.cri, container, case.asked) == case.asked
+    assert reported(kubelet.cri, container, case.asked) == case.asked
 
     kubelet.cri.start(container)
 
     assert case.differing(kernel(served, container, case.files)) == {}
-    assert told(kubelet.cri, container, case.asked) == case.asked
+    assert reported(kubelet.cri, container, case.asked) == case.asked
 
 
 @pytest.mark.parametrize(("asked", "named"), REFUSED.values(), ids=REFUSED)
@@ -52,23 +52,23 @@ def test_a_limit_that_cannot_be_is_refused_by_name(
 
 
 def test_a_lower_oom_score_than_this_machine_allows_does_not_fail(kubelet: Kubelet, pod: Pod, served: Served) -> None:
-    """The status tells the one that is in force."""
+    """The status reports the one that is in force."""
     container = kubelet.started(pod, linux=limited(oom_score_adj=-997))
 
     score = int(Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text())
     floor = int(Path(f"/proc/{served.engine.daemon.pid}/oom_score_adj").read_text())
     assert score in {-997, floor}
-    assert told(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": score}
+    assert reported(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": score}
 
 
 def test_an_oom_score_is_exactly_that(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     container = kubelet.started(pod, linux=limited(oom_score_adj=500))
 
     assert Path(f"/proc/{pid_of(served, container)}/oom_score_adj").read_text() == "500\n"
-    assert told(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": 500}
+    assert reported(kubelet.cri, container, {"oom_score_adj": 0}) == {"oom_score_adj": 500}
 
 
-def test_what_somebody_else_changes_is_told(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+def test_limits_changed_by_others_are_reported(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     container = kubelet.started(
         pod, linux=limited(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000, cpu_period=100_000)
     )
@@ -81,14 +81,14 @@ def test_what_somebody_else_changes_is_told(kubelet: Kubelet, pod: Pod, served: 
         path_of(served, container, "memory.limit_in_bytes").write_text(str(32 * MIB))
 
     actual = {"memory_limit_in_bytes": 32 * MIB, "cpu_quota": 20_000, "cpu_period": 100_000}
-    assert told(kubelet.cri, container, actual) == actual
+    assert reported(kubelet.cri, container, actual) == actual
 
 
 def test_a_container_that_has_ended_has_the_limits_docker_knows(kubelet: Kubelet, pod: Pod) -> None:
     container = kubelet.started(pod, linux=limited(memory_limit_in_bytes=64 * MIB, cpu_shares=512))
     kubelet.cri.stop_container(container)
 
-    assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_shares": 0}) == {
+    assert reported(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_shares": 0}) == {
         "memory_limit_in_bytes": 64 * MIB,
         "cpu_shares": 512,
     }
@@ -125,8 +125,8 @@ def test_huge_pages(kubelet: Kubelet, served: Served, limit: int) -> None:
     container = kubelet.started(own, linux=limited(hugepage_limits=[asked]))
 
     assert {path.read_text().strip() for path in huge_page_files(served, container)} == {str(limit)}
-    (told_limit,) = kubelet.cri.container_status(container).resources.linux.hugepage_limits
-    assert told_limit == pb.HugepageLimit(page_size="2MB", limit=limit)
+    (reported_limit,) = kubelet.cri.container_status(container).resources.linux.hugepage_limits
+    assert reported_limit == pb.HugepageLimit(page_size="2MB", limit=limit)
     kubelet.remove_all()
 
 
@@ -146,7 +146,7 @@ class TestUnified:
     ASKED = {"memory.oom.group": "1", "memory.high": str(32 * MIB), "memory.swap.max": "4096", "pids.max": "50"}  # noqa: RUF012
 
     def test_they_are_written(self, kubelet: Kubelet, pod: Pod, served: Served) -> None:
-        """And told."""
+        """And reported."""
         linux = limited(memory_limit_in_bytes=64 * MIB, unified=self.ASKED)
         container = kubelet.started(pod, linux=linux)
 

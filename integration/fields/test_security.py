@@ -164,8 +164,8 @@ def test_a_profile_needs_an_absolute_path(kubelet: Kubelet, pod: Pod, reference:
 # --- AppArmor, SELinux ------------------------------------------------------------------------------------
 
 
-def told_docker(served: Served, container: str, option: str) -> list[str]:
-    """What Docker was told for one security option, without its name."""
+def docker_options(served: Served, container: str, option: str) -> list[str]:
+    """What Docker got for one security option, without its name."""
     options: list[str] = served.engine.api.inspect_container(container)["HostConfig"]["SecurityOpt"]
     return [value for name, _, value in (each.partition("=") for each in options) if name == option]
 
@@ -186,7 +186,7 @@ def test_apparmor_that_needs_no_profile_of_the_node(
 ) -> None:
     container = kubelet.started(pod, **secured(**context))
 
-    assert told_docker(served, container, "apparmor") == profiles
+    assert docker_options(served, container, "apparmor") == profiles
     assert kubelet.cri.exec(container, "true").exit_code == 0
 
 
@@ -226,7 +226,7 @@ def test_selinux_options_do_no_harm_where_selinux_is_off(kubelet: Kubelet, pod: 
     container = kubelet.started(pod, **secured(selinux_options=options))
 
     parts = ["user:system_u", "role:system_r", "type:container_t", "level:s0:c1,c5"]
-    assert told_docker(served, container, "label") == parts
+    assert docker_options(served, container, "label") == parts
     assert kubelet.cri.exec(container, "true").exit_code == 0
 
 
@@ -342,9 +342,7 @@ def test_privileged_is_for_privileged_pods(kubelet: Kubelet, pod: Pod, served: S
     assert kubelet.inside(container, "mkdir /tmp/x; ls /dev/full") == "/dev/full\n"
 
 
-def test_a_pod_that_gets_a_privileged_container_is_told_so_when_it_is_created(
-    kubelet: Kubelet, pod: Pod, served: Served
-) -> None:
+def test_a_pod_may_become_privileged_when_its_container_is_created(kubelet: Kubelet, pod: Pod, served: Served) -> None:
     """As with `kubectl debug --profile=sysadmin`: the sandbox was made before anybody spoke of it."""
     skip_where_all_capabilities_are_too_many(served)
     now = pb.PodSandboxConfig()
@@ -448,8 +446,8 @@ Code = grpc.StatusCode
 def test_other_user_namespaces_are_refused(
     kubelet: Kubelet, pod: Pod, options: dict[str, Any], code: grpc.StatusCode
 ) -> None:
-    told, message = refused(kubelet, pod, **in_userns(**options))
-    assert (told, "config.linux.security_context.namespace_options.userns_options" in message) == (code, True)
+    reported, message = refused(kubelet, pod, **in_userns(**options))
+    assert (reported, "config.linux.security_context.namespace_options.userns_options" in message) == (code, True)
 
     context = pb.LinuxSandboxSecurityContext(**in_userns(**options))
     with pytest.raises(grpc.RpcError) as refusal:

@@ -22,7 +22,7 @@ from integration.fields.limits import (
     kernel,
     limited,
     limited_huge_pages,
-    told,
+    reported,
     update,
 )
 from integration.node.commands import run
@@ -65,10 +65,10 @@ def test_a_limit_can_be_changed(kubelet: Kubelet, pod: Pod, served: Served, case
         update(kubelet.cri, container, **case.asked)
         if state != "created":
             assert case.differing(kernel(served, container, case.files)) == {}
-        assert told(kubelet.cri, container, case.asked) == case.asked
+        assert reported(kubelet.cri, container, case.asked) == case.asked
 
     assert case.differing(kernel(served, container, case.files)) == {}
-    assert told(kubelet.cri, container, case.asked) == case.asked
+    assert reported(kubelet.cri, container, case.asked) == case.asked
 
 
 def test_what_an_update_leaves_out_stays(kubelet: Kubelet, pod: Pod) -> None:
@@ -76,7 +76,7 @@ def test_what_an_update_leaves_out_stays(kubelet: Kubelet, pod: Pod) -> None:
 
     update(kubelet.cri, container, cpu_shares=1024)
 
-    assert told(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 1024}
+    assert reported(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 1024}
 
 
 @pytest.mark.parametrize("state", ["created", "running"])
@@ -87,7 +87,7 @@ def test_memory_up_and_down_across_dockers_least(kubelet: Kubelet, pod: Pod, ser
             update(kubelet.cri, container, memory_limit_in_bytes=size)
             # Another update lets Docker write again what it knows of.
             update(kubelet.cri, container, cpu_shares=512)
-            assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0}) == {"memory_limit_in_bytes": size}
+            assert reported(kubelet.cri, container, {"memory_limit_in_bytes": 0}) == {"memory_limit_in_bytes": size}
             if state == "running":
                 assert kernel(served, container, {name: ""}) == {name: str(size)}
     assert kernel(served, container, {name: ""}) == {name: str(8 * MIB)}
@@ -97,7 +97,7 @@ def test_memory_up_and_down_across_dockers_least(kubelet: Kubelet, pod: Pod, ser
 def test_limits_can_be_lifted(kubelet: Kubelet, pod: Pod, served: Served, state: str) -> None:
     with in_state(kubelet, pod, served, state, **ALL) as container:
         update(kubelet.cri, container, memory_limit_in_bytes=-1, cpu_quota=-1)
-        assert told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0}) == {
+        assert reported(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0}) == {
             "memory_limit_in_bytes": 0,
             "cpu_quota": -1,
         }
@@ -150,7 +150,7 @@ def test_limits_of_windows_change_nothing(kubelet: Kubelet, pod: Pod) -> None:
 
     assert failure(refusal)[0] == grpc.StatusCode.INVALID_ARGUMENT
     assert "windows.cpu_shares" in failure(refusal)[1]
-    assert told(kubelet.cri, container, ALL) == ALL
+    assert reported(kubelet.cri, container, ALL) == ALL
 
 
 def test_annotations_of_an_update_are_passed_over(kubelet: Kubelet, pod: Pod) -> None:
@@ -161,7 +161,7 @@ def test_annotations_of_an_update_are_passed_over(kubelet: Kubelet, pod: Pod) ->
         pb.UpdateContainerResourcesRequest(container_id=container, linux=linux, annotations={"a": "b"})
     )
 
-    assert told(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 300}
+    assert reported(kubelet.cri, container, ALL) == ALL | {"cpu_shares": 300}
     assert dict(kubelet.cri.container_status(container).annotations) == {}
 
 
@@ -230,7 +230,7 @@ def test_updates_at_the_same_time_come_one_after_the_other(kubelet: Kubelet, pod
     with ThreadPoolExecutor(len(sizes)) as pool:
         list(pool.map(change, sizes))
 
-    actual = told(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0})
+    actual = reported(kubelet.cri, container, {"memory_limit_in_bytes": 0, "cpu_quota": 0})
     assert actual["cpu_quota"] == actual["memory_limit_in_bytes"] // 100
     assert actual["memory_limit_in_bytes"] in sizes
 
@@ -282,7 +282,7 @@ def test_resources_of_a_pod_are_recorded(kubelet: Kubelet, served: Served) -> No
 
 
 def recorded(kubelet: Kubelet, pod: Pod) -> dict[str, Any]:
-    """Overhead and resources as the verbose status of a pod tells them."""
+    """Overhead and resources as the verbose status of a pod reports them."""
     request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
     info = json.loads(kubelet.cri.runtime.PodSandboxStatus(request).info["info"])
     return {name: info[name] for name in ("overhead", "resources")}

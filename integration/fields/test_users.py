@@ -15,7 +15,7 @@ from integration.node.isolation import Node
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of, secured, wait_image, wait_no_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.names import LOOK_PREFIX
+from shim.domain.names import INSPECTION_PREFIX
 
 Code = grpc.StatusCode
 
@@ -75,7 +75,7 @@ def people(served: Served, node: Node) -> Iterator[Mapping[str, str]]:
 
 @dataclass(frozen=True)
 class Seen:
-    """Numbers of a process, as the kernel tells them."""
+    """Numbers of a process, as the kernel reports them."""
 
     uid: int
     gid: int
@@ -94,14 +94,14 @@ def ids(**numbers: int) -> dict[str, pb.Int64Value]:
 
 
 def expect_identity(kubelet: Kubelet, served: Served, container: str, expected: Seen) -> None:
-    """Look at the first process, at a command that is run later, and at the status."""
+    """Check the first process, at a command that is run later, and at the status."""
     first = Path(f"/proc/{pid_of(served, container)}/status").read_text()
     later = kubelet.inside(container, "cat /proc/self/status")
-    told = kubelet.cri.container_status(container).user.linux
+    reported = kubelet.cri.container_status(container).user.linux
 
     assert seen(first) == expected
     assert seen(later) == expected
-    assert Seen(told.uid, told.gid, list(told.supplemental_groups)) == expected
+    assert Seen(reported.uid, reported.gid, list(reported.supplemental_groups)) == expected
 
 
 APP_GROUPS = [29, 44, 1000, 50000]
@@ -111,9 +111,9 @@ CASES: dict[str, tuple[str, dict[str, Any], Seen, str]] = {
     "image of a uid": ("number", {}, Seen(1000, 1000, APP_GROUPS), "/srv/app"),
     "image of a name and a group": ("grouped", {}, Seen(2000, 44, [44]), "/srv/ops"),
     "image of a uid and a gid": ("numbers", {}, Seen(2000, 44, [44]), "/srv/ops"),
-    "image of a uid nobody has": ("stranger", {}, Seen(77, 0, [0]), "/"),
+    "image of an unknown uid": ("stranger", {}, Seen(77, 0, [0]), "/"),
     "uid": ("plain", ids(run_as_user=2000), Seen(2000, 3000, [44, 3000]), "/srv/ops"),
-    "uid nobody has": ("plain", ids(run_as_user=4321), Seen(4321, 0, [0]), "/"),
+    "unknown uid": ("plain", ids(run_as_user=4321), Seen(4321, 0, [0]), "/"),
     "uid of digits that are a name": ("plain", ids(run_as_user=1234), Seen(1234, 0, [0]), "/"),
     "root in an image of another": ("app", ids(run_as_user=0), Seen(0, 0, [0, 10]), "/root"),
     "largest uid and gid": (
@@ -170,11 +170,11 @@ def test_a_container_runs_as_whom_it_was_asked_to(
     expected: Seen,
     home: str,
 ) -> None:
-    told = "tr '\\0' '\\n' </proc/1/environ | sed -n 's/^HOME=//p'; echo $HOME"
+    reported = "tr '\\0' '\\n' </proc/1/environ | sed -n 's/^HOME=//p'; echo $HOME"
     container = kubelet.started(pod, image=people[image], **in_own_pids(context))
 
     expect_identity(kubelet, served, container, expected)
-    assert kubelet.inside(container, told).split() == [home, home]
+    assert kubelet.inside(container, reported).split() == [home, home]
 
 
 def in_own_pids(context: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("context", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_who_is_nobody_is_refused_by_the_name_of_the_field(
+def test_an_unknown_user_is_refused_by_the_name_of_the_field(
     kubelet: Kubelet, served: Served, pod: Pod, people: Mapping[str, str], context: dict[str, Any], says: str
 ) -> None:
     code, message = refused(kubelet, served, pod, image=people["plain"], **secured(**context))
@@ -262,10 +262,10 @@ def test_who_is_nobody_is_refused_by_the_name_of_the_field(
     ],
     ids=["user", "unreadable line", "group", "number"],
 )
-def test_an_image_that_wants_to_run_as_nobody_is_refused(
+def test_an_image_whose_user_is_unknown_is_refused(
     kubelet: Kubelet, served: Served, pod: Pod, node: Node, user: str, says: str
 ) -> None:
-    with made_image(served, node, "nobody", files=FILES, user=user) as image:
+    with made_image(served, node, "unknown", files=FILES, user=user) as image:
         code, message = refused(kubelet, served, pod, image=image)
         container = kubelet.started(pod, image=image, **secured(**ids(run_as_user=2000)))
         expect_identity(kubelet, served, container, Seen(2000, 3000, [44, 3000]))
@@ -349,7 +349,7 @@ def test_a_loop_of_links_is_refused(kubelet: Kubelet, served: Served, pod: Pod, 
     assert "too many links" in message
 
 
-def test_a_volume_of_the_image_hides_nobody(kubelet: Kubelet, served: Served, pod: Pod, node: Node) -> None:
+def test_a_volume_of_the_image_hides_no_user(kubelet: Kubelet, served: Served, pod: Pod, node: Node) -> None:
     before = volumes(served)
     with made_image(served, node, "volume", files=FILES, user="app", volume="/etc") as image:
         container = kubelet.started(pod, image=image)
@@ -363,10 +363,10 @@ def volumes(served: Served) -> set[str]:
     return {volume["Name"] for volume in served.engine.api.volumes()["Volumes"] or []}
 
 
-# --- looks leave nothing ----------------------------------------------------------------------------------
+# --- inspections leave nothing ----------------------------------------------------------------------------------
 
 
-def test_nobody_hears_of_a_look(kubelet: Kubelet, served: Served, pod: Pod, node: Node) -> None:
+def test_an_image_inspection_is_invisible(kubelet: Kubelet, served: Served, pod: Pod, node: Node) -> None:
     before = listed(served)
     with made_image(served, node, "quiet", files=FILES, user="app") as image:
         container = kubelet.created(pod, image=image)
@@ -374,19 +374,19 @@ def test_nobody_hears_of_a_look(kubelet: Kubelet, served: Served, pod: Pod, node
         kubelet.cri.remove_container(container)
 
     assert after == {*before, container}
-    assert looks(served) == []
+    assert inspection_containers(served) == []
 
 
-def test_a_look_that_a_crash_interrupted_is_cleaned_up(served: Served, people: Mapping[str, str]) -> None:
+def test_an_image_inspection_interrupted_by_a_crash_is_cleaned_up(served: Served, people: Mapping[str, str]) -> None:
     labels = {"io.pydockershim.look": "rootfs"}
     made = served.engine.api.create_container(
-        people["app"], command=["-"], name=LOOK_PREFIX + "of-a-crash", labels=labels
+        people["app"], command=["-"], name=INSPECTION_PREFIX + "of-a-crash", labels=labels
     )
-    wait_until(lambda: made["Id"] in looks(served))
+    wait_until(lambda: made["Id"] in inspection_containers(served))
     served.server.kill()
     served.restart()
 
-    wait_until(lambda: looks(served) == [])
+    wait_until(lambda: inspection_containers(served) == [])
 
 
 def listed(served: Served) -> set[str]:
@@ -394,6 +394,6 @@ def listed(served: Served) -> set[str]:
     return {made.id for made in served.cri.containers()} | {made.id for made in served.cri.sandboxes()}
 
 
-def looks(served: Served) -> list[str]:
-    """Ids of the containers of looks that are there."""
-    return [row["Id"] for row in served.engine.api.containers(all=True, filters={"name": LOOK_PREFIX})]
+def inspection_containers(served: Served) -> list[str]:
+    """Ids of the image-inspection containers that are there."""
+    return [row["Id"] for row in served.engine.api.containers(all=True, filters={"name": INSPECTION_PREFIX})]

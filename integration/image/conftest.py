@@ -35,7 +35,7 @@ PROGRESS_DEADLINE = 2.0
 
 @pytest.fixture
 def rt(engine: Engine, tmp_path: Path) -> Iterator[Runtime]:
-    """Give a runtime on the engine, with a view of its images as they are now; nobody follows its events."""
+    """Give a runtime on the engine, with a view of its images as they are now, which follows no events."""
     config = Config(docker_endpoint=engine.url, image_pull_progress_deadline=PROGRESS_DEADLINE)
     client = DockerEngine(engine.url, request_timeout=30)
     view = NodeView(client)

@@ -19,7 +19,7 @@ _DOCKER = "application/vnd.docker"
 
 
 class _Noise:
-    """A file of random bytes, as tarfile reads one. They repeat, further apart than any compression looks back."""
+    """A file of random bytes, as tarfile reads one. They repeat, further apart than the window of any compression."""
 
     def __init__(self) -> None:
         self._bytes = os.urandom(_MIB)

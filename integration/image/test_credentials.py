@@ -126,7 +126,7 @@ def test_several_are_tried_in_turn(rt: Runtime, publish: Publish, private_regist
     wrong = {"username": USER, "password": WRONG}
     file = file_with(
         tmp_path / "config.json",
-        **{f"{address}/turns/app": wrong, f"{address}/turns": {"username": "nobody"}, address: {"auth": AUTH}},
+        **{f"{address}/turns/app": wrong, f"{address}/turns": {"username": "other"}, address: {"auth": AUTH}},
     )
     assert pull(rt, reference, keyring=Keyring(paths=[file])) == f"{file} for {address}"
 
@@ -176,7 +176,7 @@ def test_a_refusal_in_other_words_than_a_registrys_is_one(
 ) -> None:
     reference = publish("guarded/app:1")
     with guarding(registry.address, status=status, body=body) as address:
-        wrong = {"username": "nobody", "password": WRONG}
+        wrong = {"username": "other", "password": WRONG}
         right = {"username": USER, "password": PASSWORD}
         file = file_with(tmp_path / "config.json", **{f"{address}/guarded": wrong, address: right})
         guarded = reference.replace(registry.address, address)
@@ -255,7 +255,7 @@ def test_a_registry_with_tls_without_credentials(
     rt: Runtime, engine: Engine, images: Images, tls_registry: Registry
 ) -> None:
     reference = tls_registry.push(engine.api, images.busybox, name="secured:2")
-    # 20.10 tries plain HTTP then, and tells of that alone.
+    # 20.10 tries plain HTTP then, and reports that alone.
     words = (
         "credentials may be missing" if engine.name == "20.10" else "wants credentials, and none were given or found"
     )

@@ -136,7 +136,7 @@ def test_one_image_from_two_registries_has_one_id(
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("nobody/made-this:1", "has no such image"), ("by-tag:no-such-tag", "has no such image")],
+    [("missing/image:1", "has no such image"), ("by-tag:no-such-tag", "has no such image")],
     ids=["repository", "tag"],
 )
 def test_unknown_image(rt: Runtime, registry: Registry, path: str, words: str) -> None:
@@ -357,7 +357,7 @@ def test_a_slow_registry_is_waited_for(rt: Runtime, publish: Publish, proxy: Pro
     while time.monotonic() - began < 2 * PROGRESS_DEADLINE:
         proxy.wait_blocked(timeout=SECONDS)
         threading.Event().wait(0.5)
-        proxy.allow(700_000)  # the containerd store tells of its progress MiB by MiB
+        proxy.allow(700_000)  # the containerd store reports its progress MiB by MiB
     proxy.allow(None)
     image_id = future.result(SECONDS)
     assert time.monotonic() - began > 2 * PROGRESS_DEADLINE
@@ -377,7 +377,7 @@ def test_a_large_image_over_a_narrow_link(rt: Runtime, registry: Registry, proxy
 
 
 @pytest.fixture
-def told(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+def reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Give what Docker says of each pull, by its reference."""
     said: dict[str, list[str]] = defaultdict(list)
     pull_image = rt.engine.pull_image
@@ -399,17 +399,17 @@ def downloads(said: list[str]) -> int:
 
 
 def test_a_pull_that_waits_for_the_slots_of_another_one(
-    rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, told: dict[str, list[str]]
+    rt: Runtime, engine: Engine, registry: Registry, proxy: Proxy, tmp_path: Path, reported: dict[str, list[str]]
 ) -> None:
     three = push_large_image(registry, name="three:1", size=8 * MIB, directory=tmp_path, layers=3)
     one = push_large_image(registry, name="one:1", size=KIB, directory=tmp_path)
     proxy.throttle(24 * MIB / (4 * PROGRESS_DEADLINE))
     three, one = (each.replace(registry.address, proxy.address) for each in (three, one))
     first = pull_in_background(rt, three, scope=Scope())
-    wait_until(lambda: downloads(told[three]) == 3)
+    wait_until(lambda: downloads(reported[three]) == 3)
     second = pull(rt, one)
     # The containerd store has no such queue.
-    assert any(each.startswith("Waiting ") for each in told[one]) is (engine.name != "28-containerd")
+    assert any(each.startswith("Waiting ") for each in reported[one]) is (engine.name != "28-containerd")
     remove(rt, second)
     remove(rt, first.result(SECONDS))
 
@@ -517,8 +517,8 @@ def test_verbose_status(rt: Runtime, images: Images) -> None:
 
 
 def test_status_of_nothing(rt: Runtime) -> None:
-    assert status(rt, "nobody/made-this:1") == pb.ImageStatusResponse()
-    assert listed(rt, "nobody/made-this:1") == []
+    assert status(rt, "missing/image:1") == pb.ImageStatusResponse()
+    assert listed(rt, "missing/image:1") == []
 
 
 # --- remove -----------------------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ def test_remove_what_docker_pulled_a_moment_ago(rt: Runtime, engine: Engine, pub
 
 
 def test_remove_of_nothing(rt: Runtime) -> None:
-    remove(rt, "nobody/made-this:1")
+    remove(rt, "missing/image:1")
     remove(rt, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b")
 
 
@@ -559,12 +559,12 @@ def test_five_removals_at_once(rt: Runtime, publish: Publish) -> None:
     reference = publish("contended:1")
     image_id = pull(rt, reference)
 
-    def remove_and_look(name: str) -> bool:
+    def remove_and_check(name: str) -> bool:
         remove(rt, name)
         return present(rt, image_id)
 
     with ThreadPoolExecutor(5) as pool:
-        left = list(pool.map(remove_and_look, [image_id, reference, image_id, reference, image_id]))
+        left = list(pool.map(remove_and_check, [image_id, reference, image_id, reference, image_id]))
     assert left == [False] * 5
 
 
@@ -621,7 +621,7 @@ def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_
 
 
 def measured(rt: Runtime) -> pb.FilesystemUsage:
-    """Measure the image store to the end, and give what is told of it then."""
+    """Measure the image store to the end, and return what is reported of it then."""
     meter = StoreMeter(rt)
     while (part := meter.next_part()) is not None:
         name, top = part
@@ -648,7 +648,7 @@ def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
     assert abs(time.time_ns() - usage.timestamp) < 60 * 10**9
 
 
-def test_fs_info_tells_what_an_image_takes(rt: Runtime, engine: Engine, publish: Publish) -> None:
+def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publish: Publish) -> None:
     reference = publish("stored:1", size=8 * MIB)
     before = measured(rt)
     image_id = pull(rt, reference)

@@ -1,4 +1,4 @@
-"""Images that nobody pulled: what Docker was given by hand is usable at once."""
+"""Images that were never pulled: what Docker was given by hand is usable at once."""
 
 import io
 import tarfile
@@ -18,7 +18,7 @@ from shim.api.v1 import api_pb2 as pb
 POD = pod_config("local-images")
 
 
-def is_told(served: Served, name: str) -> bool:
+def is_listed(served: Served, name: str) -> bool:
     """Whether ImageStatus knows the image; the kubelet pulls it else."""
     return bool(image_id(served, name))
 
@@ -34,7 +34,7 @@ def test_a_tag_is_usable_at_once(served: Served, images: Images) -> None:
     names = [f"local/tagged:{tag}" for tag in tags]
     for tag, name in zip(tags, names, strict=True):
         served.engine.api.tag(images.busybox, "local/tagged", tag)
-        assert is_told(served, name)
+        assert is_listed(served, name)
     for tag, name in zip(tags, names, strict=True):
         served.cri.create(sandbox, container_config(tag, image=name), pod=POD)
     served.clear()
@@ -45,7 +45,7 @@ def test_a_tag_is_usable_at_once(served: Served, images: Images) -> None:
 def test_a_loaded_image_is_usable_at_once(served: Served, images: Images) -> None:
     sandbox = served.cri.run(POD)
     loaded = images.load("local/loaded:1", {"Labels": {"loaded": "just now"}})
-    assert is_told(served, "local/loaded:1")
+    assert is_listed(served, "local/loaded:1")
     container = served.cri.create(sandbox, container_config("loaded", image="local/loaded:1"), pod=POD)
     assert served.cri.container_status(container).image_id == loaded
     served.clear()
@@ -55,7 +55,7 @@ def test_a_loaded_image_is_usable_at_once(served: Served, images: Images) -> Non
 def test_a_built_image_is_usable_at_once(served: Served, images: Images) -> None:
     sandbox = served.cri.run(POD)
     build(served, f"FROM {images.busybox}\nLABEL built=now\n", tag="local/built:1")
-    assert is_told(served, "local/built:1")
+    assert is_listed(served, "local/built:1")
     served.cri.create(sandbox, container_config("built", image="local/built:1"), pod=POD)
     served.clear()
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image="local/built:1")))
@@ -91,17 +91,17 @@ def test_an_image_that_lost_its_name(served: Served, images: Images) -> None:
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=lost)))
 
 
-def test_an_image_in_use_is_kept_and_by_whom_is_told(served: Served, images: Images) -> None:
+def test_an_image_in_use_is_kept_and_its_users_are_named(served: Served, images: Images) -> None:
     used = images.load("local/used:1", {"Labels": {"used": "yes"}})
     sandbox = served.cri.run(POD)
     container = served.cri.create(sandbox, container_config("user", image="local/used:1"), pod=POD)
     with pytest.raises(grpc.RpcError, match=rf"in use by container user \({container[:12]}\)") as refused:
         served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=used)))
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert is_told(served, "local/used:1")
+    assert is_listed(served, "local/used:1")
     served.clear()
     served.cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=used)))
-    assert not is_told(served, "local/used:1")
+    assert not is_listed(served, "local/used:1")
 
 
 def test_a_client_who_goes_away_ends_the_pull(
@@ -113,7 +113,7 @@ def test_a_client_who_goes_away_ends_the_pull(
     proxy.wait_blocked(timeout=30)
     call.cancel()
     proxy.wait_given_up()
-    assert not is_told(served, reference)
+    assert not is_listed(served, reference)
 
 
 def test_image_fs_info_is_answered_by_the_server(served: Served) -> None:

@@ -86,7 +86,7 @@ class Logged:
         self.reopen(container_id)
 
     def stats(self) -> dict[str, Any]:
-        """How logging does, as the verbose Status tells."""
+        """How logging does, as the verbose Status reports."""
         answer = self.served.cri.runtime.Status(pb.StatusRequest(verbose=True))
         found: dict[str, Any] = msgspec.json.decode(answer.info["config"])["logs"]
         return found

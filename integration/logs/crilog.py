@@ -25,7 +25,7 @@ class Line:
 
 
 def read(path: Path) -> list[Line]:
-    """Read a whole log that nobody writes; AssertionError for anything in it that is no record."""
+    """Read a whole log that is not being written; AssertionError for anything in it that is no record."""
     return parse(path.read_bytes())
 
 

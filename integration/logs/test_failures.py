@@ -1,4 +1,4 @@
-"""Logs that cannot be written: nobody waits for them, everybody is told, and in the end they are complete."""
+"""Logs that cannot be written: no call waits for them, each failure is reported, and in the end they are complete."""
 
 import subprocess
 from collections.abc import Iterator

@@ -74,7 +74,7 @@ def test_output_without_a_newline_at_its_end(logged: Logged) -> None:
 
 
 def test_what_is_not_text(logged: Logged) -> None:
-    """Control characters and UTF-8 are kept; of other bytes Docker's file tells only that they were there."""
+    """Control characters and UTF-8 are kept; of other bytes Docker's file shows only that they were there."""
     container_id, path = logged.run(r"""printf 'a\000\001\033[0m\r\\"<>&\303\251\342\200\250z\n\377\376b\n'""")
     logged.wait_exited(container_id)
 

@@ -14,7 +14,7 @@ _never = threading.Event()
 
 
 def pause(dice: random.Random) -> None:
-    """Let the container write on for a while; nothing tells a good moment for a crash."""
+    """Let the container write on for a while; nothing announces a good moment for a crash."""
     _never.wait(dice.uniform(0.0, 0.4))
 
 
@@ -96,7 +96,7 @@ def test_a_reopen_whose_answer_was_lost_loses_nothing(own: Logged) -> None:
 
 
 @on_drivers("json-file", "local")
-def test_what_docker_dropped_meanwhile_is_told(own: Logged) -> None:
+def test_output_that_docker_dropped_meanwhile_is_reported(own: Logged) -> None:
     """Docker keeps some 12,000 of 40,000 lines."""
     container_id, path = own.run("echo -1; while [ ! -e /go ]; do sleep 0.05; done; seq 0 40000; echo end; sleep 600")
     wait_until(lambda: size(path) and so_far(path))

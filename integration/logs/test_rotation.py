@@ -66,14 +66,14 @@ def test_docker_and_the_kubelet_rotate_at_once(own: Logged) -> None:
             except grpc.RpcError as error:
                 if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                     raise
-                break  # it has ended since the look
+                break  # it has ended since the check
     own.wait_exited(container_id)
 
     assert numbers(with_rotated(path)) == list(range(LINES))
 
 
 @on_drivers("json-file", "local")
-def test_what_docker_rotated_while_nobody_looked_is_read(own: Logged) -> None:
+def test_files_rotated_while_the_log_process_was_stopped_are_read(own: Logged) -> None:
     """One of Docker's files is full, and nothing is dropped."""
     container_id, path = own.run("echo up; while [ ! -e /go ]; do sleep 0.05; done; seq 1 4000; sleep 600")
     wait_until(lambda: so_far(path))

@@ -38,7 +38,7 @@ def test_every_direction_works(stock: Lab, name: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_the_firewall_plugin_pods_reach_nobody(stock: Lab, family: int) -> None:
+def test_without_the_firewall_plugin_pods_reach_no_address(stock: Lab, family: int) -> None:
     stock.use(with_ipv6(without_firewall(example("10-bridge.conflist"))))
 
     with two_pods(stock, families=FAMILIES) as pods:

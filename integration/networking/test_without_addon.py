@@ -29,7 +29,7 @@ def network_ready(served: Served) -> bool:
     return next(condition.status for condition in conditions if condition.type == "NetworkReady")
 
 
-def tell_ranges(served: Served, ranges: str) -> None:
+def set_ranges(served: Served, ranges: str) -> None:
     config = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr=ranges))
     served.cri.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=config))
 
@@ -60,7 +60,7 @@ def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) ->
         "10.98.1",
         "fd00:98:1:",
     ]
-    tell_ranges(templated, SECOND)
+    set_ranges(templated, SECOND)
     wait_until(lambda: "10.98.2.0/24" in (templated.dirs.cni_conf / FILE).read_text())
 
     def moved() -> bool:
@@ -75,7 +75,7 @@ def test_pods_get_addresses_of_the_ranges_the_kubelet_says(templated: Served) ->
 
 
 def test_a_restart_brings_the_configuration_back_before_the_kubelet_speaks(templated: Served) -> None:
-    tell_ranges(templated, SECOND)
+    set_ranges(templated, SECOND)
     templated.server.kill()
     (templated.dirs.cni_conf / FILE).unlink()
 

@@ -1,4 +1,4 @@
-"""Running commands of the machine, and telling the reader what takes so long."""
+"""Running commands of the machine, and showing the user what takes so long."""
 
 import os
 import signal
@@ -79,12 +79,12 @@ def step(title: str) -> Iterator[None]:
     started = time.monotonic()
     over = threading.Event()
 
-    def tell() -> None:
+    def report_progress() -> None:
         while not over.wait(_HEARTBEAT_SECONDS):
             print(f"    ... {title} ({time.monotonic() - started:.0f} s)", flush=True)
 
     print(f"  - {title}", flush=True)
-    ticker = threading.Thread(target=tell, name="progress", daemon=True)
+    ticker = threading.Thread(target=report_progress, name="progress", daemon=True)
     ticker.start()
     try:
         yield

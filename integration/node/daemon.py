@@ -71,7 +71,7 @@ class Daemon:
                 raise NodeError(f"start {self.argv[0]}: no answer in time\n{self.log_tail()}")
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the program's own end; tells whether it came."""
+        """Wait up to `timeout` seconds for the program's own end; returns whether it came."""
         if self._child is None:
             return True
         try:

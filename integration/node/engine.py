@@ -123,7 +123,7 @@ class Engine:
         self.daemon.kill()
 
     def freeze(self) -> None:
-        """Let every call hang: the socket accepts, nobody answers."""
+        """Let every call hang: the socket accepts, no answer comes."""
         self.daemon.signal(signal.SIGSTOP)
         # Its threads stop one by one; the last may still answer.
         os.waitid(os.P_PID, self.daemon.pid, os.WSTOPPED | os.WNOWAIT)
@@ -159,7 +159,7 @@ class Engine:
 
 
 def answers(path: Path) -> bool:
-    """Tell whether an Engine answers a ping on this socket.
+    """Return whether an Engine answers a ping on this socket.
 
     By hand: the SDK leaves its socket open when a connection is refused, and refused is what a crashed engine's
     leftover socket does.
@@ -190,7 +190,7 @@ def own_link(name: str) -> Iterator[None]:
 
 
 def has_link(name: str) -> bool:
-    """Tell whether there is a network interface of this name.
+    """Return whether there is a network interface of this name.
 
     Not by /sys/class/net, which shows the network namespace it was mounted in and not the caller's.
     """

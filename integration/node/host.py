@@ -181,7 +181,7 @@ def _ensure_images(undo: Undo) -> None:
 
 
 def _remove_images(references: list[str]) -> None:
-    # Somebody else's container may have come to use one; then it stays, and the reader is told.
+    # A container of others may have come to use one; then it stays, and the user reads so.
     client = docker.APIClient(base_url=f"unix://{SOCKET}", version="auto")
     try:
         for reference in references:

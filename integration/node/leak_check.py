@@ -30,7 +30,7 @@ class NodeSnapshot:
 
 
 def snapshot(api: docker.APIClient, *, netns_dir: Path, lease_dir: Path, state_dir: Path) -> NodeSnapshot:
-    """Look at a node.
+    """Return what there is on a node.
 
     `lease_dir` is host-local's directory; its bookkeeping files (lock, last_reserved_ip) are no reservations.
     """

@@ -32,7 +32,7 @@ class Bundle(msgspec.Struct, frozen=True):
     """Packages that are unpacked together.
 
     `suites` are tried in this order. `program` with `least` keeps a suite from being taken whose version of
-    that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it tell its version.
+    that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it print its version.
     """
 
     name: str
@@ -110,7 +110,7 @@ def ensure_installed(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether dpkg has the package fully installed."""
+    """Return whether dpkg has the package fully installed."""
     try:
         status = run(["dpkg-query", "--show", "--showformat=${db:Status-Status}", name], timeout=30)
     except NodeError:

@@ -22,7 +22,7 @@ class Size:
 
 
 def size(pid: int) -> Size:
-    """Look at a process of ours."""
+    """Measure a process of ours."""
     proc = Path("/proc", str(pid))
     pages = int((proc / "statm").read_text().split()[1])
     return Size(

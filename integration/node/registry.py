@@ -78,7 +78,7 @@ class Registry:
 
 
 def free_port() -> int:
-    """Return a loopback port nobody listens on; in these namespaces no other program takes one."""
+    """Return a loopback port without a listener; in these namespaces no other program takes one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -76,7 +76,7 @@ class Proxy:
         raise AssertionError("the client goes on")
 
     def close(self) -> None:
-        """Accept nobody, and let those who wait go."""
+        """Accept no connection, and let those that wait go."""
         self._listener.close()
         self.allow(None)
 
@@ -106,7 +106,7 @@ class Proxy:
                 while piece:
                     if self._is_reset_due():
                         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                        client.shutdown(socket.SHUT_RD)  # tells the peer nothing; the thread that reads closes
+                        client.shutdown(socket.SHUT_RD)  # the peer does not notice; the thread that reads closes
                         return
                     size = self._wait_allowed(number, len(piece))
                     client.sendall(piece[:size])

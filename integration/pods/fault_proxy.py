@@ -58,7 +58,11 @@ class Hold:
 
     def wait_reached(self) -> None:
         """Wait until the call stands still."""
-        assert self._reached.wait(_REACHED_SECONDS), "the call never came"
+        assert self.reached(_REACHED_SECONDS), "the call never came"
+
+    def reached(self, seconds: float = 0) -> bool:
+        """Wait up to `seconds` for the call to stand still; return whether it does."""
+        return self._reached.wait(seconds)
 
     def release(self) -> None:
         """Cut the connection of the call."""

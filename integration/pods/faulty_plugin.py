@@ -91,12 +91,17 @@ class HeldPlugin:
 
     def wait_reached(self) -> None:
         """Wait until the plugin stands still."""
-        ready, _, _ = select.select([self._fifo], [], [], _REACHED_SECONDS)
-        assert ready, "the plugin never ran"
-        self._pid = int(os.read(self._fifo, 64))
+        assert self.reached(_REACHED_SECONDS), "the plugin never ran"
+
+    def reached(self, seconds: float = 0) -> bool:
+        """Wait up to `seconds` for the plugin to stand still; return whether it does."""
+        ready, _, _ = select.select([self._fifo], [], [], seconds)
+        if ready:
+            self._pid = int(os.read(self._fifo, 64))
+        return bool(ready)
 
     def gone(self) -> bool:
-        """Whether somebody has ended the plugin."""
+        """Whether the plugin was ended."""
         try:
             return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except FileNotFoundError:

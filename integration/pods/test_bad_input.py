@@ -23,7 +23,7 @@ OWN_LABELS = (
 
 @pytest.fixture(scope="module")
 def _untouched(served: Served, pod: Pod) -> Iterator[None]:
-    """Hold that no test of this file leaves anything: one look before all and one after, since looks take time."""
+    """Hold that no test of this file leaves anything: a snapshot before all and one after, since each takes time."""
     assert served.cri.sandbox_status(pod.id).state == pb.SANDBOX_READY
     before = served.snapshot()
     yield
@@ -37,8 +37,8 @@ def refused(call: Callable[[], object], *, field: str, code: grpc.StatusCode = C
     """Hold that a call fails with a code and names a field."""
     with pytest.raises(grpc.RpcError) as refusal:
         call()
-    told, message = failure(refusal)
-    assert (told, field in message) == (code, True), message
+    reported, message = failure(refusal)
+    assert (reported, field in message) == (code, True), message
     assert message == message.strip()
 
 

@@ -109,7 +109,7 @@ def test_a_removed_file_takes_effect(served: Served, emptied: Path) -> None:
     wait_network(served, ready=False, says=str(emptied))
 
 
-def test_the_first_valid_file_by_name_is_used_and_the_others_reasons_are_told(served: Served, emptied: Path) -> None:
+def test_the_first_valid_file_by_name_is_used_and_the_others_are_reported(served: Served, emptied: Path) -> None:
     leases = served.dirs.cni_leases
     (emptied / "10-a.conflist").write_text("{ this is not JSON")
     (emptied / "20-b.conflist").write_text('{"cniVersion": "1.0.0", "name": "b", "plugins": []}')
@@ -137,7 +137,7 @@ def test_the_first_valid_file_by_name_is_used_and_the_others_reasons_are_told(se
     ],
     ids=["empty", "half", "list", "version", "name", "type"],
 )
-def test_a_file_that_is_no_configuration_is_told(
+def test_a_file_that_is_no_configuration_is_reported(
     served: Served, emptied: Path, kubelet: Kubelet, content: str, reason: str
 ) -> None:
     (emptied / "10-bad.conflist").write_text(content)

@@ -60,7 +60,7 @@ def test_an_end_has_its_code_and_reason(kubelet: Kubelet, pod: Pod, command: str
     assert (status.exit_code, status.reason) == (exit_code, reason)
 
 
-def test_running_out_of_memory_is_told(kubelet: Kubelet, pod: Pod) -> None:
+def test_running_out_of_memory_is_reported(kubelet: Kubelet, pod: Pod) -> None:
     limit = pb.LinuxContainerResources(memory_limit_in_bytes=16 * MIB)
     # A shell variable of 64 MiB: no file system holds the memory.
     hog = "x=$(head -c 65000000 /dev/zero | tr '\\0' x); exit 0"
@@ -188,7 +188,7 @@ def test_labels_of_an_image_are_not_the_containers(kubelet: Kubelet, pod: Pod, i
         "io.pydockershim.config": '{"metadata": {"name": "evil", "namespace": "kube-system", "uid": "1"}}',
         "io.pydockershim.runtime-handler": "evil",
         "annotation.evil": "yes",
-        "maintainer": "somebody",
+        "maintainer": "other",
     }
     reference = "node.test/labelled:1"
     images.load(reference, {"Labels": injected})
@@ -207,7 +207,7 @@ def test_labels_of_an_image_are_not_the_containers(kubelet: Kubelet, pod: Pod, i
         served.engine.api.remove_image(reference)
 
 
-def test_a_container_that_a_user_makes_of_such_an_image_is_nobodys(served: Served, images: Images) -> None:
+def test_a_container_that_a_user_makes_of_such_an_image_is_not_listed(served: Served, images: Images) -> None:
     reference = "node.test/labelled:2"
     labels = {"io.kubernetes.docker.type": "podsandbox", "io.pydockershim.config": "{}"}
     images.load(reference, {"Labels": labels})

@@ -18,27 +18,27 @@ def doctor(served: Served, *, netns: Netns | None = None, **settings: object) ->
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
 
 
-def levels(told: str) -> dict[str, str]:
+def levels(reported: str) -> dict[str, str]:
     """Level by subject, of lines that are no advice."""
-    return {line[6:].split("  ")[0]: line[:6].strip() for line in told.splitlines() if line[:6].strip()}
+    return {line[6:].split("  ")[0]: line[:6].strip() for line in reported.splitlines() if line[:6].strip()}
 
 
 def test_a_node_where_pods_run(served: Served) -> None:
     before = served.snapshot()
-    told = doctor(served)
+    reported = doctor(served)
 
-    assert (told.returncode, told.stderr) == (0, "")
-    found = levels(told.stdout)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    found = levels(reported.stdout)
     assert {found[subject] for subject in ("user", "docker", "pod network", "pause image", "server")} == {"ok"}
     version = served.cri.runtime.Version(pb.VersionRequest()).runtime_version
-    assert f"docker {version} answers at unix://{served.dirs.socket}" in told.stdout
+    assert f"docker {version} answers at unix://{served.dirs.socket}" in reported.stdout
     assert served.snapshot() == before
 
 
 def test_a_node_without_docker(served: Served, tmp_path: Path) -> None:
-    told = doctor(served, docker_endpoint=f"unix://{tmp_path}/absent.sock", cni_conf_dir=tmp_path)
+    reported = doctor(served, docker_endpoint=f"unix://{tmp_path}/absent.sock", cni_conf_dir=tmp_path)
 
-    assert told.returncode == 1
-    found = levels(told.stdout)
+    assert reported.returncode == 1
+    found = levels(reported.stdout)
     assert (found["docker"], found["pod network"]) == ("FAIL", "FAIL")
-    assert f"{tmp_path}/absent.sock" in told.stdout
+    assert f"{tmp_path}/absent.sock" in reported.stdout

@@ -98,7 +98,7 @@ def test_at_the_deadline_the_process_is_gone(kubelet: Kubelet, container: str, s
     with pytest.raises(grpc.RpcError) as over:
         kubelet.cri.exec(container, "sh", "-c", script.format(marker), f"own-{marker}", timeout=1)
 
-    # The process itself; what it has started is nobody's any more.
+    # The process itself; what it has started has no owner any more.
     left = processes(f"own-{marker}")
     assert failure(over)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
     assert 1 <= time.monotonic() - began < 60
@@ -106,7 +106,7 @@ def test_at_the_deadline_the_process_is_gone(kubelet: Kubelet, container: str, s
     end(f".{marker}")
 
 
-def test_a_command_that_has_ended_is_told_although_its_children_hold_the_output(
+def test_the_exit_of_a_command_is_reported_although_its_children_hold_the_output(
     kubelet: Kubelet, container: str
 ) -> None:
     marker = str(int(unused_name("")[1:], 16))

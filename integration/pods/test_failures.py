@@ -17,7 +17,7 @@ from integration.pods.faulty_plugin import TYPE
 from integration.pods.kubelet import failure, refusal, unused_name, wait_image, wait_no_image
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.names import LOOK_PREFIX
+from shim.domain.names import INSPECTION_PREFIX
 
 CREATE, START, INSPECT = "POST /containers/create", "POST /containers/.*/start", "GET /containers/.*/json"
 ERROR_OBJECT = '{"cniVersion": "1.0.0", "code": 11, "msg": "no luck", "details": "today"}'
@@ -35,7 +35,7 @@ class Step:
     leaves: bool = False
     """Whether something is there until Stop and Remove, since the undo fails as well or cannot know of it."""
     unfinished: Callable[[FaultyNode], AbstractContextManager[object]] = lambda _: nullcontext()
-    """A further failure, which lasts until the kubelet has called Stop in vain."""
+    """A further failure, which lasts until the kubelet has called Stop and failed."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def full_disk_after(faulty_node: FaultyNode, call: str) -> Iterator[None]:
 
 @contextmanager
 def emptied_resolv_conf(faulty_node: FaultyNode) -> Iterator[None]:
-    """Let somebody empty the pod's resolv.conf while pause starts, and the disk have no room to write it again."""
+    """Empty the pod's resolv.conf while pause starts, and the disk have no room to write it again."""
 
     def change() -> None:
         for path in (faulty_node.served.dirs.state / "resolv-conf").iterdir():
@@ -105,7 +105,7 @@ STEPS = (
     Step("pin", pause_that_dies, Code.FAILED_PRECONDITION, "pin the network namespace"),
     Step("ADD exits 1", lambda f: f.plugin.before("ADD", "exit 1"), Code.UNKNOWN, "exited with code 1"),
     Step(
-        "ADD tells an error",
+        "ADD prints an error",
         lambda f: f.plugin.after("ADD", f"out='{ERROR_OBJECT}'; code=1"),
         Code.UNKNOWN,
         "no luck (code 11): today",
@@ -255,8 +255,8 @@ def test_a_remove_that_fails_is_finished_by_the_next(
 
 @contextmanager
 def unknown_image(faulty_node: FaultyNode, node: Node) -> Iterator[str]:
-    """Have an image for the block that the server has not looked into."""
-    reference = f"{unused_name('looked.test/into')}:1"
+    """Have an image for the block that the server has not inspected."""
+    reference = f"{unused_name('inspected.test/new')}:1"
     image = busybox_image(node.busybox, reference=reference, config={"Labels": {"test": reference}})
     images.load(faulty_node.served.engine.api, image)
     wait_image(faulty_node.cri, reference)
@@ -265,40 +265,42 @@ def unknown_image(faulty_node: FaultyNode, node: Node) -> Iterator[str]:
     wait_no_image(faulty_node.cri, reference)
 
 
-def looks(faulty_node: FaultyNode) -> list[str]:
-    """Names of the containers of looks that are there."""
-    rows = faulty_node.served.engine.api.containers(all=True, filters={"name": LOOK_PREFIX})
+def inspection_containers(faulty_node: FaultyNode) -> list[str]:
+    """Names of the image-inspection containers that are there."""
+    rows = faulty_node.served.engine.api.containers(all=True, filters={"name": INSPECTION_PREFIX})
     return [name for row in rows for name in row["Names"]]
 
 
-def test_a_look_whose_container_docker_could_not_tell_leaves_nothing(faulty_node: FaultyNode, node: Node) -> None:
-    config = pod_config(unused_name("looking"))
+def test_an_image_inspection_whose_container_id_is_lost_leaves_nothing(faulty_node: FaultyNode, node: Node) -> None:
+    config = pod_config(unused_name("inspecting"))
     sandbox = faulty_node.cri.run(config)
     before = faulty_node.snapshot()
     with unknown_image(faulty_node, node) as image:
         asked = container_config(unused_name("c"), image=image)
-        with faulty_node.proxy.held(f"{CREATE}.*{LOOK_PREFIX}", at=Moment.AFTER) as held:
+        with faulty_node.proxy.held(f"{CREATE}.*{INSPECTION_PREFIX}", at=Moment.AFTER) as held:
             call = faulty_node.cri.runtime.CreateContainer.future(
                 pb.CreateContainerRequest(pod_sandbox_id=sandbox, config=asked, sandbox_config=config)
             )
             held.wait_reached()
-            made = looks(faulty_node)
+            made = inspection_containers(faulty_node)
         code, message = refusal(call.result)
 
         assert len(made) == 1
         assert (code, "create container" in message) == (Code.UNAVAILABLE, True), message
-        wait_until(lambda: looks(faulty_node) == [])
+        wait_until(lambda: inspection_containers(faulty_node) == [])
         assert faulty_node.snapshot() == before
         faulty_node.cri.remove_container(faulty_node.cri.create(sandbox, asked, pod=config))
     faulty_node.served.clear()
 
 
-def test_a_look_whose_container_cannot_be_removed_now_leaves_nothing(faulty_node: FaultyNode, node: Node) -> None:
-    config = pod_config(unused_name("looking"))
+def test_an_image_inspection_whose_container_cannot_be_removed_now_leaves_nothing(
+    faulty_node: FaultyNode, node: Node
+) -> None:
+    config = pod_config(unused_name("inspecting"))
     sandbox = faulty_node.cri.run(config)
     with unknown_image(faulty_node, node) as image:
         with faulty_node.proxy.refused(REMOVE):
             container = faulty_node.cri.create(sandbox, container_config(unused_name("c"), image=image), pod=config)
-        wait_until(lambda: looks(faulty_node) == [])
+        wait_until(lambda: inspection_containers(faulty_node) == [])
         faulty_node.cri.remove_container(container)
     faulty_node.served.clear()

@@ -196,7 +196,7 @@ def test_a_removal_in_progress_is_waited_for(served: Served, kubelet: Kubelet, p
         for done in by_us:
             done.result(timeout=60)
         for done in by_hand:
-            done.exception(timeout=60)  # who comes second is told so by Docker
+            done.exception(timeout=60)  # the second gets an error of Docker
 
     assert not set(containers) & served.snapshot().containers
 

@@ -55,7 +55,7 @@ def reservations(served: Served, network: str = "pods") -> dict[str, str]:
 
 
 def fetch(address: str, port: int) -> str:
-    """Read the page of a web server; empty when nobody listens yet."""
+    """Read the page of a web server; empty without a listener."""
     connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request("GET", "/")
@@ -108,7 +108,7 @@ def test_pods_and_the_node_reach_each_other(kubelet: Kubelet) -> None:
     assert answer.stdout.decode() == PAGE
 
 
-def test_all_addresses_are_told_in_the_order_of_the_plugin(kubelet: Kubelet, served: Served) -> None:
+def test_all_addresses_are_reported_in_the_order_of_the_plugin(kubelet: Kubelet, served: Served) -> None:
     subnets = ("10.90.0.0/24", "fd00:90::/64")
     with in_force(served, bridge(served.dirs.cni_leases, subnets=subnets, link="dual0"), name="dual"):
         pod = kubelet.pod()
@@ -177,12 +177,12 @@ def test_bandwidth_annotations_shape_the_interface(kubelet: Kubelet, served: Ser
         kubelet.cri.remove(pod.id)
 
 
-Told = Callable[[], tuple[dict[str, str], dict[str, Any]]]
+Reported = Callable[[], tuple[dict[str, str], dict[str, Any]]]
 
 
 @contextmanager
-def telling(served: Served, directory: Path, *capabilities: str) -> Iterator[Told]:
-    """Run pods with a plugin that remembers what it was told; gives environment and configuration of the last ADD."""
+def recording_plugin(served: Served, directory: Path, *capabilities: str) -> Iterator[Reported]:
+    """Run pods with a plugin that records what it gets; yields environment and configuration of the last ADD."""
     plugin = FaultyPlugin(directory, real=served.dirs.cni_bin / "bridge")
     binary = served.dirs.cni_more_bin / TYPE
     binary.symlink_to(directory / TYPE)
@@ -191,7 +191,7 @@ def telling(served: Served, directory: Path, *capabilities: str) -> Iterator[Tol
         kind=TYPE,
         link="told0",
         capabilities=dict.fromkeys(capabilities, True),
-        # Ranges that plugins are told come beside those of the file.
+        # Ranges that plugins get come beside those of the file.
         subnets=() if "ipRanges" in capabilities else ("10.92.0.0/24",),
     )
 
@@ -199,15 +199,15 @@ def telling(served: Served, directory: Path, *capabilities: str) -> Iterator[Tol
         environment, configuration = plugin.seen("ADD")
         return environment, json.loads(configuration)
 
-    with in_force(served, network, name="told"):
+    with in_force(served, network, name="args"):
         yield of_last_add
     binary.unlink()
 
 
-def test_plugins_are_told_which_pod_it_is(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
-    with telling(served, tmp_path) as told:
+def test_plugins_get_the_identity_of_the_pod(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+    with recording_plugin(served, tmp_path) as reported:
         pod = kubelet.pod()
-        environment, configuration = told()
+        environment, configuration = reported()
         kubelet.cri.remove(pod.id)
 
     metadata = pod.config.metadata
@@ -218,18 +218,18 @@ def test_plugins_are_told_which_pod_it_is(kubelet: Kubelet, served: Served, tmp_
     assert environment["CNI_CONTAINERID"] == pod.id
     assert environment["CNI_NETNS"] == str(served.dirs.netns / f"cri-{pod.id}")
     assert environment["CNI_IFNAME"] == "eth0"
-    assert configuration["name"] == "told"
+    assert configuration["name"] == "args"
     assert "capabilities" not in configuration
     assert "runtimeConfig" not in configuration
 
 
-def test_plugins_are_told_what_the_pod_brings(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+def test_plugins_get_the_capabilities_of_the_pod(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
     dns = pb.DNSConfig(servers=["10.96.0.10"], searches=["a.test"])
     mapping = pb.PortMapping(container_port=80, host_port=18083, protocol=pb.UDP)
     annotations = {"k8s.v1.cni.cncf.io/networks": "[]"}
-    with telling(served, tmp_path, "io.kubernetes.cri.pod-annotations", "dns", "portMappings") as told:
+    with recording_plugin(served, tmp_path, "io.kubernetes.cri.pod-annotations", "dns", "portMappings") as reported:
         pod = kubelet.pod(annotations=annotations, dns_config=dns, port_mappings=[mapping])
-        _, configuration = told()
+        _, configuration = reported()
         kubelet.cri.remove(pod.id)
 
     assert configuration["runtimeConfig"] == {
@@ -239,15 +239,15 @@ def test_plugins_are_told_what_the_pod_brings(kubelet: Kubelet, served: Served, 
     }
 
 
-def test_plugins_are_told_the_ranges_of_the_node(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+def test_plugins_get_the_ranges_of_the_node(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
     network = pb.NetworkConfig(pod_cidr="10.244.3.0/24,fd00:244:3::/64")
     config = pb.RuntimeConfig(network_config=network)
     try:
         kubelet.cri.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=config))
-        with telling(served, tmp_path, "ipRanges") as told:
+        with recording_plugin(served, tmp_path, "ipRanges") as reported:
             pod = kubelet.pod()
             addresses = kubelet.cri.sandbox_status(pod.id).network
-            _, configuration = told()
+            _, configuration = reported()
             kubelet.cri.remove(pod.id)
     finally:
         (served.dirs.state / "pod-cidr").unlink()

@@ -1,4 +1,4 @@
-"""What the runtime tells of itself."""
+"""What the runtime reports of itself."""
 
 from integration.conftest import Served
 from integration.cri import Cri
@@ -29,7 +29,7 @@ def test_a_node_with_docker_and_a_network_is_ready(cri: Cri) -> None:
     assert not answer.info
 
 
-def test_a_verbose_status_tells_the_settings(cri: Cri, served: Served) -> None:
+def test_a_verbose_status_has_the_settings(cri: Cri, served: Served) -> None:
     info = cri.runtime.Status(pb.StatusRequest(verbose=True)).info["config"]
 
     assert str(served.dirs.cni_conf) in info

@@ -46,7 +46,7 @@ def test_stop_kills_the_containers_and_remove_removes_them(kubelet: Kubelet, ser
     assert not {pod.id, running, created} & served.snapshot().containers
 
 
-def test_remove_stops_what_nobody_has_stopped(kubelet: Kubelet, served: Served) -> None:
+def test_remove_stops_a_pod_that_still_runs(kubelet: Kubelet, served: Served) -> None:
     before = served.snapshot()
     pod = kubelet.pod()
     kubelet.started(pod)
@@ -87,7 +87,7 @@ def test_docker_ps_shows_the_names_of_pods_and_containers(kubelet: Kubelet, serv
     assert docker_name(served, container) == f"k8s_{short}_{name}_{NAMESPACE}_{uid}_0"
 
 
-def test_a_verbose_status_tells_pid_and_network(kubelet: Kubelet, served: Served) -> None:
+def test_a_verbose_status_has_pid_and_network(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
     request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
 
@@ -183,7 +183,7 @@ def test_pause_cannot_gain_privileges(kubelet: Kubelet, served: Served) -> None:
 # --- runtime handlers -------------------------------------------------------------------------------------
 
 
-def test_a_known_runtime_handler_is_used_and_told(kubelet: Kubelet, served: Served) -> None:
+def test_a_known_runtime_handler_is_used_and_reported(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod(handler="io.containerd.runc.v2")
 
     assert served.engine.api.inspect_container(pod.id)["HostConfig"]["Runtime"] == "io.containerd.runc.v2"

@@ -122,7 +122,7 @@ def test_a_container_that_starts_while_its_pod_is_stopped_does_not_run_on(
     faulty_node.cri.remove(sandbox)
 
 
-def test_a_container_that_docker_starts_for_nobody_in_the_middle_of_a_stop_is_ended(
+def test_a_container_that_docker_starts_in_the_middle_of_a_stop_is_ended(
     faulty_node: FaultyNode, images: Images
 ) -> None:
     """As it does when the server was killed that had asked for it, and Docker was slow."""

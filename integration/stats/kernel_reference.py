@@ -18,9 +18,9 @@ UNIFIED = ""
 """The tree of version 2, among the controllers of version 1."""
 
 _ROOT = Path("/sys/fs/cgroup")
-_BETWEEN_LOOKS = 0.01
+_POLL_SECONDS = 0.01
 _PROMPT = 2_000_000
-"""Nanoseconds; a look that took longer is not noted, as it may be of another moment."""
+"""Nanoseconds; a read that took longer is not noted, as it may be of another moment."""
 _COMMAND_SECONDS = 60
 
 
@@ -82,11 +82,11 @@ class CpuHistory:
         return used + (more - used) * (moment - begin) / (end - begin)
 
     def _watch(self) -> None:
-        while not self._done.wait(_BETWEEN_LOOKS):
+        while not self._done.wait(_POLL_SECONDS):
             self._note()
 
     def _note(self) -> bool:
-        """Look once; gives whether the moment is certain, and what was seen noted."""
+        """Read once; returns whether the moment is certain, and what was read noted."""
         began = time.time_ns()
         used = cpu_time(self._group)
         took = time.time_ns() - began

@@ -12,13 +12,13 @@ MIB = 1 << 20
 
 
 def stats(served: Served, container_id: str) -> pb.ContainerStats:
-    """Ask for one container, which is looked at then."""
+    """Ask for one container, which is read then."""
     request = pb.ContainerStatsRequest(container_id=container_id)
     return served.cri.runtime.ContainerStats(request).stats
 
 
 def pod_stats(served: Served, pod: Pod) -> pb.PodSandboxStats:
-    """Ask for one pod, which is looked at then."""
+    """Ask for one pod, which is read then."""
     return served.cri.runtime.PodSandboxStats(pb.PodSandboxStatsRequest(pod_sandbox_id=pod.id)).stats
 
 
@@ -43,7 +43,7 @@ def metrics(served: Served, pod: Pod) -> pb.PodSandboxMetrics:
 def wait_pass(cpu: Callable[[], pb.CpuUsage], *, after: int = 0) -> pb.CpuUsage:
     """Wait for what a background pass read, later than `after` (ns since the epoch).
 
-    Lists give that until the next one; as long as there is none they look for themselves, each at another time.
+    Lists give that until the next one; as long as there is none they read for themselves, each at another time.
     """
 
     def kept() -> pb.CpuUsage | None:

@@ -29,12 +29,12 @@ from shim.stats_cache import METRICS_INTERVAL
 NEAR = 0.05
 ENDLESS = "while :; do :; done"
 MANY = 1200
-"""Processes: more than the kernel tells with one read."""
+"""Processes: more than the kernel returns with one read."""
 
 
 def test_cpu_time_and_its_rate(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
     pod = own_pod()
-    # A quota makes 300 ms a second of an endless loop. Where the machine has less to give, the kernel tells how much
+    # A quota makes 300 ms a second of an endless loop. Where the machine has less to give, the kernel reports how much
     # that was; short periods make it the same over every window.
     quota = pb.LinuxContainerResources(cpu_period=20_000, cpu_quota=6_000)
     container = kubelet.started(pod, "sh", "-c", ENDLESS, linux=pb.LinuxContainerConfig(resources=quota))
@@ -62,9 +62,9 @@ def check_cpu(kernel: CpuHistory, first: pb.CpuUsage, second: pb.CpuUsage) -> No
     assert is_rate_since(first, second, kernel=kernel)
 
 
-def is_rate_since(began: pb.CpuUsage, told: pb.CpuUsage, *, kernel: CpuHistory) -> bool:
-    rate = kernel.rate(began.timestamp, told.timestamp)
-    return bool(told.usage_nano_cores.value == pytest.approx(rate, rel=NEAR))
+def is_rate_since(began: pb.CpuUsage, reported: pb.CpuUsage, *, kernel: CpuHistory) -> bool:
+    rate = kernel.rate(began.timestamp, reported.timestamp)
+    return bool(reported.usage_nano_cores.value == pytest.approx(rate, rel=NEAR))
 
 
 def test_the_working_set_is_not_the_page_cache(
@@ -114,15 +114,15 @@ def values(served: Served, pod: Pod) -> dict[str, int]:
 
 
 def wait_values(served: Served, pod: Pod, wanted: Mapping[str, object]) -> None:
-    """Wait until metrics are these: they are read ahead, and may still tell of a moment before."""
+    """Wait until metrics are these: they are read ahead, and may still be of a moment before."""
     seen: dict[str, int] = {}
 
-    def told() -> bool:
+    def reported() -> bool:
         seen.update(values(served, pod))
         return all(seen.get(name) == value for name, value in wanted.items())
 
     with contextlib.suppress(AssertionError):
-        wait_until(told, seconds=3 * METRICS_INTERVAL)
+        wait_until(reported, seconds=3 * METRICS_INTERVAL)
     assert {name: seen.get(name) for name in wanted} == wanted
 
 
@@ -134,9 +134,9 @@ def test_what_is_written_to_the_layer(served: Served, kubelet: Kubelet, own_pod:
     )
     container = kubelet.started(pod, "sh", "-c", write)
     wait_file(served, container, "/tmp/written")
-    told = kubelet.inside(container, "du -sk /data; find /many | wc -l").split()
-    assert int(told[0]) * 1024 == pytest.approx(50 * MIB, rel=0.01)
-    assert int(told[2]) == 1001
+    reported = kubelet.inside(container, "du -sk /data; find /many | wc -l").split()
+    assert int(reported[0]) * 1024 == pytest.approx(50 * MIB, rel=0.01)
+    assert int(reported[2]) == 1001
 
     def complete() -> pb.FilesystemUsage | None:
         layer = stats(served, container).writable_layer

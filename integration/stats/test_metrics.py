@@ -83,7 +83,7 @@ OF_LAYER = {f"container_fs_{name}" for name in ("inodes_free", "inodes_total", "
 """Those whose device is that of Docker's directory."""
 
 Labelled = dict[str, list[tuple[str, ...]]]
-"""Values of labels by the name of the metric, in the order they were told."""
+"""Values of labels by the name of the metric, in the order they were reported."""
 
 
 def path_of(served: Served, container_id: str) -> str:
@@ -130,7 +130,7 @@ def own_labels(disk: Disk, layer: str) -> dict[tuple[str, ...], set[tuple[str, .
 
 
 def started_at(served: Served, container_id: str) -> int:
-    """Seconds since the epoch, as Docker tells."""
+    """Seconds since the epoch, as Docker reports."""
     text = served.engine.api.inspect_container(container_id)["State"]["StartedAt"]
     return int(datetime.fromisoformat(f"{text[:19]}+00:00").timestamp())
 
@@ -141,7 +141,7 @@ def page_size(directory: Path) -> str:
     return f"{kilobytes >> 20}GB" if kilobytes >= 1 << 20 else f"{kilobytes >> 10}MB"
 
 
-def not_told_here(served: Served, container_id: str) -> set[str]:
+def not_reported_here(served: Served, container_id: str) -> set[str]:
     """Metrics for which this machine's kernel has no figures of a container."""
     unified = group_of(served, container_id, UNIFIED)
     # On a machine with both versions not every engine makes a group in the unified tree, where pressure is.
@@ -203,17 +203,17 @@ def test_all_labels_of_a_pod_with_two_containers(
     found = wait_until(complete, seconds=2 * PERIOD + METRICS_INTERVAL)
 
     assert found is not None
-    told = {each.container_id: each for each in found.container_metrics}
-    assert told.keys() == set(containers.values())
+    reported = {each.container_id: each for each in found.container_metrics}
+    assert reported.keys() == set(containers.values())
     pod_name, own = pod.config.metadata.name, own_labels(disk, layer_device(served))
     network = {name for name, keys in LABELS.items() if keys == OF_POD}
     base = (pod_name, "default", "POD", path_of(served, pod.id), images.pause, docker_name(served, pod.id))
     check_labels(found.metrics, names=network, base=base, own=own)
     for name, container in containers.items():
-        names = LABELS.keys() - network - not_told_here(served, container)
+        names = LABELS.keys() - network - not_reported_here(served, container)
         base = (pod_name, "default", name, path_of(served, container), images.busybox, docker_name(served, container))
-        check_labels(told[container].metrics, names=names, base=base, own=own)
-        values = {metric.name: metric.value.value for metric in told[container].metrics}
+        check_labels(reported[container].metrics, names=names, base=base, own=own)
+        values = {metric.name: metric.value.value for metric in reported[container].metrics}
         assert values["container_spec_memory_limit_bytes"] == {"web": 64, "side": 96}[name] * MIB
         assert [values[f"container_spec_cpu_{key}"] for key in ("period", "quota", "shares")] == [100_000, 50_000, 512]
         assert values["container_start_time_seconds"] == started_at(served, container)
@@ -237,7 +237,7 @@ def check_labels(
         )
 
 
-def test_the_stream_tells_each_pod_once(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
+def test_the_stream_has_each_pod_once(served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]) -> None:
     pods = [own_pod() for _ in range(3)]
     for pod in pods:
         kubelet.started(pod)

@@ -72,7 +72,7 @@ def test_stats_and_metrics_never_ask_docker(counting: Served, images: Images) ->
     container = counting.cri.create(sandbox, container_config("c", image=images.busybox), pod=pod)
     counting.cri.start(container)
     runtime = counting.cri.runtime
-    # What the view looks at after a start comes by events, a moment later.
+    # What the view inspects after a start comes by events, a moment later.
     seen: list[dict[str, float]] = [docker_calls()]
 
     def settled() -> bool:

@@ -1,4 +1,4 @@
-"""What is listed of whom; how much it is, `test_truth.py` sees."""
+"""What is listed of which pod and container; `test_against_kernel.py` checks the values."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def test_available_memory_and_swap(served: Served, kubelet: Kubelet, own_pod: Ca
     assert limited.swap.swap_usage_bytes.value == 0
 
 
-def test_the_network_of_the_host_is_not_told(served: Served, kubelet: Kubelet) -> None:
+def test_the_network_of_the_host_is_not_reported(served: Served, kubelet: Kubelet) -> None:
     pod = kubelet.pod(linux=HOST_NETWORK)
     kubelet.started(pod)
 

@@ -51,7 +51,7 @@ def test_earlier_output_is_not_shown_and_several_see_the_same(kubelet: Kubelet, 
     clients = [kubectl.begin("attach", "solo") for _ in range(3)]
     typist = kubectl.begin("attach", "-i", "solo")
     assert typist.stdin is not None
-    # There is no telling when an attachment stands but by what it shows.
+    # Only its output shows that an attachment stands.
     with ThreadPoolExecutor(3) as pool:
         shown = [pool.submit(client.stdout.readline) for client in clients if client.stdout]
         while not all(line.done() for line in shown):

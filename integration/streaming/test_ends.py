@@ -54,7 +54,7 @@ def test_a_server_that_stops_ends_its_sessions(
 def test_docker_that_dies_fails_its_sessions(
     kubectl: Kubectl, kubelet: Kubelet, served: Served, new_pod: Callable[[], None], marker: str, command: str
 ) -> None:
-    # After each death there is as much to be looked at anew, but a server may keep a few more threads and connections
+    # After each death there is as much to be read again, but a server may keep a few more threads and connections
     # for it than the last time. What leaks, leaks each time, and is more than there ever was.
     most = Leftovers(threads=0, descriptors=0)
     for _ in range(DEATHS):

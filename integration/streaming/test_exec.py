@@ -161,12 +161,12 @@ class Terminal:
         poll = select.poll()
         poll.register(self._master, select.POLLIN)
         while not self._closing:
-            # Not in `read`: the kernel keeps a terminal for as long as somebody waits in it.
+            # Not in `read`: the kernel keeps a terminal for as long as a caller waits in it.
             if not poll.poll(50):
                 continue
             try:
                 piece = os.read(self._master, 65536)
-            except OSError:  # nobody has the other side any more
+            except OSError:  # the other side is closed
                 return
             with self._changed:
                 self.shown += piece

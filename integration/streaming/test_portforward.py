@@ -161,7 +161,7 @@ def test_a_killed_client_leaves_nothing(kubectl: Kubectl, served: Served) -> Non
 
 @pytest.fixture
 def old_pod(served: Served, images: Images, api_server: ApiServer) -> Iterator[str]:
-    """A pod that cri-dockerd left running, with a server in it: nobody has pinned its network namespace."""
+    """A pod that cri-dockerd left running, with a server in it: its network namespace is not pinned."""
     api = served.engine.api
     name = unused_name("old")
     tags = {TYPE: TYPE_SANDBOX, CONTAINER_NAME: "POD"}

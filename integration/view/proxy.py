@@ -41,7 +41,7 @@ class DockerProxy:
         threading.Thread(target=self._serve, name="docker-proxy", daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody hang and accept nobody; connections end with their clients."""
+        """Let no call hang and accept no connection; connections end with their clients."""
         with self._lock:
             hanging, self._hanging = self._hanging, []
         for _, _, released in hanging:

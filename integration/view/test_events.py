@@ -148,7 +148,7 @@ def test_damaged_event_stream(
     settle=st.sampled_from([0.0, TIMINGS.event_delay]),
 )
 @EXAMPLES
-def test_looks_of_rpcs_between_the_events(
+def test_refreshes_by_rpcs_between_the_events(
     engine: Engine,
     images: Images,
     proxy: DockerProxy,
@@ -157,15 +157,15 @@ def test_looks_of_rpcs_between_the_events(
     faults: list[str],
     settle: float,
 ) -> None:
-    """An event that an earlier look has shown is not looked at; nothing that came after that look is missed."""
+    """An event that an earlier inspect has covered leads to none; nothing that came after that inspect is missed."""
     pods = Pods(engine.api, images.busybox)
     proxy.damage(iter(faults))
     try:
         with watched(proxy.url, timings=replace(TIMINGS, resync=1000, event_delay=settle)) as view:
             view.sandboxes()
-            for what, choice, looks in operations:
+            for what, choice, refreshes in operations:
                 pods.do(what, choice)
-                if looks and pods.made:
+                if refreshes and pods.made:
                     view.refresh_container(pods.made[choice % len(pods.made)])
             wait_until(lambda: _is_true(view, direct, pods.made))
     finally:
@@ -174,7 +174,7 @@ def test_looks_of_rpcs_between_the_events(
 
 
 def _is_true(view: NodeView, direct: DockerEngine, made: list[str]) -> bool:
-    """Whether the view answers, and tells of these containers what Docker does, and of no others of theirs."""
+    """Whether the view answers, and reports of these containers what Docker does, and of no others of theirs."""
     if view.stats().outage:
         return False
     seen = {record.id: record for record in view.sandboxes() if record.config.metadata.namespace == "view"}

@@ -1,4 +1,4 @@
-"""A dockerd that is stopped with SIGSTOP: its socket accepts, and nobody answers.
+"""A dockerd that is stopped with SIGSTOP: its socket accepts, and no answer comes.
 
 What needs no Docker answers, what needs it ends with its client, and the server is as before when it goes on.
 """
@@ -127,7 +127,7 @@ def calls_that_need_docker(
     cri: Cri, *, pod: str, container: str, victim: str, image: str
 ) -> dict[str, Callable[[], object]]:
     runtime, images, config = cri.runtime, cri.images, pod_config(unused_name("hanging"), linux=HOST_NETWORK)
-    unknown = pb.ImageSpec(image="127.0.0.1:9/nobody/made-this:1")
+    unknown = pb.ImageSpec(image="127.0.0.1:9/missing/image:1")
     limits = pb.LinuxContainerResources(cpu_shares=100)
     new = container_config(unused_name("hanging"), image=image)
     create = pb.CreateContainerRequest(pod_sandbox_id=pod, config=new, sandbox_config=config)

@@ -74,7 +74,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def test_container_docker_cannot_inspect(kubelet: Kubelet, proxy: DockerProxy, proxied: Served) -> None:
-    """Its last known state, then UNKNOWN with a message, and what Docker tells as soon as it does."""
+    """Its last known state, then UNKNOWN with a message, and what Docker reports as soon as it does."""
     pod = kubelet.pod(linux=HOST_NETWORK)
     container, other = kubelet.started(pod), kubelet.started(pod)
     cri = kubelet.cri

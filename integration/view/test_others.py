@@ -18,7 +18,7 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 AT_ONCE_SECONDS = 20
-"""What an event tells is seen by then; the next compare is a minute away."""
+"""What an event reports is seen by then; the next compare is a minute away."""
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_sandbox_whose_pause_was_removed(kubelet: Kubelet, api: docker.APIClient
 
 
 def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:
-    """A containerd shim that hangs tells nobody that its container has ended; Docker goes on calling it running."""
+    """A containerd shim that hangs does not report that its container has ended; Docker goes on calling it running."""
     container = kubelet.started(kubelet.pod(linux=HOST_NETWORK))
     pid = int(api.inspect_container(container)["State"]["Pid"])
     shim = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -40,7 +40,7 @@ def test_reads_ask_docker_nothing(kubelet: Kubelet, proxy: DockerProxy) -> None:
             read_all(kubelet.cri, sandbox=pod.id, container=container, image=kubelet.image)
         return proxy.requests()[before:]
 
-    # Right after the start events are still looked into, and once a minute there is the compare.
+    # Right after the start events still lead to inspects, and once a minute there is the compare.
     wait_until(lambda: asked() == [])
 
 

@@ -82,8 +82,8 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
     earlier: list[Known] = []
     for number in range(ROUNDS):
         earlier.append(known(kubelet))
-        told = gone_and_back(served, crash=number % 2 == 1)
-        assert dict(islice(told, 2)) == dict.fromkeys(
+        reported = gone_and_back(served, crash=number % 2 == 1)
+        assert dict(islice(reported, 2)) == dict.fromkeys(
             [earlier[-1].pod.id, earlier[-1].container], pb.CONTAINER_STOPPED_EVENT
         )
         for each in earlier:
@@ -94,9 +94,9 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
 
 
 def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
-    """Stop the engine, or end it like a crash, look, and start it again; the first answer then is complete.
+    """Stop the engine, or end it like a crash, check, and start it again; the first answer then is complete.
 
-    Gives the steps that a client is told that subscribes again as soon as its events have ended.
+    Returns the events of a client that subscribes again as soon as its events have ended.
     """
     events = served.cri.runtime.GetContainerEvents(pb.GetEventsRequest())
     pods, containers = {pod.id for pod in served.cri.sandboxes()}, {one.id for one in served.cri.containers()}
@@ -120,7 +120,7 @@ def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:
 
 
 def steps_before_loss(events: Iterable[pb.ContainerEventResponse]) -> list[Step]:
-    """What a stream of events tells before it ends because Docker is lost."""
+    """What a stream of events has before it ends because Docker is lost."""
     steps: list[Step] = []
     with pytest.raises(grpc.RpcError) as raised:
         steps.extend(map(step_of, events))

@@ -44,7 +44,7 @@ def test_images_that_cannot_be_listed(kubelet: Kubelet, proxy: DockerProxy, prox
 
         other = kubelet.pod(linux=HOST_NETWORK)
         kubelet.started(other)
-        for name in (kubelet.image, "nobody/made-this:1"):
+        for name in (kubelet.image, "missing/image:1"):
             found = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=name)))
             assert found.HasField("image") == (name == kubelet.image)
         assert "images are not known" in images(proxied)

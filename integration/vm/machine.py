@@ -74,7 +74,7 @@ _WORK = """\
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb PYDOCKERSHIM_SLOWNESS=10
 if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
-    # Docker looks into its own group for what there is, and the one at the root lacks most files.
+    # Docker reads in its own group what there is, and the one at the root lacks most files.
     mkdir /sys/fs/cgroup/init
     echo $$ >/sys/fs/cgroup/init/cgroup.procs
     sed 's/\\</+/g' /sys/fs/cgroup/cgroup.controllers >/sys/fs/cgroup/cgroup.subtree_control

@@ -99,7 +99,7 @@ def _pid_of(engine: Engine, container: str) -> int:
 
 def _record(engine: Engine, container: str, *, directory: Path) -> None:
     pid, group = _pid_of(engine, container), _group_of(engine, container)
-    told: dict[str, Any] = engine.api.stats(container, stream=False, one_shot=True)
+    reported: dict[str, Any] = engine.api.stats(container, stream=False, one_shot=True)
     for place in (group, group.parent):
         _copy(place, directory / "tree" / place.relative_to(_CGROUP))
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " cgroup2 " in line]
@@ -110,7 +110,7 @@ def _record(engine: Engine, container: str, *, directory: Path) -> None:
         "kernel": os.uname().release,
         "engine": engine.version,
         "container": container,
-        "stats": {part: told[part] for part in parts},
+        "stats": {part: reported[part] for part in parts},
     }
     (directory / "docker.json").write_bytes(msgspec.json.format(msgspec.json.encode(about), indent=1) + b"\n")
 

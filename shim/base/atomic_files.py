@@ -52,7 +52,7 @@ def failing_as(what: str) -> Iterator[None]:
 
 
 def ensure_private_directory(path: Path) -> None:
-    """Make `path` and what is missing above it; `path` itself is 0700 afterwards, whoever made it."""
+    """Make `path` and what is missing above it; `path` itself is 0700 afterwards, also if others made it."""
     with failing_as(f"create the directory {path}"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_mode & 0o777 != 0o700:
@@ -60,7 +60,7 @@ def ensure_private_directory(path: Path) -> None:
 
 
 @contextmanager
-def opened_regular(path: Path) -> Iterator[IO[bytes]]:
+def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """Open a regular file for the block. Raise OSError.
 
     What is not a regular file could block the open, or never end.
@@ -77,7 +77,7 @@ def opened_regular(path: Path) -> Iterator[IO[bytes]]:
 
 def read_regular(path: Path, *, most: int) -> bytes:
     """Read a regular file of at most `most` bytes. Raise OSError."""
-    with opened_regular(path) as file:
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most} bytes")

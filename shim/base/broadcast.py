@@ -238,5 +238,5 @@ def _not_passed(marks: dict[Subscription[T], threading.Event]) -> dict[Subscript
 
 
 def _wait_first(marks: dict[Subscription[T], threading.Event], seconds: float) -> bool:
-    """Wait for one of the marks; False when `seconds` are over first. The others move on meanwhile."""
+    """Wait for one of the marks; False when `seconds` are over first. The others move on."""
     return next(iter(marks.values())).wait(seconds)

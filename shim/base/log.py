@@ -1,7 +1,7 @@
 """Logs by structlog: one JSON object a line, or coloured lines for a person.
 
 Every module asks `structlog.get_logger(__name__)`; `configure` decides once where and how lines are written. What
-the gRPC door binds (request id, method) is on every line of that request, also from other threads that carry its
+the gRPC server binds (request id, method) is on every line of that request, also from other threads that carry its
 context.
 
 Nothing but plain values is written: an object, a CRI message for one, appears as its type alone, and what stands

@@ -144,8 +144,8 @@ def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = fin
 def parse_network(data: bytes, *, file: str) -> NetworkConfig:
     """Read a network configuration; Raise ConfError with the reason why it is none.
 
-    A `.conflist` must be a list. In `.conf` and `.json` both forms are met in the field, and `plugins` tells them
-    apart: a single plugin is wrapped into a list.
+    A `.conflist` must be a list. In `.conf` and `.json` both forms are met in the field, and `plugins` says which
+    it is: a single plugin is wrapped into a list.
     """
     raw = _json_object(data)
     if "plugins" not in raw and not file.endswith(".conflist"):

@@ -42,7 +42,7 @@ def _directories(conflist: JsonObject) -> set[Path]:
 def _lease(path: Path) -> tuple[str, str] | None:
     try:
         container_id, _, ifname = read_regular(path, most=FILE_LIMIT).decode(errors="replace").strip().partition("\n")
-    except FileNotFoundError:  # released meanwhile
+    except FileNotFoundError:  # released since
         return None
     # Old versions of the plugin name no interface.
     return (container_id.strip(), ifname.strip() or "eth0") if container_id.strip() else None

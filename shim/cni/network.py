@@ -68,7 +68,7 @@ class Plugins:
         with self._gate.shared(what=f"run cni ADD for sandbox {attachment.container_id}"):
             for call, plugin in calls:
                 config = _config(attachment, plugin, previous=result)
-                result = _checked(call, run_add(call, config=config, timeout=self._timeout))
+                result = _check_result(call, run_add(call, config=config, timeout=self._timeout))
                 result.setdefault("cniVersion", attachment.conflist["cniVersion"])
         assert result is not None  # noqa: S101 - a list has at least one plugin
         write_cached(self._cache_dir, attachment, result=result)
@@ -172,7 +172,7 @@ class Plugins:
         return path
 
 
-def _checked(call: Call, raw: JsonObject) -> JsonObject:
+def _check_result(call: Call, raw: JsonObject) -> JsonObject:
     """Check that a result normalises, so that reading the stored one later cannot fail."""
     try:
         result_from_json(raw)

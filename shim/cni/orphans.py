@@ -50,7 +50,7 @@ def end_orphans(container_ids: Collection[str], *, host_fs: HostFs, proc: Path =
     """Kill every plugin, and what it has started, that works for one of these sandboxes.
 
     Wait until they are gone, 5 s at most for all of them together, and no longer than the current scope lasts. To be
-    called before any plugin is run, since the plugins of this server look the same. With no sandbox no process is
+    called before any plugin is run, since the plugins of this server are the same. With no sandbox no process is
     inspected.
     """
     if not container_ids:

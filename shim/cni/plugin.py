@@ -20,7 +20,7 @@ Verb = Literal["ADD", "CHECK", "DEL", "GC", "STATUS", "VERSION"]
 
 QUOTED_CHARACTERS = 200
 """How much is quoted of output that is not CNI."""
-SAID_CHARACTERS = 1000
+MAX_MESSAGE_CHARACTERS = 1000
 """How much of each of message, details and stderr goes into an error: gRPC carries a few KiB of status text."""
 STDERR_LINES = 3
 """How many of the last lines of stderr go into an error."""
@@ -36,11 +36,11 @@ class PluginError(ShimError):
         """Code of the CNI error object; 0 when the plugin gave none."""
         self.msg = msg
         self.details = details
-        text = f"{call.what}: {msg[:SAID_CHARACTERS]}"
+        text = f"{call.what}: {msg[:MAX_MESSAGE_CHARACTERS]}"
         if code:
             text += f" (code {code})"
         if details:
-            text += f": {details[:SAID_CHARACTERS]}"
+            text += f": {details[:MAX_MESSAGE_CHARACTERS]}"
         if said := _last_lines(stderr):
             text += f"; stderr: {said}"
         super().__init__(text)
@@ -125,9 +125,9 @@ def result_of(call: Call, stdout: bytes) -> JsonObject:
     try:
         result = msgspec.json.decode(stdout)
     except (ValueError, RecursionError) as error:
-        raise PluginError(call, msg=f"printed no JSON: {_quoted(stdout)}") from error
+        raise PluginError(call, msg=f"printed no JSON: {_quote(stdout)}") from error
     if not isinstance(result, dict):
-        raise PluginError(call, msg=f"printed no result object: {_quoted(stdout)}")
+        raise PluginError(call, msg=f"printed no result object: {_quote(stdout)}")
     return result
 
 
@@ -137,24 +137,24 @@ def failure_of(call: Call, outcome: Outcome) -> PluginError:
     if not outcome.stdout.strip():
         return PluginError(call, msg=f"{ended} and printed no error", stderr=outcome.stderr)
     try:
-        told = msgspec.json.decode(outcome.stdout, type=_ErrorObject)
+        reported = msgspec.json.decode(outcome.stdout, type=_ErrorObject)
     except (ValueError, RecursionError):
-        told = _ErrorObject()
-    if not told.msg:
-        msg = f"{ended} and printed no CNI error: {_quoted(outcome.stdout)}"
+        reported = _ErrorObject()
+    if not reported.msg:
+        msg = f"{ended} and printed no CNI error: {_quote(outcome.stdout)}"
         return PluginError(call, msg=msg, stderr=outcome.stderr)
-    return PluginError(call, msg=told.msg, code=told.code, details=told.details, stderr=outcome.stderr)
+    return PluginError(call, msg=reported.msg, code=reported.code, details=reported.details, stderr=outcome.stderr)
 
 
 def _how_it_ended(returncode: int) -> str:
     return f"exited with code {returncode}" if returncode > 0 else f"was killed by signal {-returncode}"
 
 
-def _quoted(data: bytes) -> str:
+def _quote(data: bytes) -> str:
     text = data[: QUOTED_CHARACTERS * 4].decode(errors="replace").encode("unicode_escape").decode()
     return f"'{text}'" if len(text) <= QUOTED_CHARACTERS else f"'{text[:QUOTED_CHARACTERS]}'..."
 
 
 def _last_lines(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-SAID_CHARACTERS:]
+    return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-MAX_MESSAGE_CHARACTERS:]

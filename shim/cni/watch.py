@@ -32,10 +32,10 @@ NOT_READY = "NetworkPluginNotReady"
 
 _FIND = "find cni plugins"
 
-TOLD_FILES = 10
+FILES_NAMED = 10
 """How many files that are not usable one message names."""
 
-LOOK_SECONDS = 0.8
+STATUS_SECONDS = 0.8
 """How long Status waits for the directories of plugins, and for what these say of themselves.
 
 Docker may take 4 s of the 5 s that Status has.
@@ -163,8 +163,8 @@ class ConfDirectory:
         Where plugins know STATUS, it is not ready while one of them says so.
         """
         is_recent = self._is_recent()
-        until = time.monotonic() + (PROMPT_SECONDS if is_recent else LOOK_SECONDS)
-        self._wait_read(LOOK_SECONDS / 2)
+        until = time.monotonic() + (PROMPT_SECONDS if is_recent else STATUS_SECONDS)
+        self._wait_read(STATUS_SECONDS / 2)
         status, network = self._now_or_before(until)
         hangs = self._check_answers(until, at_least=0.0 if is_recent else REACH_SECONDS)
         if network is None:
@@ -373,8 +373,8 @@ class _Watch:
 def status_of(listing: Listing, choice: Choice) -> NetworkStatus:
     """Return the NetworkReady condition of a directory."""
     where = listing.directory
-    passed = "; ".join(map(str, choice.skipped[:TOLD_FILES]))
-    if more := len(choice.skipped) - TOLD_FILES:
+    passed = "; ".join(map(str, choice.skipped[:FILES_NAMED]))
+    if more := len(choice.skipped) - FILES_NAMED:
         passed += f"; and {more} more" if more > 0 else ""
     if choice.network is not None:
         text = f"network {choice.network.name} of {where / choice.network.file}"

@@ -128,7 +128,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How many files Docker keeps of that copy. What the CRI log does not hold yet is copied from them."""
 
     shutdown_grace: float = 240.0
-    """Seconds that pod sandboxes under way, such as a CNI ADD, may take after SIGTERM. Reads are answered meanwhile."""
+    """Seconds that pod sandboxes under way, such as a CNI ADD, may take after SIGTERM. Reads are still answered."""
 
     metrics_bind_addr: str = ""
     """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not

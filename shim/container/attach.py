@@ -38,7 +38,7 @@ def run_attach(rt: Runtime, *, task: RemoteTask, streams: Streams) -> None:
         stdin=task.stdin and config.stdin,
         stdout=task.stdout,
         stderr=task.stderr,
-        detach_keys=detach_keys(rt.server_mark) if config.tty else "",
+        detach_keys=detach_keys(rt.server.mark) if config.tty else "",
     )
     with (
         rt.engine.attach_container(task.container_id, options=options) as stream,

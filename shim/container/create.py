@@ -9,8 +9,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import check_path_length
 from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
+from shim.container.find import check_name_free
 from shim.container.teardown import create_under_name, ensure_all_removed
-from shim.container.twins import check_name_free
 from shim.domain import labels, names
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.domain.ids import ContainerId, ImageId

@@ -105,5 +105,5 @@ def _body(rt: Runtime, task: RemoteTask) -> dict[str, object]:
         "AttachStdout": task.stdout,
         "AttachStderr": task.stderr,
         "Tty": task.tty,
-        "DetachKeys": detach_keys(rt.server_mark),
+        "DetachKeys": detach_keys(rt.server.mark),
     }

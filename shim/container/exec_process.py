@@ -200,7 +200,7 @@ def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because:
 
 
 def end_later(rt: Runtime, exec_id: str, *, container_id: str) -> None:
-    """Kill an exec'd process by deferred checks: it has not begun, cannot be killed now, or nobody waits for it.
+    """Kill an exec'd process by deferred checks: it has not begun, cannot be killed now, or no caller waits for it.
 
     By polling: Docker's event of an exec comes before the process has a pid, and to have these events sent would cost
     more for every probe of the node than the few questions here.

@@ -63,7 +63,7 @@ def exec_body(rt: Runtime, cmd: Sequence[str]) -> dict[str, object]:
         "AttachStderr": True,
         "AttachStdin": False,
         "Tty": False,
-        "DetachKeys": detach_keys(rt.server_mark),
+        "DetachKeys": detach_keys(rt.server.mark),
     }
 
 

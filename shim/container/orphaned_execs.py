@@ -38,4 +38,4 @@ def _is_orphaned(rt: Runtime, exec_id: str) -> bool:
     except NotFound:  # it has ended
         return False
     server = server_of(found.detach_keys)
-    return found.exit_code is None and server not in ("", rt.server_mark)
+    return found.exit_code is None and server not in ("", rt.server.mark)

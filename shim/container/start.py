@@ -12,8 +12,8 @@ from shim.base import deadline
 from shim.base.deferred_checks import LATE_SECONDS
 from shim.container.cgroup import ensure_limits
 from shim.container.change import apply_when_running, changing
+from shim.container.find import check_no_twin_runs
 from shim.container.teardown import ensure_killed
-from shim.container.twins import check_no_twin_runs
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.logs.drivers import docker_log_path, driver_of
 from shim.runtime import Runtime

@@ -1,1 +1,1 @@
-"""The CRI door: gRPC in, domain verbs out. Nothing else in the shim knows gRPC."""
+"""The gRPC server: gRPC in, domain verbs out. Nothing else in the shim knows gRPC."""

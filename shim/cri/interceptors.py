@@ -71,7 +71,7 @@ class CallInterceptor(grpc.ServerInterceptor):
 
     def _unary(self, rpc: str, behaviour: Unary, request: Message, context: grpc.ServicerContext) -> Message:
         call = _Call(rpc, request, context)
-        with self._admitted(call):
+        with self._admit(call):
             if RPCS[rpc].mutates:
                 call.run(lambda: self._unknown_fields.warn(request))
             answer = call.run(lambda: behaviour(request, context))
@@ -82,14 +82,14 @@ class CallInterceptor(grpc.ServerInterceptor):
         self, rpc: str, behaviour: Streaming, request: Message, context: grpc.ServicerContext
     ) -> Iterator[Message]:
         call = _Call(rpc, request, context)
-        with self._admitted(call):
+        with self._admit(call):
             answers = call.run(lambda: behaviour(request, context))
             while (answer := call.run(lambda: next(answers, None))) is not None:
                 yield answer
             call.done()
 
     @contextmanager
-    def _admitted(self, call: "_Call") -> Iterator[None]:
+    def _admit(self, call: "_Call") -> Iterator[None]:
         """Count an RPC inside the block; one that is refused, or fails there, ends with its status."""
         try:
             ticket = self._admission.enter(call.rpc, call.scope)
@@ -123,9 +123,9 @@ class _Call:
 
     def run(self, work: Callable[[], T]) -> T:
         """Call `work` in the context and the scope of this RPC."""
-        return self._variables.run(self._scoped, work)
+        return self._variables.run(self._run_in_scope, work)
 
-    def _scoped(self, work: Callable[[], T]) -> T:
+    def _run_in_scope(self, work: Callable[[], T]) -> T:
         with deadline.entered(self.scope):
             return work()
 

@@ -1,7 +1,7 @@
 """Relay connections from a socket that systemd listens on to the socket gRPC is bound to.
 
-gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways do not work. Moving our
-own socket to the path systemd bound leaves systemd with a socket nobody can reach: clients that come while the server
+gRPC's Python API binds sockets itself and cannot take over one that listens. Two other ways do not work. Moving our own
+socket to the path systemd bound leaves systemd with a socket that cannot be reached: clients that come while the server
 is down find a dead file instead of waiting in systemd's queue, which is what activation is for. Putting systemd's
 socket on gRPC's file descriptor does not work, since gRPC has its own one in an epoll set already. So bytes are
 relayed: one copy each way, by two threads for each of the few connections that kubelet and crictl open.

@@ -11,7 +11,7 @@ from shim.doctor.units import SERVICE, SOCKET, Unit, Units, listens_by_file
 from shim.domain.errors import FailedPrecondition, NotFound, ShimError, Unavailable, Unsupported
 
 OTHER_RUNTIMES = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
-"""Sockets that kubeadm looks at beside ours. Docker brings containerd along, whose CRI it does not use."""
+"""Sockets that kubeadm checks beside ours. Docker brings containerd along, whose CRI it does not use."""
 
 _JOURNAL = f"journalctl --unit {SERVICE.removesuffix('.service')}"
 _WITHOUT_DOCKER = "the server runs, but Docker does not answer it: see what is said of docker above"
@@ -75,7 +75,7 @@ def _advice(error: ShimError) -> str:
         case Unavailable():
             return _WITHOUT_DOCKER
         case _:
-            return "look at what holds that socket: ss --listening --unix --processes"
+            return "find what holds that socket: ss --listening --unix --processes"
 
 
 def _unit(units: Units, *, answers: bool) -> Finding:
@@ -154,5 +154,5 @@ def _stopped_unit(units: Units, *, answers: bool) -> Finding:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # in a directory of somebody else: to name our socket does no harm
+    except OSError:  # in a directory of others: to name our socket does no harm
         return True

@@ -26,7 +26,7 @@ CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
 RUNTIME_HANDLER = "io.pydockershim.runtime-handler"
 
-LOOK = "io.pydockershim.look"
+INSPECTION = "io.pydockershim.look"
 """On the containers of `shim.image.rootfs`."""
 
 TYPE = "io.kubernetes.docker.type"

@@ -14,7 +14,7 @@ PREFIX = "k8s_"
 POD = "POD"
 """In place of the container's name in that of a pause container."""
 SANDBOX_PREFIX = f"{PREFIX}{POD}_"
-LOOK_PREFIX = "pydockershim-look-"
+INSPECTION_PREFIX = "pydockershim-look-"
 """Of temporary containers for reading files of an image (`shim.image.rootfs`)."""
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
@@ -47,6 +47,6 @@ def with_random_suffix(name: str) -> str:
     return f"{name}_{secrets.token_hex(4)}"
 
 
-def look_name() -> str:
+def inspection_name() -> str:
     """Return a unique name for an image-inspection container."""
-    return LOOK_PREFIX + secrets.token_hex(8)
+    return INSPECTION_PREFIX + secrets.token_hex(8)

@@ -150,14 +150,14 @@ class DockerEngine:
     def update_container(self, container_id: str, *, body: JsonObject) -> None:
         """Implement `Engine.update_container`."""
         with self._docker_call(f"update container {container_id}"):
-            answer = self._post(f"/containers/{_quoted(container_id)}/update", body)
+            answer = self._post(f"/containers/{_quote(container_id)}/update", body)
             updated = read(answer, _Updated)
         _log_warnings(updated.warnings, container=container_id)
 
     def inspect_container(self, container_id: str) -> ContainerInspect:
         """Implement `Engine.inspect_container`."""
         with self._docker_call(f"inspect container {container_id}"):
-            path = f"/containers/{_quoted(container_id)}/json"
+            path = f"/containers/{_quote(container_id)}/json"
             return self._get(path, ContainerInspect, into=Whole(INSPECT))
 
     def list_containers(self) -> list[ContainerSummary]:
@@ -176,14 +176,14 @@ class DockerEngine:
     def create_exec(self, container_id: str, *, body: JsonObject) -> str:
         """Implement `Engine.create_exec`."""
         with self._docker_call(f"prepare an exec in container {container_id}"):
-            answer = self._post(f"/containers/{_quoted(container_id)}/exec", body)
+            answer = self._post(f"/containers/{_quote(container_id)}/exec", body)
             return read(answer, _Created).id
 
     def start_exec(
         self, exec_id: str, *, tty: bool = False, size: tuple[int, int] | None = None
     ) -> AbstractContextManager[HijackedStream]:
         """Implement `Engine.start_exec`."""
-        path = f"/exec/{_quoted(exec_id)}/start"
+        path = f"/exec/{_quote(exec_id)}/start"
         asked: JsonObject = {"Detach": False, "Tty": tty}
         if size is not None:
             width, height = size
@@ -205,7 +205,7 @@ class DockerEngine:
             "stderr": int(options.stderr),
             "detachKeys": options.detach_keys or None,
         }
-        path = f"/containers/{_quoted(container_id)}/attach"
+        path = f"/containers/{_quote(container_id)}/attach"
         what = f"attach to container {container_id}"
         return hijack(self._session, path, what=what, params=params, timeout=self._timeout)
 
@@ -217,7 +217,7 @@ class DockerEngine:
     def inspect_exec(self, exec_id: str) -> ExecInspect:
         """Implement `Engine.inspect_exec`."""
         with self._docker_call(f"inspect exec {exec_id}"):
-            return self._get(f"/exec/{_quoted(exec_id)}/json", ExecInspect, into=Whole(INSPECT))
+            return self._get(f"/exec/{_quote(exec_id)}/json", ExecInspect, into=Whole(INSPECT))
 
     def list_images(self) -> list[ImageSummary]:
         """Implement `Engine.list_images`."""
@@ -227,7 +227,7 @@ class DockerEngine:
     def inspect_image(self, reference: str) -> ImageInspect:
         """Implement `Engine.inspect_image`."""
         with self._docker_call(f"inspect image {reference}"):
-            path = f"/images/{_quoted(reference, safe='/:')}/json"
+            path = f"/images/{_quote(reference, safe='/:')}/json"
             return self._get(path, ImageInspect, into=Whole(IMAGE))
 
     def pull_image(
@@ -293,7 +293,7 @@ def _log_warnings(warnings: list[str] | None, *, container: str) -> None:
         log.info("warning from Docker", container=container, warning=warning)
 
 
-def _quoted(name: str, *, safe: str = "") -> str:
+def _quote(name: str, *, safe: str = "") -> str:
     """Quote an id or reference for a path. Raise NullResource, as the SDK does, for an empty one."""
     if not name:
         raise NullResource("Resource ID was not provided")

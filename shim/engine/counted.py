@@ -38,14 +38,14 @@ def _reporting(operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
             answer = call(*args, **options)
             if isinstance(answer, AbstractContextManager):
                 timing.drop()
-                return _entered(operation, answer)
+                return _measure_opening(operation, answer)
             return answer
 
     return reporting
 
 
 @contextmanager
-def _entered(operation: str, stream: AbstractContextManager[Any]) -> Iterator[Any]:
+def _measure_opening(operation: str, stream: AbstractContextManager[Any]) -> Iterator[Any]:
     """Report the opening of a stream, not the time it stays open."""
     with timed(Kind.DOCKER, operation):
         value = stream.__enter__()

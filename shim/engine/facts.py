@@ -33,7 +33,7 @@ A dockerd that stops hundreds of containers at once takes up to a second for a p
 """
 RECENT_SECONDS = 2.0
 """So long after its last answer Docker counts as one that answers. Less than half of the 5 s after which a kubelet asks
-again, so that it is told of a Docker that hangs at the next Status at the latest."""
+again, so that a Docker that hangs shows in the next Status at the latest."""
 KEPT_SECONDS = 1.0
 """How long Version waits for Docker if it has an earlier answer to return."""
 INFO_SECONDS = 30.0

@@ -87,13 +87,13 @@ class HijackedStream:
         """
         try:
             while piece := self.read():
-                yield from map(self._checked, self._decoder.receive(piece))
+                yield from map(self._check_frame, self._decoder.receive(piece))
             if not self._stream.is_aborted():
                 self._decoder.end()
         except MalformedStream as cause:
             raise Unavailable(f"{self._what}: {cause}") from cause
 
-    def _checked(self, frame: Frame) -> Frame:
+    def _check_frame(self, frame: Frame) -> Frame:
         number, data = frame
         if number == SYSTEM_ERROR:
             raise ShimError(f"{self._what}: {data.decode(errors='replace').strip()}")

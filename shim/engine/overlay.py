@@ -44,9 +44,9 @@ def _mounts(process: Path) -> list[str]:
 def _upper(line: str) -> Path:
     """Read `upperdir=` from the options of the file system, which end a line of mountinfo."""
     options = dict(option.partition("=")[::2] for option in line.rpartition(" ")[2].split(","))
-    return Path(_unescaped(options.get("upperdir", "")))
+    return Path(_unescape(options.get("upperdir", "")))
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     """Undo what the kernel writes for spaces, commas and the like: their number in three octal digits."""
     return _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), path)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shim.base.atomic_files import opened_regular
+from shim.base.atomic_files import open_regular
 
 PART = 64 << 10
 """Bytes. Most files are smaller and take one call."""
@@ -19,7 +19,7 @@ Call = Callable[[Callable[[], bytes]], bytes]
 
 def read_part(path: Path, *, offset: int) -> bytes:
     """Return PART bytes of a regular file from `offset`, fewer at its end. Raise OSError."""
-    with opened_regular(path) as file:
+    with open_regular(path) as file:
         file.seek(offset)
         return file.read(PART)
 

@@ -1,7 +1,7 @@
 """Paths on the host that a container mounts: inspected first, made when the whole request is known good.
 
 A user that may write to a directory on the way can put a link in the place of another one between a check and its use.
-So what was resolved is walked by descriptors that follow no link: a path that has changed meanwhile is an error.
+So what was resolved is walked by descriptors that follow no link: a path that has changed since is an error.
 
 All of these may hang on a dead volume: `shim.spec.host_calls` has them called in the helper process. So this
 module imports little.
@@ -61,12 +61,12 @@ def ensure_directory(resolved: Path) -> None:
     for part in (*reversed(resolved.parents), resolved):
         if not _missing(part):
             continue
-        with opened_directory(part.parent) as parent, suppress(FileExistsError):
+        with open_directory(part.parent) as parent, suppress(FileExistsError):
             os.mkdir(part.name, dir_fd=parent)
 
 
 @contextmanager
-def opened_directory(resolved: Path) -> Iterator[int]:
+def open_directory(resolved: Path) -> Iterator[int]:
     """Hold a directory for the block. OSError (ENOTDIR) when a part of the path is a link, which it was not before.
 
     The descriptor is a place only: what is in it can be named and opened, not listed.

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from shim.base.atomic_files import opened_regular
+from shim.base.atomic_files import open_regular
 from shim.domain.errors import FailedPrecondition, reason_of
 
 PART = 64 << 10
@@ -28,7 +28,7 @@ class Part:
 def read_part(path: Path, *, offset: int, field: str) -> Part:
     """Return PART bytes of a regular file from `offset`. FailedPrecondition names the field of what cannot be read."""
     try:
-        with opened_regular(path) as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
             file.seek(offset)
             return Part(file.read(PART), (status.st_ino, status.st_size, status.st_mtime_ns))

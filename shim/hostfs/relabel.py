@@ -1,6 +1,6 @@
 """SELinux labels of the host paths that a container mounts, and of the files that are made for it.
 
-The label is Docker's: it chooses one for each pod, or derives it from the container's `selinux_options`, and tells it
+The label is Docker's: it chooses one for each pod, or derives it from the container's `selinux_options`, and reports it
 in an inspect. Where SELinux is off, or the container is not confined, there is none and nothing has to be done. Docker
 would relabel by itself only for its older form of a mount, `source:target:Z`, which cannot say that a read-only mount
 is not recursively so and takes no path with a colon; and only at start. As in containerd and cri-dockerd the label is
@@ -16,7 +16,7 @@ from pathlib import Path
 from shim.base import deadline
 from shim.base.atomic_files import failing_as
 from shim.domain.errors import FailedPrecondition, reason_of
-from shim.hostfs.host_paths import opened_directory
+from shim.hostfs.host_paths import open_directory
 
 SELINUX_XATTR = "security.selinux"
 
@@ -45,7 +45,7 @@ def relabel(source: Path, *, label: str, field: str, xattr: str = SELINUX_XATTR)
     if str(source) in _SYSTEM:
         raise FailedPrecondition(f"{field}.selinux_relabel: {source} is the system's own and is not relabelled")
     try:
-        with opened_directory(source.parent) as parent:
+        with open_directory(source.parent) as parent:
             for path in _with_all_below(source.name, parent=parent):
                 _ensure_label(path, label.encode(), xattr=xattr)
     except OSError as error:
@@ -61,11 +61,11 @@ def label_file(path: Path, *, label: str, xattr: str = SELINUX_XATTR) -> None:
 def _with_all_below(name: str, *, parent: int) -> Iterator[str]:
     """Yield a path for what `name` is and for everything below it; the last part of none is to be followed as a link.
 
-    Containers may write there meanwhile, so names are joined to directories that are held open: one that is replaced by
-    a link leads nowhere else.
+    Containers may write there while it runs, so names are joined to open directories: one that is replaced by a link
+    leads nowhere else.
     """
     yield _held(parent, name)
-    with _opened(name, parent=parent) as directory:
+    with _open_entry(name, parent=parent) as directory:
         if directory is not None:
             yield from _below(directory, depth=1)
 
@@ -76,7 +76,7 @@ def _below(directory: int, *, depth: int) -> Iterator[str]:
         raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories are within each other")
     for name in os.listdir(directory):
         yield _held(directory, name)
-        with _opened(name, parent=directory) as inner:
+        with _open_entry(name, parent=directory) as inner:
             if inner is not None:
                 yield from _below(inner, depth=depth + 1)
 
@@ -86,7 +86,7 @@ def _held(directory: int, name: str) -> str:
 
 
 @contextmanager
-def _opened(name: str, *, parent: int) -> Iterator[int | None]:
+def _open_entry(name: str, *, parent: int) -> Iterator[int | None]:
     """Open a directory for the block; None for anything else, which is not touched, and for what is gone."""
     try:
         descriptor = os.open(name, _DIRECTORY, dir_fd=parent)

@@ -66,8 +66,8 @@ class Volumes:
             content += piece
         lines = os.fsdecode(bytes(content)).splitlines()
         # What hangs in proc is one process, not the volume.
-        return frozenset(_unescaped(line.split(" ")[_MOUNT_POINT]) for line in lines if " - proc " not in line)
+        return frozenset(_unescape(line.split(" ")[_MOUNT_POINT]) for line in lines if " - proc " not in line)
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), word)

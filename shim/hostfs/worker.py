@@ -23,7 +23,7 @@ MODULES = (
     "shim.cni.executable",
 )
 """Those of the functions that the server calls here. They are imported at the start: all are then of the version of the
-server that has started this process, also when another version is installed meanwhile. By name, since they are above
+server that has started this process, also when another version was installed since. By name, since they are above
 this package; with a call they would be imported all the same."""
 
 
@@ -46,11 +46,11 @@ def _answer(server: socket.socket, packet: bytes) -> None:
         function, arguments = content_of(packet)
         answer = packed(number, (function(*arguments), None))
     except Exception as failure:  # noqa: BLE001 - raised again in the server
-        answer = _packed_failure(number, failure)
+        answer = _pack_failure(number, failure)
     server.send(answer)
 
 
-def _packed_failure(number: int, failure: Exception) -> bytes:
+def _pack_failure(number: int, failure: Exception) -> bytes:
     try:
         return packed(number, (None, failure))
     except Exception:  # noqa: BLE001 - what cannot be pickled raises anything

@@ -79,7 +79,7 @@ def _check_unused_in_docker(rt: Runtime, record: ImageRecord) -> None:
         if container.image_id == record.id and container.state not in _ENDED
     ]
     if users:
-        names = ", ".join(_described(_name_of(container), container.id) for container in users)
+        names = ", ".join(_describe(_name_of(container), container.id) for container in users)
         raise _in_use(record, names)
 
 
@@ -91,7 +91,7 @@ def _check_unused(rt: Runtime, record: ImageRecord) -> None:
         if record.id in _images_of(container) and container.state.phase != pb.CONTAINER_EXITED
     ]
     if users:
-        names = ", ".join(_described(container.config.metadata.name, container.id) for container in users)
+        names = ", ".join(_describe(container.config.metadata.name, container.id) for container in users)
         raise _in_use(record, names)
 
 
@@ -108,5 +108,5 @@ def _name_of(container: ContainerSummary) -> str:
     return next((name.removeprefix("/") for name in container.names or ()), "without a name")
 
 
-def _described(name: str, container_id: str) -> str:
+def _describe(name: str, container_id: str) -> str:
     return f"container {name} ({container_id[:12]})"

@@ -109,10 +109,10 @@ def inspect_rootfs(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles
 def remove_leftovers(rt: Runtime) -> None:
     """Remove image-inspection containers that an earlier server left behind."""
     for container in rt.engine.list_containers():
-        ours = labels.LOOK in (container.labels or {})
-        named = any(name.startswith("/" + names.LOOK_PREFIX) for name in container.names or ())
+        ours = labels.INSPECTION in (container.labels or {})
+        named = any(name.startswith("/" + names.INSPECTION_PREFIX) for name in container.names or ())
         # Both, since an image may have the label and any container the name. A younger one belongs to this server.
-        if ours and named and container.created < rt.started_at and _remove(rt, container.id):
+        if ours and named and container.created < rt.server.started_at and _remove(rt, container.id):
             log.info("removed leftover image-inspection container", container=container.id)
 
 
@@ -146,7 +146,7 @@ def _inspect_once(rt: Runtime, *, image_id: ImageId, read: Callable[[ImageFiles]
 
 
 def _create(rt: Runtime, *, image_id: ImageId) -> str:
-    name = names.look_name()
+    name = names.inspection_name()
     try:
         with deadline.shielded(CREATE_SECONDS):
             return rt.engine.create_container(name=name, body=_body(image_id))
@@ -164,7 +164,7 @@ def _body(image_id: ImageId) -> JsonObject:
         "Cmd": ["-"],
         # Docker creates this directory at create.
         "WorkingDir": "/",
-        "Labels": {labels.LOOK: "rootfs"},
+        "Labels": {labels.INSPECTION: "rootfs"},
         "NetworkDisabled": True,
         "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
     }

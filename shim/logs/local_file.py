@@ -2,7 +2,7 @@
 
 A record is its size in four bytes, big-endian, a `LogEntry` (proto/shim/api/docker/log_entry.proto), and the same size
 again (source: package daemon/logger/local of the Engine). What a container writes has no newline in it, since Docker
-ends a line there, and how a message begins has one: so nothing inside a record looks like the beginning of another, and
+ends a line there, and how a message begins has one: so nothing inside a record resembles the beginning of another, and
 behind a torn record the next one is found.
 """
 

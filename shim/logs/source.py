@@ -90,7 +90,7 @@ class Source:
         be read.
         """
         with suppress(OSError):
-            listed = {_identity(status): (name, status.st_size) for name, status in _listed(self.path)}  # oldest first
+            listed = {_identity(status): (name, status.st_size) for name, status in _list_files(self.path)}
             if self._fd < 0:
                 return _left_since(self._left_at, listed)
             held = os.fstat(self._fd)
@@ -162,7 +162,7 @@ def generations(path: Path) -> list[int]:
     for _ in range(_TRIES):
         opened = _open_all(path)
         # Docker may rotate in between: a result is right if it is the same before and after.
-        if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _listed(path)]:
+        if [_identity(os.fstat(fd)) for fd in opened] == [_identity(status) for _, status in _list_files(path)]:
             return opened
         close_all(opened)
     return _open_all(path)
@@ -176,13 +176,13 @@ def close_all(fds: Iterable[int]) -> None:
 
 def _open_all(path: Path) -> list[int]:
     opened = []
-    for name, _ in _listed(path):
+    for name, _ in _list_files(path):
         with suppress(FileNotFoundError):
             opened.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
     return opened
 
 
-def _listed(path: Path) -> list[tuple[str, os.stat_result]]:
+def _list_files(path: Path) -> list[tuple[str, os.stat_result]]:
     """Return path and status of the existing files of a log, oldest first."""
     numbered = []
     with suppress(FileNotFoundError), os.scandir(path.parent) as entries:

@@ -32,7 +32,7 @@ def in_netns(path: Path, call: Callable[[], T]) -> T:
 def in_netns_of(pid: int, call: Callable[[], T], *, confirmed: Callable[[], bool]) -> T:
     """Do the same in the namespace of a process, for one that is not pinned.
 
-    `confirmed` tells, once the namespace is open, whether that still is the process that is meant: what was opened
+    `confirmed` returns, once the namespace is open, whether that still is the process that is meant: what was opened
     does not change any more, while a pid may come to be another's. FailedPrecondition when it is not.
     """
     path = Path(f"/proc/{pid}/ns/net")

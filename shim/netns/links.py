@@ -41,7 +41,7 @@ def has_interface(path: Path, name: str) -> bool:
 
 
 def _ensure_up_here(path: Path, *, with_ipv6: bool) -> None:
-    with failing_as(f"look at interface {_LOOPBACK} in {path}"):
+    with failing_as(f"read interface {_LOOPBACK} in {path}"):
         if not _is_up(_LOOPBACK):
             _bring_up(_LOOPBACK, path=path)
         if not with_ipv6:

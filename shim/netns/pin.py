@@ -27,12 +27,12 @@ class ProcessEnded(FailedPrecondition):
 def ensure_pinned(path: Path, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
     """Pin the network namespace of process `pid` on the file `path`; done already is fine.
 
-    `confirmed` tells, once the namespace is open, whether that still is the process that is meant. ProcessEnded if it
+    `confirmed` returns, once the namespace is open, whether that still is the process that is meant. ProcessEnded if it
     is not, or has ended; FailedPrecondition if it lives in our own namespace (a pod of the host network, or a pid that
     was given to another process), or if `path` pins another namespace.
     """
     what = f"pin the network namespace of process {pid} on {path}"
-    with failing_as(what), _opened_namespace(pid, what=what) as namespace:
+    with failing_as(what), _open_namespace(pid, what=what) as namespace:
         if not confirmed():
             raise ProcessEnded(f"{what}: the process is another one by now")
         if os.path.samestat(os.fstat(namespace), _OWN.stat()):
@@ -48,7 +48,7 @@ def ensure_pinned(path: Path, *, pid: int, confirmed: Callable[[], bool] = lambd
 
 def is_pinned(path: Path) -> bool:
     """Return whether a namespace is mounted on `path` itself; a symbolic link to one does not count."""
-    with failing_as(f"look for a network namespace on {path}"):
+    with failing_as(f"check for a network namespace on {path}"):
         try:
             found = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -71,7 +71,7 @@ def unpin(path: Path) -> None:
 
 
 @contextmanager
-def _opened_namespace(pid: int, *, what: str) -> Iterator[int]:
+def _open_namespace(pid: int, *, what: str) -> Iterator[int]:
     if pid <= 0:
         raise ProcessEnded(f"{what}: the process is not running")
     try:

@@ -1,7 +1,7 @@
 """The system calls on namespaces that Python 3.11 has no function for. All raise OSError.
 
 ctypes, and not `pyroute2.netns`: importing any part of pyroute2 loads all of it, which beside gRPC and the
-Docker client costs 9.5 MiB of resident memory and 0.2 s, and its `remove` does not look at what umount
+Docker client costs 9.5 MiB of resident memory and 0.2 s, and its `remove` does not check what umount
 returned.
 """
 

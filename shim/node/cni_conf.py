@@ -30,7 +30,7 @@ def prepare_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = 
     """
     if not config.cni_conf_template:
         return
-    _rendered(config, ranges=_ANY)
+    _render(config, ranges=_ANY)
     if ranges:
         write_cni_conf(config, ranges=ranges, call=call)
     else:
@@ -46,12 +46,12 @@ def write_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = ca
     """
     if not config.cni_conf_template or not ranges:
         return
-    path, content = config.cni_conf_dir / FILE, _rendered(config, ranges=ranges)
+    path, content = config.cni_conf_dir / FILE, _render(config, ranges=ranges)
     if call(partial(write_file, path, content), path=str(config.cni_conf_dir), what="write cni configuration"):
         log.info("wrote CNI configuration", file=str(path), ranges=list(ranges))
 
 
-def _rendered(config: Config, *, ranges: Sequence[str]) -> bytes:
+def _render(config: Config, *, ranges: Sequence[str]) -> bytes:
     source = config.cni_conf_template
     try:
         template = read_regular(Path(source), most=TEMPLATE_LIMIT).decode()

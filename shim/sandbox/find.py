@@ -48,7 +48,7 @@ def last_known_sandbox(rt: Runtime, sandbox_id: str) -> SandboxRecord | None:
 
 
 @contextmanager
-def held_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
+def hold_sandbox(rt: Runtime, sandbox_id: str) -> Iterator[SandboxRecord | None]:
     """Hold the lock of a sandbox's name, and yield its record as it is then; None for an unknown id.
 
     Read again under the lock, since its last holder may have started, stopped or removed the sandbox.

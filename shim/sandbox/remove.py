@@ -5,7 +5,7 @@ from shim.container.teardown import ensure_all_removed, ensure_removed
 from shim.domain import names
 from shim.runtime import Runtime
 from shim.sandbox import dns
-from shim.sandbox.find import held_sandbox, sandboxes
+from shim.sandbox.find import hold_sandbox, sandboxes
 from shim.sandbox.legacy import remove_legacy_traces
 from shim.sandbox.stop import stop_record
 from shim.view.records import SandboxRecord
@@ -13,7 +13,7 @@ from shim.view.records import SandboxRecord
 
 def remove_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
     """Remove a pod sandbox with all its containers, stopping it first if need be. An unknown id is fine."""
-    with held_sandbox(rt, sandbox_id) as record:
+    with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
             remove_record(rt, record)
 

@@ -12,7 +12,7 @@ from shim.container.teardown import ensure_all_killed, ensure_killed
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
-from shim.sandbox.find import held_sandbox
+from shim.sandbox.find import hold_sandbox
 from shim.sandbox.rebuild import checkpoint_of
 from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
@@ -24,7 +24,7 @@ def stop_pod_sandbox(rt: Runtime, *, sandbox_id: str) -> None:
     The kubelet has given the containers their grace periods before. A CNI DEL that fails is the error of the call,
     and is tried again by the next.
     """
-    with held_sandbox(rt, sandbox_id) as record:
+    with hold_sandbox(rt, sandbox_id) as record:
         if record is not None:
             stop_record(rt, record)
 

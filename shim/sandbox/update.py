@@ -7,7 +7,7 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.domain import labels
 from shim.domain.errors import NotFound
 from shim.runtime import Runtime
-from shim.sandbox.find import held_sandbox
+from shim.sandbox.find import hold_sandbox
 
 
 def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxResourcesRequest) -> None:
@@ -15,7 +15,7 @@ def update_pod_sandbox_resources(rt: Runtime, *, request: pb.UpdatePodSandboxRes
 
     Nothing is applied: the cgroup of a pod belongs to the kubelet, which has set it already.
     """
-    with held_sandbox(rt, request.pod_sandbox_id) as record:
+    with hold_sandbox(rt, request.pod_sandbox_id) as record:
         if record is None:
             raise NotFound(f"there is no pod sandbox {request.pod_sandbox_id}")
         _record(rt, rt.checkpoints.get(record.id), request)

@@ -44,7 +44,7 @@ class StoreMeter:
         if not self._waiting and self._clock() >= self._due:
             self._due = self._clock() + PERIOD
             try:
-                self._look()
+                self._find_parts()
             except OSError as error:
                 self._complain(str(error))
             except ShimError as error:
@@ -55,9 +55,9 @@ class StoreMeter:
         """Add what a part takes."""
         self._measured[name] = total
         if not self._waiting:
-            self._tell()
+            self._publish()
 
-    def _look(self) -> None:
+    def _find_parts(self) -> None:
         """Find out what there is to measure; what there is no more is forgotten."""
         rt, info = self._rt, self._rt.facts.info()
         root = store_root(info, pids=(each.state.pid for each in rt.view.sandboxes() if each.state.running))
@@ -72,9 +72,9 @@ class StoreMeter:
         self._measured = {name: total for name, total in self._measured.items() if name in parts}
         self._waiting.extend((name, part) for name, part in parts.items() if part and name not in self._measured)
         if not self._waiting:
-            self._tell()
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._complaint = ""
         self._rt.stats_cache.images = StoreUsage(
             at=time.time_ns(),

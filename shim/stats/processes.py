@@ -39,11 +39,11 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
         if status is None:
             continue
         held = names(f"{proc}/{pid}/fd")
-        looked_at = held[: max(0, MAX_DESCRIPTORS - descriptors)]
+        checked = held[: max(0, MAX_DESCRIPTORS - descriptors)]
         count += 1
         threads += _threads(status)
         descriptors += len(held)
-        sockets += sum(_is_socket(f"{proc}/{pid}/fd/{name}") for name in looked_at)
+        sockets += sum(_is_socket(f"{proc}/{pid}/fd/{name}") for name in checked)
     return Processes(count, threads, descriptors, sockets)
 
 

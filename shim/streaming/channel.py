@@ -13,7 +13,7 @@ _COPIED = 4096
 """Pieces shorter than _COPY_BELOW are put together in blocks of _COPIED: a view costs 200 bytes, however short."""
 
 _NAMES = {name: name for name in ("streamtype", "port", "requestid")}
-_LONGEST = 64
+_MAX_VALUE = 64
 """Headers that some task asks for, and how long a value of one may be; no more of a client's headers is kept."""
 
 
@@ -58,7 +58,7 @@ class Channel:
 
     def __init__(self, stream_id: int, *, headers: Headers, sending: Sending, lock: Lock, roomy: Condition) -> None:
         self.id = stream_id
-        self._headers = {_NAMES[name]: value for name, value in headers if name in _NAMES and len(value) <= _LONGEST}
+        self._headers = {_NAMES[name]: value for name, value in headers if name in _NAMES and len(value) <= _MAX_VALUE}
         self._sending = sending
         self._lock = lock
         self._readable: Condition | None = None  # made for the first that waits
@@ -69,7 +69,7 @@ class Channel:
         self._taken = 0  # bytes that the reader has, and is not done with
         self._ended = False  # nothing more comes
         self._finished = False  # nothing more is written
-        self._abandoned = False  # nobody reads any more
+        self._abandoned = False  # no reader is left
         self._was_reset = False  # by the client
         self._lost: str = ""  # why the session is over, once it is
 

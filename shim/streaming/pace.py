@@ -4,15 +4,15 @@ What a byte costs is the client's choice: bytes of large frames cost next to not
 of milliseconds. A thread that needs the interpreter waits for one that computes for 5 ms at most (the switch interval),
 but once more for each other one that computes. So a session reads less at a time the longer its reads take, and
 sessions whose reads take long work one at a time. The time is that of the processor, so that a busy machine makes no
-session look slow.
+session seem slow.
 """
 
 import threading
 import time
 from collections import deque
 
-LEAST = 4 * 1024
-MOST = 64 * 1024
+MIN_READ = 4 * 1024
+MAX_READ = 64 * 1024
 """Bytes read at a time."""
 
 LONG = 0.002
@@ -60,7 +60,7 @@ class Pace:
     def __init__(self, turns: Turns = _TURNS) -> None:
         self._turns = turns
         self._slow = False
-        self.size = LEAST
+        self.size = MIN_READ
         """Bytes to read next."""
 
     def begin(self) -> float:
@@ -80,6 +80,6 @@ class Pace:
         """Choose the next size by how long a read has taken."""
         self._slow = seconds >= SLOW
         if seconds > LONG:
-            self.size = max(LEAST, self.size // 2)
+            self.size = max(MIN_READ, self.size // 2)
         elif not self._slow:
-            self.size = min(MOST, self.size * 2)
+            self.size = min(MAX_READ, self.size * 2)

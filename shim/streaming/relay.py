@@ -132,7 +132,7 @@ class Relay:
         self._poll = select.poll()
         self._waker = Waker()
         self._poll.register(self._waker, select.POLLIN)
-        self._changed = False  # something is to be looked at before the next wait
+        self._changed = False  # something is to be handled before the next wait
         self._waiting = False  # the thread is, or is about to be, in poll
         session.on_change(self.wake)
 

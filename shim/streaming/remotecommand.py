@@ -1,4 +1,4 @@
-"""Remote command: what the streams of an exec or attach are, and how its end is told.
+"""Remote command: what the streams of an exec or attach are, and how its end is reported.
 
 Source: `k8s.io/kubelet/pkg/cri/streaming/remotecommand` and its clients, as seen on the wire. `v4.channel.k8s.io`
 brought the status as JSON, v3 the resize stream; before, the error stream had a text or nothing.

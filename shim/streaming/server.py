@@ -120,14 +120,14 @@ class StreamServer:
 
     def _connection(self, slot: Slot) -> None:
         try:
-            found = self._opened(slot)
+            found = self._open_session(slot)
         finally:
             self._requests.free(slot)
             self._starting.release()
         if found is not None:
             self._run(*found)
 
-    def _opened(self, slot: Slot) -> tuple[Task, Session, str] | None:
+    def _open_session(self, slot: Slot) -> tuple[Task, Session, str] | None:
         """Read the request and upgrade the connection; None when it has ended."""
         scope = deadline.Scope(seconds=REQUEST_SECONDS)
         session = None
@@ -162,18 +162,18 @@ class StreamServer:
         if not self._requests.free(slot):
             return None
         try:
-            task, upgrade = self._admitted(request)
+            task, upgrade = self._admit(request)
         except Refused as refused:
             self._refuse(slot.connected, refused)
             return None
         try:
-            session = self._upgraded(slot.connected, task, upgrade, scope, early=request.early)
+            session = self._upgrade(slot.connected, task, upgrade, scope, early=request.early)
         except BaseException:
             self._admission.leave(task)
             raise
         return task, session, upgrade.protocol
 
-    def _upgraded(
+    def _upgrade(
         self, connected: socket.socket, task: Task, upgrade: Upgrade, scope: deadline.Scope, *, early: bytes
     ) -> Session:
         connected.settimeout(scope.remaining())
@@ -199,10 +199,10 @@ class StreamServer:
         finally:
             self._refused.free(slot)
 
-    def _admitted(self, request: Request) -> tuple[Task, Upgrade]:
+    def _admit(self, request: Request) -> tuple[Task, Upgrade]:
         check_origin(request, hosts=self._listener.hosts)
         kind, token = _kind_and_token(request.path)
-        task = self._sessions.look(kind, token)
+        task = self._sessions.peek(kind, token)
         if task is None:
             raise _not_found()
         upgrade = _upgrade(task, request)
@@ -231,7 +231,7 @@ class StreamServer:
         loop = threading.Thread(target=session.run, name=f"{task.kind} client", daemon=True)
         try:
             loop.start()
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # no thread is available
             log.warning("failed to start streaming session", kind=task.kind, error=error)
             session.close(str(error))
             return
@@ -276,7 +276,7 @@ def _kind_and_token(path: str) -> tuple[str, str]:
 
 
 def _not_found() -> Refused:
-    # The same answer whether a token was used, is too old or never was: it tells a guesser nothing.
+    # The same answer whether a token was used, is too old or never was: a guesser learns nothing.
     return Refused(HTTPStatus.NOT_FOUND, "there is no such streaming request, or not any more")
 
 

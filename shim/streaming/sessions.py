@@ -1,6 +1,6 @@
 """Tasks behind streaming URLs: each was requested by an RPC, and waits for its client.
 
-Whoever knows a token may do what the RPC asked for, so it cannot be guessed, works once, and not for long.
+The holder of a token may do what the RPC asked for, so it cannot be guessed, works once, and not for long.
 """
 
 import secrets
@@ -120,7 +120,7 @@ class Sessions:
                 f"than {MAX_OUTSTANDING_BYTES} bytes"
             )
 
-    def look(self, kind: str, token: str) -> Task | None:
+    def peek(self, kind: str, token: str) -> Task | None:
         """Return the task of a token that can still be taken."""
         with self._lock:
             self._drop_expired()

@@ -20,7 +20,7 @@ from shim.base.deadline import Scope
 from shim.domain.errors import reason_of
 from shim.streaming.channel import Channel
 from shim.streaming.channel_table import ChannelTable
-from shim.streaming.pace import MOST, Pace
+from shim.streaming.pace import MAX_READ, Pace
 from shim.streaming.pipe import Pipe
 from shim.streaming.sender import Sender
 from shim.streaming.wire import Wire
@@ -177,7 +177,7 @@ class Session:
                     return
                 self._sender.prepare_wait(reading=True)
             ready = self._sender.wait(TICK)
-            if ready & select.POLLIN and self._pipe.receive(MOST) == b"":
+            if ready & select.POLLIN and self._pipe.receive(MAX_READ) == b"":
                 return
             if ready & (select.POLLHUP | select.POLLERR):
                 return

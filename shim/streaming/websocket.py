@@ -145,7 +145,7 @@ class Channels:
     headers: Mapping[int, Headers]
     """By number, as SPDY would have opened them."""
     greetings: Mapping[int, bytes] = field(default_factory=dict)
-    """First messages; an empty one tells the client that the server is ready."""
+    """First messages; an empty one means that the server is ready."""
     base64: bool = False
     closes: bool = False
     """The client can end a channel (`v5`)."""
@@ -253,7 +253,7 @@ class ChannelWire:
         if number == CLOSE_CHANNEL and self._channels.closes:
             return self._close_channels(data[:1])
         if self._channels.base64:
-            data = self._decoded(data, last=piece.last)
+            data = self._decode(data, last=piece.last)
         # Channels that were not asked for are ignored, as all servers of this protocol do.
         if not data or number not in self._receiving:
             return []
@@ -265,7 +265,7 @@ class ChannelWire:
         self._receiving.difference_update(closed)
         return [StreamHalfClosed(number) for number in closed]
 
-    def _decoded(self, data: bytes, *, last: bool) -> bytes:
+    def _decode(self, data: bytes, *, last: bool) -> bytes:
         data = self._rest + data
         whole = len(data) if last else len(data) // 4 * 4
         self._rest = data[whole:]

@@ -9,7 +9,7 @@ from shim.streaming.spdy import Buffer, Event, Queued, ResetStatus
 class Wire(Protocol):
     """A protocol without input or output. `shim.streaming.spdy.Connection` is one, and its manual holds for all.
 
-    `NotAllowed` is raised for a stream that is gone. Streams come as `StreamOpened`, and what they are is told by their
+    `NotAllowed` is raised for a stream that is gone. Streams come as `StreamOpened`, and what they are is said by their
     headers, also where the protocol numbers them and has no headers.
     """
 

@@ -21,8 +21,8 @@ KEEP_SECONDS = 30.0
 class EventPublisher:
     """Publishes the changes between records; those of a sandbox that is being set up are deferred.
 
-    A client whose stream has ended lists, and then subscribes again. What changes between the two, and perhaps Docker
-    is lost once more meanwhile, is kept for the next subscriber.
+    A client whose stream has ended lists, and then subscribes again. What changes between the two is kept for
+    the next subscriber, also when Docker is lost once more.
     """
 
     def __init__(self, *, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:

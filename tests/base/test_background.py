@@ -14,7 +14,7 @@ from tests.waits import SECONDS, wait_until
 
 
 class Work:
-    """Work that waits until it is told to go on."""
+    """Work that waits until it may go on."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -32,7 +32,7 @@ def threads_named(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-def test_all_who_ask_meanwhile_share_one_run_and_one_thread() -> None:
+def test_callers_that_come_during_a_run_share_it_and_its_thread() -> None:
     work = Work()
     background = Background(work, name="shared-run")
     runs = [background.begin() for _ in range(5)]

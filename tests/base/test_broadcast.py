@@ -171,7 +171,7 @@ def test_wait_taken_by_many_threads_drops_once() -> None:
         gate.set()
 
 
-def test_wait_taken_ends_with_its_client_and_drops_nobody() -> None:
+def test_wait_taken_ends_with_its_client_and_drops_no_subscriber() -> None:
     source = Broadcast[int](capacity=10)
     scope = deadline.Scope()
     scope.cancel()

@@ -157,7 +157,7 @@ def test_a_time_beyond_what_the_system_can_wait_is_as_good_as_none() -> None:
         assert scope.remaining() is None
 
 
-def test_a_time_that_begins_anew() -> None:
+def test_a_time_that_starts_over() -> None:
     scope = Scope(seconds=0)
     scope.restart(60)
     left = scope.remaining()

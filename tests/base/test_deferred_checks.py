@@ -1,4 +1,4 @@
-"""What is watched is looked at until it has happened or its time is up, in one thread that leaves afterwards."""
+"""What is watched is checked until it has happened or its time is up, in one thread that leaves afterwards."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 
 class Seen:
-    """A look that gives, or raises, what it is told to, one after the other, and notes its threads."""
+    """A check that returns, or raises, its results one after the other, and notes its threads."""
 
     def __init__(self, *answers: bool | Exception) -> None:
         self.answers = list(answers)
@@ -40,20 +40,20 @@ class Seen:
         return self.threads[-1]
 
 
-def test_it_looks_until_it_has_happened_also_where_there_is_no_answer() -> None:
+def test_it_polls_until_it_has_happened_also_where_there_is_no_answer() -> None:
     seen = Seen(False, Unavailable("docker cannot be reached"), False, True)
     DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=SECONDS)
     seen.wait_last()
     assert len(seen.threads) == 4
 
 
-def test_it_gives_up_but_not_before_the_first_look() -> None:
+def test_it_gives_up_but_not_before_the_first_check() -> None:
     seen = Seen(False)
     DeferredChecks(pause_seconds=0.001).add(seen, what="a test", seconds=0)
     seen.wait_last()
 
 
-def test_a_look_that_is_broken_ends_no_other() -> None:
+def test_a_check_that_raises_ends_no_other() -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     broken, good = Seen(ZeroDivisionError("a bug")), Seen(False, False, True)
     deferred_checks.add(broken, what="a bug", seconds=SECONDS)
@@ -80,7 +80,7 @@ def test_there_is_one_thread_for_all_and_a_new_one_after_it() -> None:
     assert third.threads[0].daemon
 
 
-def test_what_there_was_no_thread_for_is_looked_at_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_without_a_thread_runs_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     deferred_checks = DeferredChecks(pause_seconds=0.001)
     first, second = Seen(False, True), Seen(False, True)
     with monkeypatch.context() as short:

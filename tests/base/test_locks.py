@@ -82,7 +82,7 @@ def test_a_client_that_goes_ends_its_wait_and_no_other() -> None:
     failures: list[Exception] = []
 
     class Noticing(str):
-        """A key that tells when somebody looks whether it is held."""
+        """A key that signals when a caller checks whether it is held."""
 
         __slots__ = ()
 

@@ -17,7 +17,7 @@ SECONDS = 10.0
 
 
 class Work:
-    """Work that waits until it is told to go on, or its scope is cancelled."""
+    """Work that waits until it may go on, or its scope is cancelled."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -39,7 +39,7 @@ class Work:
 
 
 class Caller(Scope):
-    """The scope of a caller; it tells when the caller has begun to wait."""
+    """The scope of a caller; it signals when the caller has begun to wait."""
 
     __slots__ = ("waits",)
 
@@ -160,7 +160,7 @@ def test_the_work_goes_on_for_others_when_he_who_does_it_has_left(crowd: Crowd) 
     assert not work.cancelled
 
 
-def test_one_who_is_gone_before_he_has_begun_cancels_the_work(single_flight: SingleFlight[str]) -> None:
+def test_a_caller_that_left_before_the_work_began_cancels_it(single_flight: SingleFlight[str]) -> None:
     work, gone = Work(), Scope()
     gone.cancel()
     with deadline.entered(gone), pytest.raises(Cancelled, match="the work"):
@@ -211,12 +211,12 @@ def test_the_work_has_no_deadline_of_its_callers(single_flight: SingleFlight[str
         assert single_flight.do("k", lambda: str(deadline.current().remaining()), what="w") == "None"
 
 
-def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, said = threading.Event(), []
+def test_a_fault_without_a_waiter_is_not_lost(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported, said = threading.Event(), []
 
     def hook(args: threading.ExceptHookArgs) -> None:
         said.append(args.exc_value)
-        told.set()
+        reported.set()
 
     monkeypatch.setattr(threading, "excepthook", hook)
     go_on, leaving = threading.Event(), Caller()
@@ -230,7 +230,7 @@ def test_a_fault_nobody_waits_for_is_not_lost(crowd: Crowd, monkeypatch: pytest.
     with pytest.raises(Cancelled):
         caller.result(SECONDS)
     go_on.set()
-    assert told.wait(SECONDS)
+    assert reported.wait(SECONDS)
     assert isinstance(said[0], ZeroDivisionError)
 
 
@@ -275,7 +275,7 @@ def test_without_a_thread_the_work_fails_once(single_flight: SingleFlight[str], 
         assert refresh.do() == "left"
 
 
-def test_without_a_thread_all_who_wait_are_told(crowd: Crowd, shortage: Shortage) -> None:
+def test_without_a_thread_all_waiters_get_the_error(crowd: Crowd, shortage: Shortage) -> None:
     with shortage():
         first = crowd.submit(lambda: "done")
         assert shortage.asked.wait(SECONDS)

@@ -65,8 +65,8 @@ def test_work_that_comes_as_a_thread_leaves_is_done() -> None:
 
 
 def test_work_that_fails_ends_its_thread_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[BaseException | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_value))
+    reported: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
     crew, threads = CachedThreadPool("test-crew"), queue.SimpleQueue[threading.Thread]()
 
     def broken() -> None:
@@ -76,4 +76,4 @@ def test_work_that_fails_ends_its_thread_and_no_other(monkeypatch: pytest.Monkey
     crew.run(broken)
     assert ran_in(crew) is not None
     threads.get(timeout=SECONDS).join(SECONDS)
-    assert [type(failure) for failure in told] == [ZeroDivisionError]
+    assert [type(failure) for failure in reported] == [ZeroDivisionError]

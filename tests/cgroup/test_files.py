@@ -47,7 +47,7 @@ def test_processes_in_groups_that_a_container_made(tmp_path: Path, version: str)
     assert sorted(group.process_ids()) == [5, 7, 8]
 
 
-def test_very_many_groups_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_groups_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_MAX_GROUPS", 3)
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)
 

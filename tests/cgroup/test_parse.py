@@ -65,7 +65,7 @@ def test_blkio() -> None:
     ]
 
 
-def test_of_two_that_count_the_one_that_has_seen_more_is_told() -> None:
+def test_of_two_counters_the_one_that_has_seen_more_is_reported() -> None:
     early = Io(major=8, minor=0, read_bytes=9, write_bytes=1, reads=3, writes=1)
     late = replace(early, read_bytes=2, reads=1)
     alone = replace(late, minor=16)

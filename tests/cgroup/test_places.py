@@ -48,7 +48,7 @@ def test_version_2(text: str, path: str) -> None:
         ("/", ""),
         ("/system.slice/docker.service", ""),
     ],
-    ids=["a group of its own", "the root", "somebody else's"],
+    ids=["a group of its own", "the root", "of another container"],
 )
 def test_hybrid(unified: str, expected: str) -> None:
     groups = belonging_to(groups_from_proc(proc(f"{POD}/{ID}", unified=unified)), ID)

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Recorded:
-    """A container of a pod, frozen while it was looked at."""
+    """A container of a pod, frozen while it was recorded."""
 
     container: Group
     pod: Group
@@ -44,16 +44,16 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def test_cpu(recorded: Recorded) -> None:
-    told = recorded.docker["cpu_stats"]
+    reported = recorded.docker["cpu_stats"]
     cpu, times = recorded.container.cpu(), recorded.container.cpu_times()
 
     assert cpu is not None
-    assert cpu.usage == told["cpu_usage"]["total_usage"]
+    assert cpu.usage == reported["cpu_usage"]["total_usage"]
     assert (times.user, times.system) == (
-        told["cpu_usage"]["usage_in_usermode"],
-        told["cpu_usage"]["usage_in_kernelmode"],
+        reported["cpu_usage"]["usage_in_usermode"],
+        reported["cpu_usage"]["usage_in_kernelmode"],
     )
-    throttling = told["throttling_data"]
+    throttling = reported["throttling_data"]
     assert (times.throttled_periods, times.throttled) == (throttling["throttled_periods"], throttling["throttled_time"])
     # A group that is frozen still sees the end of its period.
     assert times.periods in (throttling["periods"], throttling["periods"] + 1)
@@ -61,12 +61,12 @@ def test_cpu(recorded: Recorded) -> None:
 
 
 def test_memory_and_swap(recorded: Recorded) -> None:
-    told = recorded.docker["memory_stats"]
+    reported = recorded.docker["memory_stats"]
     memory, history = recorded.container.memory(), recorded.container.memory_history()
 
     assert memory is not None
-    assert (memory.usage, memory.limit) == (told["usage"], told["limit"]) == (told["usage"], 128 * MIB)
-    stat = told["stats"]
+    assert (memory.usage, memory.limit) == (reported["usage"], reported["limit"]) == (reported["usage"], 128 * MIB)
+    stat = reported["stats"]
     assert (memory.rss, memory.cache, memory.mapped_file) == (stat["anon"], stat["file"], stat["file_mapped"])
     assert (memory.active_file, memory.inactive_file) == (stat["active_file"], stat["inactive_file"])
     assert (memory.page_faults, memory.major_page_faults) == (stat["pgfault"], stat["pgmajfault"])
@@ -99,9 +99,9 @@ def test_devices_huge_pages_and_tasks(recorded: Recorded) -> None:
         for io in recorded.container.io()
         for operation, count in (("read", io.read_bytes), ("write", io.write_bytes))
     }
-    told = recorded.docker["blkio_stats"]["io_service_bytes_recursive"]
+    reported = recorded.docker["blkio_stats"]["io_service_bytes_recursive"]
 
-    assert found == {(entry["major"], entry["minor"], entry["op"]): entry["value"] for entry in told}
+    assert found == {(entry["major"], entry["minor"], entry["op"]): entry["value"] for entry in reported}
     assert 16 * MIB in found.values()
     assert recorded.container.pids() == Pids(recorded.docker["pids_stats"]["current"], 100)
     assert len(recorded.container.process_ids()) == recorded.docker["pids_stats"]["current"]

@@ -119,7 +119,7 @@ def test_limits(tmp_path: Path) -> None:
     assert (limited.cpu_quota, limited.memory, limited.memory_swap) == (25_000, 4 * MIB, 8 * MIB)
 
 
-def test_limits_that_are_not_told(tmp_path: Path) -> None:
+def test_limits_that_are_not_reported(tmp_path: Path) -> None:
     gone = group_v1("gone", root=tmp_path).limits()
     assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
 

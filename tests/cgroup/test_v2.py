@@ -46,7 +46,7 @@ def test_history() -> None:
     )
 
 
-def test_kernel_memory_before_it_was_told_as_one(tmp_path: Path) -> None:
+def test_kernel_memory_before_the_kernel_reported_it_as_one(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("kernel_stack 100\nslab 20\npercpu 3\npagetables 4\n")
     (tmp_path / "memory.low").write_text("4096\n")
 
@@ -115,7 +115,7 @@ def test_limits(tmp_path: Path) -> None:
     )
 
 
-def test_limits_that_are_not_told(tmp_path: Path) -> None:
+def test_limits_that_are_not_reported(tmp_path: Path) -> None:
     gone = group_v2("gone", root=tmp_path).limits()
     assert {getattr(gone, field.name) for field in fields(Limits)} == {None}
 

@@ -1,4 +1,4 @@
-"""Checkpoints on real disks: what is written, what is read back, and what becomes of files nobody can trust."""
+"""Checkpoints on real disks: what is written, what is read back, and what becomes of files that cannot be trusted."""
 
 import hashlib
 import json

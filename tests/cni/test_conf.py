@@ -153,7 +153,7 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert names == ["net-10.json", "net-100.conf", "net-20.conflist", "net-30.conflist"]
 
 
-def test_what_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_reported_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "10.conflist").symlink_to(tmp_path / "nowhere")
     write(tmp_path, "20.conflist", " " * (FILE_LIMIT + 1))
     write(tmp_path, "30.conflist", "{")
@@ -179,7 +179,7 @@ def test_the_first_network_whose_plugins_exist_is_chosen(tmp_path: Path, fakes: 
         NetworkConfig("10", conflist(plugins=[{"type": "calico"}, {"type": "bridge"}, {"type": "portmap"}])),
         Skipped("20", "not JSON"),
         NetworkConfig("30", conflist(plugins=[{"type": "bridge", "ipam": {"type": "answered-inside"}}])),
-        Skipped("40", "not looked at"),
+        Skipped("40", "not read"),
     ]
 
     choice = choose(Listing(tmp_path, tuple(networks)), bin_dirs=[Path("/opt/none"), fakes.bin_dir])
@@ -200,7 +200,7 @@ def test_without_a_usable_file_nothing_is_chosen(tmp_path: Path) -> None:
     assert str(choice.skipped[0]) == f"10: plugin binary bridge not found in {tmp_path}"
 
 
-def test_a_name_that_is_no_text_is_told_as_text(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_reported_as_text(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"10-\xff.conflist")).write_text(json.dumps(conflist()))
 
     assert read_directory(tmp_path).entries == (NetworkConfig("10-\ufffd.conflist", conflist()),)

@@ -82,11 +82,11 @@ def test_delete_runs_backwards_with_the_final_result(plugins: Plugins, chain: Fa
     assert not cache_file.exists()
 
 
-@pytest.mark.parametrize(("version", "told"), [("0.3.1", False), ("0.4.0", True), ("1.1.0", True)])
-def test_del_knows_the_result_from_0_4_0_on(plugins: Plugins, chain: FakePlugins, version: str, told: bool) -> None:
+@pytest.mark.parametrize(("version", "reported"), [("0.3.1", False), ("0.4.0", True), ("1.1.0", True)])
+def test_del_knows_the_result_from_0_4_0_on(plugins: Plugins, chain: FakePlugins, version: str, reported: bool) -> None:
     plugins.delete(attachment("bridge", version=version, result=FIRST))
 
-    assert ("prevResult" in chain.calls[0].config) is told
+    assert ("prevResult" in chain.calls[0].config) is reported
 
 
 def test_a_result_only_the_cache_knows_is_used(plugins: Plugins, chain: FakePlugins) -> None:
@@ -105,14 +105,14 @@ def test_delete_may_be_repeated(plugins: Plugins, chain: FakePlugins) -> None:
     assert runs(chain) == [("DEL", "tuning"), ("DEL", "bridge")] * 2
 
 
-def test_a_namespace_that_is_there_is_told_to_del(plugins: Plugins, chain: FakePlugins) -> None:
+def test_del_gets_a_namespace_that_is_there(plugins: Plugins, chain: FakePlugins) -> None:
     plugins.delete(attachment("bridge"))
 
     assert chain.calls[0].environment["CNI_NETNS"] == NETNS
 
 
 @pytest.mark.parametrize("left", ["nothing", "empty-file", "no-path"])
-def test_a_namespace_that_has_gone_is_told_as_empty(
+def test_del_gets_an_empty_namespace_when_it_is_gone(
     plugins: Plugins, chain: FakePlugins, tmp_path: Path, left: str
 ) -> None:
     path = tmp_path / "cri-c0ffee"

@@ -59,8 +59,8 @@ def test_what_a_plugin_prints_on_del_does_not_matter(fakes: FakePlugins) -> None
 
 
 def test_an_error_object_keeps_code_message_and_details(fakes: FakePlugins) -> None:
-    told = {"cniVersion": "1.0.0", "code": 11, "msg": "no addresses left", "details": "range 10.1.0.0/24"}
-    binary = fakes.write_answering("bridge", told, code=1)
+    reported = {"cniVersion": "1.0.0", "code": 11, "msg": "no addresses left", "details": "range 10.1.0.0/24"}
+    binary = fakes.write_answering("bridge", reported, code=1)
 
     error = failure(binary)
 
@@ -80,7 +80,7 @@ def test_1000_characters_of_each_text_are_kept(fakes: FakePlugins) -> None:
     assert text.endswith(f": {'m' * 1000} (code 7): {'d' * 1000}; stderr: {'0' * 1000}")
 
 
-def test_the_last_lines_of_stderr_are_told(fakes: FakePlugins) -> None:
+def test_the_error_has_the_last_lines_of_stderr(fakes: FakePlugins) -> None:
     binary = fakes.write(
         "bridge", """printf 'one\\ntwo\\nthree\\nfour\\n' >&2; echo '{"code": 7, "msg": "bad"}'; exit 1"""
     )
@@ -168,7 +168,7 @@ def test_a_plugin_is_the_first_executable_of_its_name(tmp_path: Path) -> None:
     assert find_plugin("bridge", dirs[:3]) is None
 
 
-def test_a_plugin_that_cannot_be_looked_up_is_not_there(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_be_looked_up_is_missing(tmp_path: Path) -> None:
     assert find_plugin("a" * 300, [tmp_path]) is None
 
 

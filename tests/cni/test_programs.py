@@ -89,7 +89,7 @@ def test_a_directory_that_hangs_is_a_network_that_is_not_ready_and_named(
 def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
     host_fs: HostFs, tmp_path: Path, dead: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "STATUS_SECONDS", 0.1)
     networks = networks_in(tmp_path, host_fs, dead)
     networks._listing = read_directory(tmp_path / "net.d")
     networks._known = watch.NetworkStatus(ready=True, reason="", message="network n"), None
@@ -198,7 +198,7 @@ def test_an_answer_that_is_late_once_is_not_waited_for(
     stall.released.set()
     networks.start()
     before = networks.status()
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(watch, "STATUS_SECONDS", 3600.0)
     monkeypatch.setattr(watch, "RECENT_SECONDS", 3600.0)
 
     stall.released.clear()

@@ -346,7 +346,7 @@ def test_a_binary_that_comes_or_goes_counts_at_the_next_question(
     assert lines.wait_next() == f"network first of {directory}/10.conflist"
 
 
-def test_files_passed_over_are_told_while_ready(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+def test_files_passed_over_are_reported_while_ready(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
     (directory / "05.conflist").write_text("{")
 
     message = f"network first of {directory}/10.conflist; not used: 05.conflist: not JSON: Input data was truncated"
@@ -354,7 +354,7 @@ def test_files_passed_over_are_told_while_ready(ready: ConfDirectory, directory:
     assert ready.status() == NetworkStatus(ready=True, reason="", message=message)
 
 
-def test_every_reason_is_told_while_not_ready_up_to_a_limit(directory: Path) -> None:
+def test_every_reason_is_reported_while_not_ready_up_to_a_limit(directory: Path) -> None:
     directory.mkdir(parents=True)
     for number in range(10, 22):
         (directory / f"{number}.conflist").write_text("{")
@@ -388,7 +388,7 @@ def test_a_fault_of_one_reading_does_not_end_the_next(
     ready: ConfDirectory, directory: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_directory: Path) -> Listing:
-        raise RuntimeError("nobody foresaw this")
+        raise RuntimeError("unforeseen")
 
     with monkeypatch.context() as patch:
         patch.setattr(watch, "read_directory", fail)

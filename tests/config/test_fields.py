@@ -194,7 +194,7 @@ def test_what_is_no_choice(raw: object) -> None:
     assert refused("restrict_oom_score_adj", raw)
 
 
-def test_choices_are_told_in_words() -> None:
+def test_choices_are_named_in_words() -> None:
     assert fields()["log_format"].accepted == "auto, console or json"
 
 
@@ -286,7 +286,7 @@ def test_a_path_that_may_be_missing(name: str) -> None:
         ("[::1]:9180", "[::1]:9180"),
     ],
 )
-def test_metrics_are_on_loopback_unless_told(raw: object, expected: str) -> None:
+def test_metrics_are_on_loopback_by_default(raw: object, expected: str) -> None:
     assert parsed("metrics_bind_addr", raw) == expected
 
 

@@ -34,7 +34,7 @@ def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) 
         ("--runtime-cgroups", "/system.slice"),
     ],
 )
-def test_what_is_ignored_is_told_once(flag: str, value: str) -> None:
+def test_what_is_ignored_is_reported_once(flag: str, value: str) -> None:
     [word] = warnings({flag: value})
 
     assert word.startswith(f"flag {flag} is ignored: ")

@@ -7,7 +7,7 @@ from shim.config import load as module
 from shim.config.load import DEFAULT, Loaded, load
 from shim.config.model import Config
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from tests.users import nobodys_files
+from tests.users import unprivileged_files
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,10 @@ def test_a_default_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch
     (tmp_path / "private").mkdir(mode=0o700)
     monkeypatch.setattr(module, "DEFAULT_FILE", tmp_path / "private/config.toml")
 
-    with nobodys_files(), pytest.raises(FailedPrecondition, match=r"config\.toml: cannot be read: permission denied"):
+    with (
+        unprivileged_files(),
+        pytest.raises(FailedPrecondition, match=r"config\.toml: cannot be read: permission denied"),
+    ):
         loaded()
 
 

@@ -26,7 +26,7 @@ class RuncEngine(FakeEngine):
         self.runtime_fails = ""
         """What the runtime says once it has written all but memory; Docker then forgets the update."""
         self.loses_answers = False
-        """Whether the next update is made, but nobody hears of it."""
+        """Whether the next update is made, but its answer is lost."""
         self.then = ""
         """What the update after that one fails with."""
 

@@ -46,7 +46,7 @@ def v2(rt: Runtime, root: Path, *, host: HostSettings = LIMITED, **files: str) -
 
 
 def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) -> None:
-    told = v1(
+    reported = v1(
         rt,
         tmp_path,
         cpu__cfs_period_us="50000",
@@ -55,7 +55,7 @@ def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) ->
         memory__limit_in_bytes=str(32 * MIB),
         memory__memsw__limit_in_bytes=str(40 * MIB),
     )
-    assert told == Resources(
+    assert reported == Resources(
         cpu_period=50_000,
         cpu_quota=10_000,
         cpu_shares=300,
@@ -68,7 +68,7 @@ def test_what_the_kernel_has_counts_on_version_1(rt: Runtime, tmp_path: Path) ->
 
 
 def test_what_the_kernel_has_counts_on_version_2(rt: Runtime, tmp_path: Path) -> None:
-    told = v2(
+    reported = v2(
         rt,
         tmp_path,
         cpu__max="10000 50000",
@@ -77,7 +77,7 @@ def test_what_the_kernel_has_counts_on_version_2(rt: Runtime, tmp_path: Path) ->
         memory__max=str(32 * MIB),
         memory__swap__max=str(8 * MIB),
     )
-    assert told == Resources(
+    assert reported == Resources(
         cpu_period=50_000,
         cpu_quota=10_000,
         cpu_shares=13_085,
@@ -89,33 +89,33 @@ def test_what_the_kernel_has_counts_on_version_2(rt: Runtime, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("weight", ["20", "59"], ids=["straight", "curved"])
-def test_shares_are_told_as_they_were_asked_for(rt: Runtime, tmp_path: Path, weight: str) -> None:
+def test_shares_are_reported_as_requested(rt: Runtime, tmp_path: Path, weight: str) -> None:
     assert v2(rt, tmp_path, cpu__weight=weight).cpu_shares == 512
 
 
-def test_a_limit_that_is_no_whole_page_is_told_as_it_was_asked_for(rt: Runtime, tmp_path: Path) -> None:
+def test_a_limit_that_is_no_whole_page_is_reported_as_requested(rt: Runtime, tmp_path: Path) -> None:
     host = HostSettings(memory=100_000_000, memory_swap=100_000_000)
     files = {"memory__limit_in_bytes": "99999744", "memory__memsw__limit_in_bytes": "99999744"}
-    told = v1(rt, tmp_path, host=host, **files)
-    assert (told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes) == (100_000_000, 100_000_000)
+    reported = v1(rt, tmp_path, host=host, **files)
+    assert (reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (100_000_000, 100_000_000)
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["version 1", "version 2"])
-def test_limits_that_somebody_lifted(rt: Runtime, tmp_path: Path, version: object) -> None:
+def test_limits_that_others_lifted(rt: Runtime, tmp_path: Path, version: object) -> None:
     assert callable(version)
-    told = version(rt, tmp_path)
-    assert (told.cpu_quota, told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes) == (-1, -1, -1)
+    reported = version(rt, tmp_path)
+    assert (reported.cpu_quota, reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (-1, -1, -1)
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["version 1", "version 2"])
 def test_without_limits(rt: Runtime, tmp_path: Path, version: object) -> None:
     assert callable(version)
-    told = version(rt, tmp_path, host=HostSettings())
-    assert (told.cpu_quota, told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes) == (0, 0, 0)
-    assert (told.cpu_period, told.cpu_shares) == (100_000, 1024)
+    reported = version(rt, tmp_path, host=HostSettings())
+    assert (reported.cpu_quota, reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (0, 0, 0)
+    assert (reported.cpu_period, reported.cpu_shares) == (100_000, 1024)
 
 
-def test_files_that_were_asked_for_are_told_as_they_are(rt: Runtime, tmp_path: Path) -> None:
+def test_files_that_were_asked_for_are_reported_as_they_are(rt: Runtime, tmp_path: Path) -> None:
     record = record_of(rt)
     asked = Resources(
         unified={"memory.high": "1M", "memory.oom.group": "1", "memory.low": "5"},
@@ -124,18 +124,18 @@ def test_files_that_were_asked_for_are_told_as_they_are(rt: Runtime, tmp_path: P
     rt.limits.put(record.id, asked)
     group = new_group_v2(tmp_path, record.id, memory__high="1048576", hugetlb__2MB__max="2097152")
     rt.cgroups.remember(record.id, Place(os.getpid(), group, group))
-    told = actual_resources(rt, record)
-    assert dict(told.unified) == {"memory.high": "1048576", "memory.oom.group": "0", "memory.low": "5"}
-    assert [(one.page_size, one.limit) for one in told.hugepage_limits] == [("2MB", 2097152), ("1GB", 0)]
+    reported = actual_resources(rt, record)
+    assert dict(reported.unified) == {"memory.high": "1048576", "memory.oom.group": "0", "memory.low": "5"}
+    assert [(one.page_size, one.limit) for one in reported.hugepage_limits] == [("2MB", 2097152), ("1GB", 0)]
 
 
 def test_before_the_start_it_is_what_the_container_will_have(rt: Runtime) -> None:
     asked = Resources(memory_limit_in_bytes=MIB, hugepage_limits=[pb.HugepageLimit(page_size="2MB")])
     linux = pb.LinuxContainerConfig(resources=asked)
     record = rt.view.container(created(rt, ready_pod(rt), linux=linux))
-    told = actual_resources(rt, record)
-    assert (told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes) == (MIB, MIB)
-    assert told.hugepage_limits == asked.hugepage_limits
+    reported = actual_resources(rt, record)
+    assert (reported.memory_limit_in_bytes, reported.memory_swap_limit_in_bytes) == (MIB, MIB)
+    assert reported.hugepage_limits == asked.hugepage_limits
 
 
 def test_a_group_that_vanishes_leaves_what_docker_says(rt: Runtime, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_labels_of_the_image_are_not_those_of_the_container(rt: Runtime, engine:
 
 def test_without_any_command_the_fields_are_named(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
-    created(rt, sandbox, "earlier")  # the image has been looked into
+    created(rt, sandbox, "earlier")  # the image has been inspected
     engine.fail_next("create_container", NoCommand("create container k8s_app: image x names no command either"))
     with pytest.raises(InvalidArgument, match=r"^config\.command and config\.args are empty: .* image x names no"):
         created(rt, sandbox)
@@ -110,7 +110,7 @@ def test_so_it_is_while_the_view_does_not_know_of_the_one_that_runs(rt: Runtime,
         created(rt, sandbox)
 
 
-def test_so_it_is_for_one_that_nobody_can_tell_of(rt: Runtime, engine: FakeEngine) -> None:
+def test_so_it_is_for_one_whose_state_is_unknown(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     first = running(rt, sandbox)
     make_unknown(rt, engine, first)
@@ -162,7 +162,7 @@ def test_a_host_path_stays_for_another_container_when_the_create_that_made_it_fa
     rt: Runtime, engine: FakeEngine, tmp_path: Path
 ) -> None:
     sandbox = ready_pod(rt)
-    created(rt, sandbox, "earlier")  # the image has been looked into
+    created(rt, sandbox, "earlier")  # the image has been inspected
     shared = tmp_path / "new/below"
     mount = pb.Mount(host_path=str(shared), container_path="/a")
     client = deadline.Scope()
@@ -196,7 +196,7 @@ def test_a_pod_that_ends_during_the_create_gets_no_container(
     rt: Runtime, engine: FakeEngine, end: Callable[..., None], failure: type[ShimError]
 ) -> None:
     sandbox = ready_pod(rt)
-    created(rt, sandbox, "earlier")  # the image has been looked into
+    created(rt, sandbox, "earlier")  # the image has been inspected
     errors: list[ShimError] = []
 
     def create() -> None:
@@ -310,7 +310,7 @@ def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine
 
 
 def test_the_log_directory_is_the_one_the_kubelet_names_now(rt: Runtime) -> None:
-    """It moves when its setting does, and the kubelet looks after what is there alone."""
+    """It moves when its setting does, and the kubelet collects only what is there."""
     sandbox = ready_pod(rt, log_directory="/var/log/old/p")
     now = pb.PodSandboxConfig(log_directory="/var/log/new/p")
 
@@ -368,7 +368,7 @@ def as_user(**context: Any) -> pb.LinuxContainerConfig:
     return pb.LinuxContainerConfig(security_context=pb.LinuxContainerSecurityContext(**context))
 
 
-def test_docker_is_told_who_it_runs_as_in_numbers(rt: Runtime, engine: FakeEngine) -> None:
+def test_docker_gets_the_user_in_numbers(rt: Runtime, engine: FakeEngine) -> None:
     files: dict[str, FakeFile | bytes] = {"/etc/passwd": b"www:x:1000:1000\n", "/etc/group": b"video:x:44:www\n"}
     engine.add_image("web:1", ImageSettings(user="www"), files=files)
     rt.view.images.refresh()
@@ -391,7 +391,7 @@ def test_a_user_the_image_does_not_know_is_refused_at_create(rt: Runtime, engine
     assert list(engine.containers) == [sandbox]
 
 
-def test_only_the_first_container_of_an_image_costs_a_look_into_it(rt: Runtime, engine: FakeEngine) -> None:
+def test_only_the_first_container_of_an_image_costs_an_inspection(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     created(rt, sandbox, "first")
     engine.calls.clear()

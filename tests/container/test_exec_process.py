@@ -32,7 +32,7 @@ def container(rt: Runtime) -> ContainerId:
 
 @pytest.fixture
 def leader() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that leads a group, as those of an exec do, with a child whose pid it tells."""
+    """A process that leads a group, as those of an exec do, with a child whose pid it prints."""
     script = "sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
         yield process
@@ -122,7 +122,7 @@ def test_what_cannot_be_ended_now_is_ended_later(
     assert leader.wait(SECONDS) == -9
 
 
-def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
+def test_what_cannot_be_ended_without_a_descriptor_is_ended_later(
     rt: Runtime,
     engine: FakeEngine,
     container: ContainerId,
@@ -143,7 +143,7 @@ def test_what_cannot_be_ended_for_want_of_a_descriptor_is_ended_later(
     assert leader.wait(SECONDS) == -9
 
 
-def test_what_ran_last_is_told_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
+def test_the_last_exit_is_reported_without_a_wait(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
     rt.view.disconnect("the list of containers failed")
     epoch = rt.view.begin_sync()
     with deadline.bound(0):  # in which whatever waits for the view would fail
@@ -178,8 +178,8 @@ def test_what_has_not_begun_is_watched_as_long_as_its_container_runs(
 
     assert end_process(rt, exec_id, container_id=container) is None
 
-    looks = engine.calls.count(("inspect_exec", exec_id))
-    wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > looks + 1)
+    checks = engine.calls.count(("inspect_exec", exec_id))
+    wait_until(lambda: engine.calls.count(("inspect_exec", exec_id)) > checks + 1)
     assert rt.deferred_checks._checks
     engine.exit_container(container)
     wait_until(lambda: not rt.deferred_checks._checks)
@@ -202,7 +202,7 @@ def inspects(engine: FakeEngine) -> int:
     return len(engine.calls_of("inspect_exec"))
 
 
-def test_docker_is_not_asked_while_the_kernel_can_tell(
+def test_docker_is_not_asked_while_the_kernel_knows(
     rt: Runtime, engine: FakeEngine, container: ContainerId, leader: "subprocess.Popen[bytes]"
 ) -> None:
     exec_id = begun(engine, container, pid=leader.pid)

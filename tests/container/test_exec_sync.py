@@ -134,7 +134,7 @@ def test_a_container_that_ends_before_its_command_begins_is_no_failure_to_end_th
     assert [line for line in logs if line["log_level"] == "error"] == []
 
 
-def test_a_process_that_cannot_be_ended_is_told(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_process_that_cannot_be_ended_is_reported(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.fail_next("start_exec", ShimError("exec x: lost the process"))
     engine.fail_next("inspect_exec", ShimError("inspect exec x: out of order"))
@@ -158,7 +158,7 @@ def test_a_command_that_begins_after_the_deadline_is_killed(
 
     assert sleeper.poll() is None
     (exec_id,) = engine.execs
-    with engine.start_exec(exec_id):  # Docker takes up the order that nobody waits for any more
+    with engine.start_exec(exec_id):  # Docker takes up the order that no caller waits for any more
         assert sleeper.wait(SECONDS) == -9
 
 
@@ -203,7 +203,7 @@ def test_a_container_that_docker_does_not_inspect_loses_no_output(
         answer = pool.submit(partial(exec_sync, rt, container_id=container, cmd=["cat"], timeout=20))
         wait_until(lambda: [begun for begun in engine.execs.values() if begun.running])
         make_unknown(rt, engine, container)
-        threading.Event().wait(0.5)  # ten looks at it
+        threading.Event().wait(0.5)  # ten checks
         with engine._changed:
             [begun] = engine.execs.values()
             begun.stdin.data += b"two"

@@ -60,7 +60,7 @@ def test_an_ambiguous_beginning_is_an_error_and_an_unknown_id_fits_nothing(rt: R
 
 
 def test_the_image_has_no_runtime_handler_as_in_the_list_of_images(rt: Runtime) -> None:
-    """A kubelet that tells images apart by handler would else find none in use, and collect them all."""
+    """A kubelet that distinguishes images by handler would else find none in use, and collect them all."""
     asked = pb.ImageSpec(image=BUSYBOX, user_specified_image="busybox", runtime_handler="runc")
     container = created(rt, ready_pod(rt), image=asked)
 

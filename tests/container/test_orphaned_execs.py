@@ -67,7 +67,7 @@ def test_one_that_begins_later_is_ended_then(
 
 
 def test_execs_of_this_server_and_of_people_go_on(rt: Runtime, engine: FakeEngine, container: ContainerId) -> None:
-    execs = [begun(engine, container, keys=keys, pid=0) for keys in (detach_keys(rt.server_mark), "ctrl-p,ctrl-q", "")]
+    execs = [begun(engine, container, keys=keys, pid=0) for keys in (detach_keys(rt.server.mark), "ctrl-p,ctrl-q", "")]
 
     end_execs(rt)
 

@@ -63,7 +63,7 @@ def test_a_runtime_that_cannot_start_it_is_quoted(rt: Runtime, engine: FakeEngin
 
 
 def test_its_log_is_followed_before_it_starts(rt: Runtime, engine: FakeEngine, logs: FakeLogs) -> None:
-    """Docker tells where its own file is only afterwards, and then says the same."""
+    """Docker reports where its own file is only afterwards, and then says the same."""
     container = created(rt, ready_pod(rt))
     engine.fail_next("start_container", ShimError("no"))
     with pytest.raises(ShimError, match="no"):
@@ -77,7 +77,7 @@ def test_its_log_is_followed_before_it_starts(rt: Runtime, engine: FakeEngine, l
     assert logs.followed[container] == before
 
 
-def test_a_log_that_docker_tells_nothing_of_is_followed(rt: Runtime, logs: FakeLogs) -> None:
+def test_a_log_whose_path_docker_does_not_report_is_followed(rt: Runtime, logs: FakeLogs) -> None:
     """The container keeps the driver it was made with; one made before the setting was changed goes on with its own."""
     pod = ready_pod(rt)
     before = created(rt, pod, "before")
@@ -169,7 +169,7 @@ def test_one_that_ends_at_once_needs_no_limits(rt: Runtime, tmp_path: Path, monk
     assert rt.view.container(container).state.running
 
 
-def test_one_that_cannot_be_looked_at_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
+def test_one_that_cannot_be_inspected_after_its_start_is_ended(rt: Runtime, engine: FakeEngine) -> None:
     container = created(rt, ready_pod(rt), linux=SMALL)
     engine.fail_next("inspect_container", DeadlineExceeded("docker does not answer"))
     with pytest.raises(DeadlineExceeded):

@@ -54,7 +54,7 @@ def test_mounts_are_those_that_were_asked_for(rt: Runtime) -> None:
     assert list(status.mounts) == mounts
 
 
-def test_verbose_tells_the_pid(rt: Runtime) -> None:
+def test_verbose_has_the_pid(rt: Runtime) -> None:
     container = running(rt, ready_pod(rt))
     info = json.loads(container_status(rt, container_id=container, verbose=True).info["info"])
     assert info["pid"] == rt.view.container(container).state.pid
@@ -65,18 +65,18 @@ def test_an_unknown_container(rt: Runtime) -> None:
         container_status(rt, container_id="f" * 64, verbose=False)
 
 
-def test_an_image_named_by_id_is_told_by_its_name(rt: Runtime) -> None:
+def test_an_image_named_by_id_is_reported_by_its_name(rt: Runtime) -> None:
     image = rt.view.images.find(BUSYBOX)
     assert image is not None
     asked = pb.ImageSpec(image=image.id, user_specified_image="busybox", annotations={"a": "b"})
     container = created(rt, ready_pod(rt), image=asked)
-    told = container_status(rt, container_id=container, verbose=False).status.image
-    assert told.image == BUSYBOX
-    assert (told.user_specified_image, dict(told.annotations)) == ("busybox", {"a": "b"})
+    reported = container_status(rt, container_id=container, verbose=False).status.image
+    assert reported.image == BUSYBOX
+    assert (reported.user_specified_image, dict(reported.annotations)) == ("busybox", {"a": "b"})
     assert list_containers(rt, filter=pb.ContainerFilter())[0].image == asked
 
 
-def test_who_it_runs_as_is_told_as_docker_gives_it_back(rt: Runtime, engine: FakeEngine) -> None:
+def test_the_user_is_reported_as_docker_gives_it_back(rt: Runtime, engine: FakeEngine) -> None:
     context = pb.LinuxContainerSecurityContext(run_as_user=pb.Int64Value(value=7), supplemental_groups=[9, 8])
     container = created(rt, ready_pod(rt), linux=pb.LinuxContainerConfig(security_context=context))
 
@@ -94,7 +94,7 @@ def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, eng
     assert not container_status(rt, container_id=container, verbose=False).status.HasField("user")
 
 
-def test_a_container_of_cri_dockerd_tells_where_its_termination_message_is(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_of_cri_dockerd_has_its_termination_message(rt: Runtime, engine: FakeEngine) -> None:
     pause_body = {"Image": BUSYBOX, "Labels": {labels.TYPE: labels.TYPE_SANDBOX}, "HostConfig": {"NetworkMode": "host"}}
     pause = engine.create_container(name="k8s_POD_db_shop_u1_0", body=pause_body)
     message = "/var/lib/kubelet/pods/u1/containers/app/0badcafe"

@@ -49,7 +49,7 @@ def test_a_second_stop_need_not_wait_for_the_first(rt: Runtime, engine: FakeEngi
     assert not patient.is_alive()
 
 
-def test_removal_by_somebody_else_meanwhile_is_fine(rt: Runtime, engine: FakeEngine) -> None:
+def test_removal_by_others_meanwhile_is_fine(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.remove_container(container)
     stop_container(rt, container_id=container, timeout=5)
@@ -62,7 +62,7 @@ def test_a_stop_that_fails_says_so(rt: Runtime, engine: FakeEngine) -> None:
         stop_container(rt, container_id=container, timeout=5)
 
 
-def test_one_in_a_state_nobody_knows_is_stopped_too(rt: Runtime, engine: FakeEngine) -> None:
+def test_one_in_an_unknown_state_is_stopped_too(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.containers[container].status = "hibernating"
     rt.view.refresh_container(container)

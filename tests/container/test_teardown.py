@@ -18,7 +18,7 @@ def test_a_running_one_is_removed_by_force(rt: Runtime, engine: FakeEngine) -> N
     remove_container(rt, container_id=container)
 
 
-def test_somebody_elses_removal_is_waited_for(rt: Runtime, engine: FakeEngine) -> None:
+def test_removal_by_others_is_waited_for(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     with engine.held("remove_container", container) as gate:
         other = threading.Thread(target=engine.remove_container, args=(container,))

@@ -277,7 +277,7 @@ def test_what_the_runtime_had_written_before_it_failed_is_put_back(rt: Runtime, 
     assert engine.calls.count(("update_container", container)) == 1
 
 
-def test_an_undo_that_fails_is_told_and_the_rest_is_undone(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
+def test_an_undo_that_fails_is_reported_and_the_rest_is_undone(rt: Runtime, engine: RuncEngine, v1: Groups) -> None:
     container = running(rt, ready_pod(rt))
     v1.of(container)
     engine.loses_answers, engine.then = True, "docker hangs"

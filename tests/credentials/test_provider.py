@@ -67,7 +67,7 @@ def test_environment(programs: Programs, provider: MakeProvider, tmp_path: Path)
     assert f"PATH={os.environ['PATH']}" in lines
 
 
-@pytest.mark.parametrize("auth", [None, {}, {"r.example": ("", "")}], ids=["null", "empty", "nobody"])
+@pytest.mark.parametrize("auth", [None, {}, {"r.example": ("", "")}], ids=["null", "empty", "empty names"])
 def test_one_that_has_nothing(programs: Programs, provider: MakeProvider, auth: object) -> None:
     programs.write_printing("one", response(auth))
     with capture_logs() as logs:

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_named(programs: Programs, path: str, value: object, wo
     assert "s3cret" not in str(caught.value)
 
 
-def test_what_looks_like_a_date_or_a_time_is_text_for_the_kubelet(programs: Programs) -> None:
+def test_dates_and_times_are_text_for_the_kubelet(programs: Programs) -> None:
     text = yaml.safe_dump(GOOD).replace("- -v", "- 2022-01-01\n  - 1:30").replace("s3cret", "12:30:45.5")
 
     [settings] = read(programs, text)

@@ -79,11 +79,11 @@ class Caller:
         try:
             answer = getattr(self._stub, rpc)(request, timeout=SECONDS)
         except grpc.RpcError as error:
-            told = str(error.details())
+            reported = str(error.details())
         else:
-            told = next((str(value) for _, value in answer.ListFields()), "")
+            reported = next((str(value) for _, value in answer.ListFields()), "")
         before = self._frames.before[number]
-        return [before[stream] for stream in self._streams], told
+        return [before[stream] for stream in self._streams], reported
 
 
 def _read(stream: Iterator[pb.ContainerEventResponse]) -> None:

@@ -1,6 +1,6 @@
 """A relay in front of a server that notes in which order its answers leave on a connection.
 
-A client has threads of its own, so it cannot tell. One HTTP/2 connection has one order: this reads its frames.
+A client has threads of its own, so its order says nothing. One HTTP/2 connection has one order: this reads its frames.
 """
 
 import contextlib

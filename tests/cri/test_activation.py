@@ -78,7 +78,7 @@ def test_what_is_no_socket_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
-def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
     name = f"@pydockershim-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + name[1:] if abstract else name)
@@ -88,5 +88,5 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
         assert systemd.recv(100) == b"READY=1"
 
 
-def test_without_systemd_nobody_is_told() -> None:
+def test_without_systemd_notify_does_nothing() -> None:
     notify("READY=1", {})

@@ -38,7 +38,7 @@ def test_images_from_pull_to_remove(at: Served, engine: FakeEngine, monkeypatch:
     assert not at.image.ImageStatus(pb.ImageStatusRequest(image=app)).HasField("image")
 
 
-def test_the_room_that_images_take_is_told(at: Served) -> None:
+def test_the_space_that_images_take_is_reported(at: Served) -> None:
     assert at.image.ImageFsInfo(pb.ImageFsInfoRequest()).image_filesystems
 
 

@@ -108,7 +108,7 @@ def test_a_very_long_message_of_many_lines_arrives(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("service", ["runtime", "image"])
-def test_every_rpc_nobody_has_built_is_refused_by_name(serve: Serve, service: str) -> None:
+def test_every_rpc_without_an_implementation_is_refused_by_name(serve: Serve, service: str) -> None:
     at = serve()
     stub = getattr(at, service)
     name = {"runtime": "RuntimeService", "image": "ImageService"}[service]
@@ -223,7 +223,7 @@ def test_a_change_is_logged_with_whom_it_is_about(serve: Serve, out: io.StringIO
     assert answered["ms"] >= 0
 
 
-def test_what_a_newer_client_asks_for_is_told_with_the_request(serve: Serve, out: io.StringIO) -> None:
+def test_unknown_fields_of_a_newer_client_are_logged_with_the_request(serve: Serve, out: io.StringIO) -> None:
     at = serve(Runtime(lambda: None))
     newer = pb.RunPodSandboxRequest.FromString(POD.SerializeToString() + b"\x98\x06\x01")  # an integer with number 99
 

@@ -29,7 +29,7 @@ class Reads:
     """The two services, asked without a wire between."""
 
     def __init__(self, rt: Runtime) -> None:
-        self.context: Any = None  # nothing that is read looks at it
+        self.context: Any = None  # no read uses it
         self.runtime = RuntimeService(rt)
         self.images = ImageService(rt)
 
@@ -60,7 +60,7 @@ def reads(rt: Runtime) -> Reads:
 def test_reads_make_no_docker_call(rt: Runtime, engine: FakeEngine, reads: Reads, rpc: str) -> None:
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
-    # Events of what was just done may still be on their way to a look.
+    # Events of what was just done may still be on their way to a refresh.
     wait_until(lambda: _is_quiet(engine))
     with engine.held("list_images"), engine.held("list_containers"), engine.held("inspect_container"):
         before = len(engine.calls)
@@ -77,7 +77,7 @@ def _is_quiet(engine: FakeEngine) -> bool:
 
 
 def test_changes_are_read_as_soon_as_they_are_made(rt: Runtime, reads: Reads) -> None:
-    """What an RPC did is in the next answer, though no event has come: the fake's are held back by nobody."""
+    """What an RPC did is in the next answer, though no event has come: the fake's are not delayed."""
     sandbox = ready_pod(rt)
     listed = reads.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), reads.context).items
     assert [(one.id, one.state) for one in listed] == [(sandbox, pb.SANDBOX_READY)]

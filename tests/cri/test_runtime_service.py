@@ -33,7 +33,7 @@ def container(at: Served, sandbox: str) -> str:
     return made
 
 
-def test_the_node_tells_version_readiness_and_cgroup_driver(at: Served) -> None:
+def test_the_node_reports_version_readiness_and_cgroup_driver(at: Served) -> None:
     version = at.runtime.Version(pb.VersionRequest())
     status = at.runtime.Status(pb.StatusRequest(verbose=True))
 
@@ -45,9 +45,9 @@ def test_the_node_tells_version_readiness_and_cgroup_driver(at: Served) -> None:
 
 
 def test_pod_ranges_are_taken_over(at: Served, rt: Runtime) -> None:
-    told = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.9.0.0/24"))
+    reported = pb.RuntimeConfig(network_config=pb.NetworkConfig(pod_cidr="10.9.0.0/24"))
 
-    at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=told))
+    at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest(runtime_config=reported))
     at.runtime.UpdateRuntimeConfig(pb.UpdateRuntimeConfigRequest())
 
     assert rt.cni.pod_cidr.ranges == ("10.9.0.0/24",)

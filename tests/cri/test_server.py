@@ -144,7 +144,7 @@ def test_a_path_the_kernel_does_not_take_is_refused(serve: Serve, tmp_path: Path
         serve(path=tmp_path / ("x" * 120))
 
 
-def test_a_directory_that_cannot_be_made_is_told(serve: Serve, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_reported(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(FailedPrecondition, match=r"serve the CRI at .*not a directory"):

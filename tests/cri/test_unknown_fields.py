@@ -32,7 +32,7 @@ def test_fields_of_a_newer_client_are_found_at_any_depth() -> None:
     }
 
 
-def test_each_is_told_once(out: io.StringIO) -> None:
+def test_each_is_reported_once(out: io.StringIO) -> None:
     warnings = UnknownFieldWarnings()
     request = pb.StartContainerRequest.FromString(from_newer(pb.StartContainerRequest(), 99))
 

@@ -37,7 +37,7 @@ def busy(workers: Workers, count: int) -> threading.Event:
     return leave
 
 
-def test_results_and_failures_are_told(workers: Workers) -> None:
+def test_results_and_failures_are_returned(workers: Workers) -> None:
     assert workers.submit(divmod, 7, 2).result(SECONDS) == (3, 1)
     assert isinstance(workers.submit(divmod, 7, 0).exception(SECONDS), ZeroDivisionError)
 

@@ -58,16 +58,16 @@ def test_what_hangs_is_named_in_time_and_the_rest_comes_at_once(silent: list[str
         [*command, f"--container-runtime-endpoint={server}", f"--cni-conf-dir={tmp_path}"],
         stdout=subprocess.PIPE,
         text=True,
-    ) as told:
-        assert told.stdout is not None
-        lines = [(time.monotonic() - began, line) for line in told.stdout]
+    ) as reported:
+        assert reported.stdout is not None
+        lines = [(time.monotonic() - began, line) for line in reported.stdout]
     took = time.monotonic() - began
 
     at = {line[6:].split("  ")[0]: (moment, line[:4].strip()) for moment, line in lines if line[:4].strip()}
     assert at["user"][0] + 1 < at["docker"][0]  # shown while others are waited for
     assert took - at["user"][0] < 15
     assert (at["docker"][1], at["server"][1]) != ("ok", "ok")
-    assert told.returncode in {0, 1}  # 0 where this machine is too busy for the checks to begin
+    assert reported.returncode in {0, 1}  # 0 where this machine is too busy for the checks to begin
 
 
 def test_a_check_that_does_not_end_is_given_up(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

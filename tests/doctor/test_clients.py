@@ -18,7 +18,7 @@ from shim.doctor.clients import check_clients
 from shim.doctor.findings import Finding
 from shim.doctor.units import Unit, Units
 from shim.domain.errors import Unavailable
-from tests.users import nobodys_files
+from tests.users import unprivileged_files
 
 
 class Runtime(api_pb2_grpc.RuntimeServiceServicer):
@@ -77,7 +77,7 @@ def test_none_that_runs(endpoint: str) -> None:
     assert finding == Finding("warn", "server", f"none runs at {endpoint}", "start it: pydockershim serve")
 
 
-def test_a_socket_that_nobody_serves(endpoint: str) -> None:
+def test_a_socket_without_a_server(endpoint: str) -> None:
     path = endpoint.removeprefix("unix://")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
@@ -158,7 +158,7 @@ def answering(listener: socket.socket, endpoint: str, answer: bytes) -> Iterator
         thread.join()
 
 
-def test_a_socket_behind_which_nobody_answers(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_does_not_answer(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_SECONDS", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(endpoint.removeprefix("unix://"))
@@ -166,7 +166,7 @@ def test_a_socket_behind_which_nobody_answers(endpoint: str, monkeypatch: pytest
         finding = found(endpoint)["server"]
 
     assert finding.text.endswith("does not answer within 0.2 s")
-    assert finding.advice.startswith("look at what holds that socket")
+    assert finding.advice.startswith("find what holds that socket")
 
 
 def test_what_is_no_socket(endpoint: str) -> None:
@@ -179,7 +179,7 @@ def test_what_is_no_socket(endpoint: str) -> None:
 
 def test_sockets_that_are_not_for_this_user(endpoint: str, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
-    with serving(endpoint, Runtime()), nobodys_files():
+    with serving(endpoint, Runtime()), unprivileged_files():
         findings = found(endpoint, tmp_path / "private/containerd.sock")
 
     assert "permission denied" in findings["server"].text

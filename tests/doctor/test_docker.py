@@ -11,7 +11,7 @@ from shim.doctor.findings import Finding
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.client import DockerEngine
 from tests.fakes.engine import FakeEngine
-from tests.users import nobodys_files
+from tests.users import unprivileged_files
 
 
 def found(engine: FakeEngine, **settings: object) -> dict[str, Finding]:
@@ -54,7 +54,7 @@ def test_a_socket_that_is_not_for_this_user(tmp_path: Path) -> None:
         listener.listen()
         path.chmod(0o600)
         engine = DockerEngine(f"unix://{path}", request_timeout=60)
-        with nobodys_files():
+        with unprivileged_files():
             (finding,) = check_docker(engine, Config())
         engine.close()
 

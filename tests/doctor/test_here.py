@@ -22,7 +22,7 @@ def test_a_good_one(sysctls: Path) -> None:
     assert found(sysctls)["forwarding"].level == "ok"
 
 
-def test_whoever_runs_it(sysctls: Path) -> None:
+def test_only_root_may_run_it(sysctls: Path) -> None:
     assert found(sysctls)["user"].level == ("ok" if os.geteuid() == 0 else "FAIL")
 
 

@@ -168,7 +168,7 @@ def test_reserved_keys(key: str, reserved: bool) -> None:
     assert labels.is_reserved(key) is reserved
 
 
-def test_a_sandbox_is_told_from_a_container_whatever_their_names_and_images() -> None:
+def test_a_sandbox_is_distinguished_from_a_container_whatever_their_names_and_images() -> None:
     image = {labels.TYPE: "podsandbox", labels.CONTAINER_NAME: "POD"}
     container = pb.ContainerConfig(metadata=pb.ContainerMetadata(name="POD_x"))
     assert not labels.is_sandbox({**image, **labels.container_labels(container, sandbox_id="s1", log_path="")})
@@ -194,6 +194,6 @@ def test_ours_is_what_has_our_name_our_label_and_no_init(
     assert labels.is_ours(name, tags, init=init) is ours
 
 
-def test_a_list_cannot_tell_whether_an_image_has_our_label() -> None:
+def test_a_list_does_not_show_whether_an_image_has_our_label() -> None:
     assert labels.may_be_ours("/k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"})
     assert not labels.may_be_ours("/k8s_c_pod_ns_uid_0", {})

@@ -36,7 +36,7 @@ def test_users_are_found_by_name_and_by_number() -> None:
     assert found.memberships(www) == [50, 44]
 
 
-def test_files_that_are_not_there_hold_nobody() -> None:
+def test_missing_files_hold_no_users() -> None:
     assert accounts_from_files(passwd=b"", group=b"") == Accounts()
 
 
@@ -105,7 +105,7 @@ def test_a_line_is_a_group_or_passed_over(group: bytes, groups: list[Group]) -> 
         (b"1234:x\n", {1234}),
         (b"1234 ", {1234}),
         (b"0:x:5:\n", {0}),
-        # What nobody can mean by a number.
+        # What cannot be meant as a number.
         (b"01234:x:0:\nx1234:x:0:\n1234 :x:0:\n12 34:x:0:\n", set()),
         (b"4294967296:x:0:\n", set()),
     ],

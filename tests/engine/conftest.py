@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def adapter(server: ScriptedServer) -> Iterator[DockerEngine]:
-    # A timeout that no test waits for: the end of a call that should have ended otherwise would look the same.
+    # A timeout that no test waits for: the end of a call that should have ended otherwise would seem the same.
     made = DockerEngine(f"unix://{server.path}", request_timeout=LONGEST)
     yield made
     made.close()

@@ -20,7 +20,7 @@ SECONDS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """An Engine under test. Containers made through it are removed by whoever made it."""
+    """An Engine under test. Containers made through it are removed by its maker."""
 
     engine: Engine
     image: str
@@ -30,7 +30,7 @@ class Subject:
     publish_image: Callable[[str], str]
     """Offer a fresh image for pulling below this repository name, and give its reference."""
     expect_exec: Callable[[list[str], bytes, bytes, int], None]
-    """Say what a command will do: stdout, stderr, exit code; only the fake needs to be told."""
+    """Say what a command will do: stdout, stderr, exit code; only the fake needs it."""
     expect_endless_exec: Callable[[list[str], bytes], None]
     """The same of one that runs on after its first output."""
     expect_cat: Callable[[list[str]], None]
@@ -38,7 +38,7 @@ class Subject:
     expect_stty: Callable[[list[str]], None]
     """The same of one that writes the size of its terminal, as `stty size` does, when a line is typed."""
     names: Iterator[str]
-    """Container names nobody uses."""
+    """Container names that are free."""
 
     def body(self, **changes: object) -> JsonObject:
         """A container that runs until it is stopped, without network."""
@@ -60,7 +60,7 @@ class Subject:
 
 
 class WatchedScope(Scope):
-    """A scope that knows when somebody waits in it."""
+    """A scope that knows when a caller waits in it."""
 
     def __init__(self) -> None:
         super().__init__()

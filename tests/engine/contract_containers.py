@@ -62,7 +62,7 @@ def test_image_labels_lie_below_those_of_the_container(subject: Subject) -> None
     assert (seen.config.labels or {})[LABEL] == "container"
 
 
-def test_a_taken_name_is_a_conflict_that_tells_the_holder(subject: Subject) -> None:
+def test_a_taken_name_is_a_conflict_that_names_the_holder(subject: Subject) -> None:
     name = next(subject.names)
     holder = subject.engine.create_container(name=name, body=subject.body())
 
@@ -89,7 +89,7 @@ def test_a_started_container_runs_and_starting_again_changes_nothing(subject: Su
     assert subject.engine.inspect_container(container_id).state == first.state
 
 
-def test_where_the_driver_local_writes_is_not_told(subject: Subject) -> None:
+def test_the_path_of_the_driver_local_is_not_reported(subject: Subject) -> None:
     container_id = subject.running(HostConfig={"LogConfig": {"Type": "local", "Config": {"max-size": "1m"}}})
     seen = subject.engine.inspect_container(container_id)
 
@@ -146,7 +146,7 @@ def test_a_running_container_is_removed_by_force(subject: Subject) -> None:
         subject.engine.inspect_container(container_id)
 
 
-def test_wait_removed_returns_when_somebody_has_removed_it(subject: Subject) -> None:
+def test_wait_removed_returns_after_a_removal_by_others(subject: Subject) -> None:
     container_id = subject.created()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(subject.engine.wait_removed, container_id)

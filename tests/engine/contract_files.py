@@ -37,14 +37,14 @@ def test_a_file_of_a_container_that_never_ran_is_read(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "/etc/"])
-def test_a_directory_is_told_as_one(subject: Subject, path: str) -> None:
+def test_a_directory_is_reported_as_one(subject: Subject, path: str) -> None:
     stat = _seen(subject, path)
 
     assert stat is not None
     assert stat.kind is PathKind.DIRECTORY
 
 
-def test_a_link_is_told_with_where_it_leads(subject: Subject) -> None:
+def test_a_link_is_reported_with_its_target(subject: Subject) -> None:
     stat = _seen(subject, "/bin/sh")
 
     assert stat is not None

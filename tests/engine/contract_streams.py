@@ -129,13 +129,13 @@ def test_an_image_in_use_is_not_removed_by_its_id(subject: Subject) -> None:
     assert subject.engine.inspect_image(reference).id == image_id
 
 
-def test_a_pulled_image_is_here_and_progress_was_told(subject: Subject) -> None:
+def test_a_pulled_image_is_here_and_progress_was_reported(subject: Subject) -> None:
     reference = subject.publish_image("pulled")
-    told: list[PullProgress] = []
-    subject.engine.pull_image(reference, auth=None, progress=told.append)
+    reported: list[PullProgress] = []
+    subject.engine.pull_image(reference, auth=None, progress=reported.append)
 
     assert reference in (subject.engine.inspect_image(reference).repo_tags or [])
-    assert any(message.status for message in told)
+    assert any(message.status for message in reported)
 
 
 def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
@@ -149,7 +149,7 @@ def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
 
 
 def _actions(events: Iterator[Event], container_id: str, *, last: str) -> list[str]:
-    """Actions on the container up to `last`, without those that only some Engines tell."""
+    """Actions on the container up to `last`, without those that only some Engines report."""
     actions = []
     for event in events:
         if event.type == "container" and event.actor.id == container_id:
@@ -159,7 +159,7 @@ def _actions(events: Iterator[Event], container_id: str, *, last: str) -> list[s
     return [action for action in actions if action in {"create", "start", "die", "destroy"}]
 
 
-def test_events_tell_the_life_of_a_container(subject: Subject) -> None:
+def test_events_report_the_life_of_a_container(subject: Subject) -> None:
     with deadline.bound(SECONDS), subject.engine.events(since=None) as events:
         container_id = subject.running()
         subject.engine.remove_container(container_id)

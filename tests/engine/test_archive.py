@@ -17,7 +17,7 @@ GET = f"GET /v1.51/containers/{ID}/archive"
 INSPECT = f"GET /v1.51/containers/{ID}/json"
 
 
-def told(**stat: object) -> bytes:
+def reported(**stat: object) -> bytes:
     header = base64.b64encode(json.dumps(stat).encode()).decode()
     return response(200, headers=[f"X-Docker-Container-Path-Stat: {header}"])
 
@@ -39,7 +39,7 @@ def told(**stat: object) -> bytes:
     ids=["file", "setuid", "directory", "sticky", "link", "fifo", "socket", "device", "chardevice", "irregular"],
 )
 def test_a_kind_is_read_from_gos_mode(adapter: DockerEngine, server: ScriptedServer, mode: int, kind: PathKind) -> None:
-    server.on(HEAD, told(name="passwd", size=7, mode=mode, mtime="2024-01-01T00:00:00Z", linkTarget="/x"))
+    server.on(HEAD, reported(name="passwd", size=7, mode=mode, mtime="2024-01-01T00:00:00Z", linkTarget="/x"))
     seen = adapter.stat_path(ID, PATH)
 
     assert seen == PathStat(size=7, mode=mode, link_target="/x")
@@ -62,7 +62,7 @@ def test_a_container_that_is_gone_is_not_a_missing_path(adapter: DockerEngine, s
         adapter.stat_path(ID, PATH)
 
 
-def test_why_a_look_failed_is_asked_for(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_the_reason_of_a_failed_stat_is_asked_for(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(500))
     server.on(GET, response(500, {"message": "lstat /etc/passwd: not a directory"}))
 
@@ -70,7 +70,7 @@ def test_why_a_look_failed_is_asked_for(adapter: DockerEngine, server: ScriptedS
         adapter.stat_path(ID, PATH)
 
 
-def test_a_failure_stays_one_when_nobody_says_why(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_failure_without_a_reason_stays_one(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(HEAD, response(500))
     server.on(GET, response(200, b"archive"))
 

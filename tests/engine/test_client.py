@@ -90,7 +90,7 @@ def test_each_call_asks_for_one_thing(
     assert [f"{request.method} {request.target}" for request in asked] == [request_line]
 
 
-def test_what_an_engine_tells_of_itself_is_read_as_it_spells_it(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_facts_of_an_engine_are_read_as_it_spells_them(adapter: DockerEngine, server: ScriptedServer) -> None:
     """Keys of most answers are in Pascal case, but not all."""
     status = {"org.opencontainers.runtime-spec.features": "{}"}
     answer = {
@@ -201,7 +201,7 @@ def test_what_is_so_already_is_no_failure(adapter: DockerEngine, server: Scripte
     getattr(adapter, call)(ID, **({"grace": 1} if call == "stop_container" else {}))
 
 
-def test_a_removal_that_fails_is_told_to_who_waits_for_it(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_removal_that_fails_is_reported_to_its_waiters(adapter: DockerEngine, server: ScriptedServer) -> None:
     answer = {"StatusCode": -1, "Error": {"Message": "device or resource busy"}}
     server.on(f"POST {V}/containers/{ID}/wait", response(200, answer))
 
@@ -302,7 +302,7 @@ def test_a_stream_that_does_not_begin_is_given_up(impatient: DockerEngine, serve
     server.wait_hung_up()
 
 
-def test_a_stream_is_given_up_where_docker_does_not_tell_its_version(server: ScriptedServer) -> None:
+def test_a_stream_is_given_up_where_docker_does_not_report_its_version(server: ScriptedServer) -> None:
     server.on("GET /version", HANG)
     engine = DockerEngine(f"unix://{server.path}", request_timeout=1)
 
@@ -355,7 +355,7 @@ def test_without_a_socket_docker_is_unavailable(tmp_path: Path) -> None:
         engine.ping()
 
 
-def test_a_socket_nobody_listens_on_is_unavailable(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_socket_without_a_listener_is_unavailable(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.stop()
     server.path.touch()
 

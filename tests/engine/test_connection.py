@@ -186,7 +186,7 @@ def test_a_descriptor_is_not_closed_under_its_reader(pair: tuple[DockerConnectio
         connection.close()
         strangers = [socket.socketpair() for _ in range(4)]  # the kernel gives the lowest free numbers
         for _, far in strangers:
-            far.sendall(b"somebody else's answer")
+            far.sendall(b"the answer of another call")
         scope.go_on.set()
         assert reading.result(10) == b""
     for end in (end for both in strangers for end in both):
@@ -209,7 +209,7 @@ def test_a_read_is_bound_by_its_scope(pair: tuple[DockerConnection, socket.socke
         pair[0].read_raw(Scope(seconds=seconds))
 
 
-def test_a_send_nobody_takes_is_bound_by_its_scope(pair: tuple[DockerConnection, socket.socket]) -> None:
+def test_a_blocked_send_is_bound_by_its_scope(pair: tuple[DockerConnection, socket.socket]) -> None:
     with pytest.raises(TimedOut):
         pair[0].send(b"x" * 10_000_000, scope=Scope(seconds=0.02))
 
@@ -240,7 +240,7 @@ def full_listener(directory: Path) -> Iterator[socket.socket]:
 
 
 class Waiting(Scope):
-    """Tells when it is asked a second time whether it has expired: after a try that was in vain."""
+    """Signals when it is asked a second time whether it has expired: after a try that failed."""
 
     def __init__(self) -> None:
         super().__init__(seconds=60)
@@ -255,7 +255,7 @@ class Waiting(Scope):
         return super().expired
 
 
-def test_a_listener_that_accepts_nobody_is_waited_for_within_the_scope(tmp_path: Path) -> None:
+def test_a_listener_that_does_not_accept_is_waited_for_within_the_scope(tmp_path: Path) -> None:
     with full_listener(tmp_path) as listener, pytest.raises(TimedOut):
         connect(listener.getsockname(), scope=Scope(seconds=0.02))
 

@@ -67,7 +67,7 @@ def test_a_daemon_that_is_init_itself_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("activated")
 @pytest.mark.parametrize("held_by", ["77", "88"])
-def test_the_daemon_of_before_is_looked_at_first(tmp_path: Path, held_by: str) -> None:
+def test_the_last_known_daemon_is_tried_first(tmp_path: Path, held_by: str) -> None:
     """Of two processes that hold the socket, as between fork and exec, the one known is taken while it still does."""
     (tmp_path / "net").mkdir()
     (tmp_path / "net/unix").write_text("head\n0: 00000002 00000000 00010000 0001 01 4711 /run/docker.sock\n")

@@ -47,7 +47,7 @@ def test_a_runtime_added_by_a_reload_is_found(engine: FakeEngine) -> None:
 
 
 @pytest.mark.parametrize(("restrict", "wanted", "given"), [("false", -998, -998), ("false", 500, 500)])
-def test_scores_are_left_alone_when_told_so(restrict: str, wanted: int, given: int, engine: FakeEngine) -> None:
+def test_scores_are_left_alone_when_configured_so(restrict: str, wanted: int, given: int, engine: FakeEngine) -> None:
     assert facts(engine, restrict).possible_oom_score_adj(wanted) == given
 
 
@@ -78,7 +78,7 @@ def daemon_in(proc: Path, engine: FakeEngine, *, status: str, uid_map: str | Non
     [(f"CapBnd:\t{FULL}", -998), ("CapBnd:\t000001fffeffffff", -500), (f"CapEff:\t{FULL}", -500)],
     ids=["all", "without", "elsewhere"],
 )
-def test_auto_looks_at_the_daemons_bounding_set(status: str, lowest: int, engine: FakeEngine, tmp_path: Path) -> None:
+def test_auto_reads_the_daemons_bounding_set(status: str, lowest: int, engine: FakeEngine, tmp_path: Path) -> None:
     known = daemon_in(tmp_path, engine, status=status, uid_map=INITIAL)
 
     assert known.possible_oom_score_adj(-998) == lowest
@@ -289,7 +289,7 @@ def test_a_new_daemon_that_does_not_describe_itself_is_taken_for_the_one_before(
         assert known.cgroup_driver() == "cgroupfs"
 
 
-def test_a_look_at_info_has_an_end(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_call_for_info_has_a_deadline(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.engine.facts.INFO_SECONDS", 0.02)
     with engine.held("info"), pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.02 s"):
         facts(engine).info()

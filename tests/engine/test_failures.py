@@ -80,7 +80,7 @@ def test_a_call_docker_does_not_know_is_no_missing_object() -> None:
     ],
     ids=["quoted", "bare", "rename"],
 )
-def test_a_taken_name_tells_its_holder(message: str) -> None:
+def test_a_taken_name_names_its_holder(message: str) -> None:
     error = error_from_refusal(Refused(409, message), what="create container a")
 
     assert isinstance(error, NameConflict)
@@ -128,7 +128,7 @@ def test_a_failed_start_is_the_containers_failure(status: int, message: str, kin
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
-def test_a_failed_start_is_told_without_the_layers_above_it(status: int) -> None:
+def test_the_error_of_a_failed_start_is_without_the_layers_above_it(status: int) -> None:
     message = "failed to create shim task: OCI runtime create failed: runc create failed: permission denied: unknown"
 
     error = error_from_start_refusal(Refused(status, message), container_id=ID)
@@ -190,14 +190,14 @@ REGISTRY = "127.0.0.1:5000/no/such:1"
         (500, 'Get "https://x/v2/": tls: failed to verify certificate: x509: unknown authority', ShimError),
     ],
 )
-def test_a_failed_pull_tells_whose_failure_it_is(status: int, message: str, kind: type[ShimError]) -> None:
+def test_the_error_of_a_failed_pull_says_whose_failure_it_is(status: int, message: str, kind: type[ShimError]) -> None:
     error = error_from_pull_failure(message, reference=REGISTRY, status=status)
 
     assert type(error) is kind
     assert str(error) == f"pull image {REGISTRY}: {message}"
 
 
-def test_the_failure_that_hides_another_is_told_as_such() -> None:
+def test_a_failure_that_hides_another_is_reported_as_such() -> None:
     message = "error parsing HTTP 400 response body: Client sent an HTTP request to an HTTPS server."
     error = error_from_pull_failure(message, reference=REGISTRY, status=500)
 
@@ -214,7 +214,7 @@ def test_the_failure_that_hides_another_is_told_as_such() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         "{familiar}: manifest unknown",
         "manifest for {familiar} not found: manifest unknown",
@@ -224,10 +224,10 @@ def test_the_failure_that_hides_another_is_told_as_such() -> None:
     ],
     ids=["familiar", "familiar in a sentence", "canonical", "twice", "address"],
 )
-def test_the_name_of_an_image_says_nothing_about_the_failure(name: str, told: str) -> None:
+def test_the_name_of_an_image_says_nothing_about_the_failure(name: str, reported: str) -> None:
     image = references.parse(name)
     last = image.digest or image.tag
-    message = told.format(familiar=image.familiar(), canonical=image, path=image.path, last=last)
+    message = reported.format(familiar=image.familiar(), canonical=image, path=image.path, last=last)
 
     assert type(error_from_pull_failure(message, reference=str(image))) is NotFound
 

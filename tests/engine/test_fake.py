@@ -64,7 +64,7 @@ def subject(fake: FakeEngine) -> Subject:
         expect_exec=expect,
         expect_endless_exec=expect_endless,
         expect_cat=expect_other(echo=True),
-        expect_stty=expect_other(tells_size=True),
+        expect_stty=expect_other(prints_size=True),
         names=(f"c{number}" for number in serial),
     )
 
@@ -144,7 +144,7 @@ def test_a_container_that_ends_by_itself_takes_its_execs_along(subject: Subject,
     assert fake.inspect_exec(exec_id).exit_code == 137
 
 
-def test_an_endless_exec_ends_when_told(subject: Subject, fake: FakeEngine) -> None:
+def test_an_endless_exec_ends_on_request(subject: Subject, fake: FakeEngine) -> None:
     subject.expect_endless_exec(["sleep", "1"], b"")
     exec_id = fake.create_exec(subject.running(), body={"Cmd": ["sleep", "1"]})
     with fake.start_exec(exec_id) as stream, ThreadPoolExecutor(1) as pool:

@@ -79,7 +79,7 @@ def test_an_error_of_the_daemon_in_the_stream_is_raised(adapter: DockerEngine, s
         (500, "Container c is not running: Exited (7) Less than a second ago"),  # Engine 20.10
     ],
 )
-def test_a_refused_start_is_told(adapter: DockerEngine, server: ScriptedServer, status: int, message: str) -> None:
+def test_a_refused_start_is_reported(adapter: DockerEngine, server: ScriptedServer, status: int, message: str) -> None:
     server.on(START, response(status, {"message": message}))
 
     with pytest.raises(FailedPrecondition, match=f"exec x: {re.escape(message)}"), adapter.start_exec("x"):
@@ -177,7 +177,7 @@ def test_writing_to_what_has_ended_is_unavailable(session: DockerSession, server
 
 
 class Clock:
-    """Time that passes while somebody waits."""
+    """Time that passes while a caller waits."""
 
     def __init__(self) -> None:
         self.now = 0.0

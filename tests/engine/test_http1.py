@@ -31,7 +31,7 @@ def test_a_request_has_its_length_and_its_host() -> None:
 
 
 @pytest.mark.parametrize(("method", "has"), [("POST", True), ("GET", False), ("DELETE", False)])
-def test_an_empty_body_is_told_only_where_one_is_expected(method: str, has: bool) -> None:
+def test_an_empty_body_is_announced_only_where_one_is_expected(method: str, has: bool) -> None:
     assert (b"Content-Length: 0" in request_bytes(method, "/", headers={}, body=b"")) == has
 
 

@@ -31,7 +31,7 @@ def test_a_graph_driver_keeps_images_in_the_data_root() -> None:
     assert store_root(info, pids=[]) == Path("/var/lib/docker")
 
 
-def test_a_running_container_tells_the_snapshotter(tmp_path: Path) -> None:
+def test_a_running_container_names_the_snapshotter(tmp_path: Path) -> None:
     for pid, lines in {11: [OTHER_MOUNT], 13: [OTHER_MOUNT, ROOT_MOUNT]}.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "mountinfo").write_text("\n".join(lines) + "\n")

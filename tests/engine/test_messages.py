@@ -33,9 +33,9 @@ def query(server: ScriptedServer) -> dict[str, list[str]]:
 
 
 def pull(engine: DockerEngine, reference: str = "a/b:1", auth: RegistryAuth | None = None) -> list[PullProgress]:
-    told: list[PullProgress] = []
-    engine.pull_image(reference, auth=auth, progress=told.append)
-    return told
+    reported: list[PullProgress] = []
+    engine.pull_image(reference, auth=auth, progress=reported.append)
+    return reported
 
 
 # Lines
@@ -53,7 +53,9 @@ def test_of_a_line_of_more_than_1_mib_the_first_4_kib_are_kept() -> None:
 # Pull
 
 
-def test_progress_is_told_message_by_message_however_it_arrives(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_progress_is_reported_message_by_message_however_it_arrives(
+    adapter: DockerEngine, server: ScriptedServer
+) -> None:
     wire = lines(
         {"status": "Pulling from a/b", "id": "1"},
         {"status": "Downloading", "id": "l", "progressDetail": {"current": 1, "total": 2}, "progress": "[=> ]"},
@@ -107,12 +109,12 @@ def test_without_credentials_there_is_no_header(adapter: DockerEngine, server: S
 def test_a_failure_in_the_stream_is_raised_after_the_progress(adapter: DockerEngine, server: ScriptedServer) -> None:
     failure = {"errorDetail": {"message": "toomanyrequests: slow down"}, "error": "toomanyrequests: slow down"}
     server.on(PULL, chunked(), chunk(lines({"status": "Pulling"}, failure)), chunk(b""))
-    told: list[PullProgress] = []
+    reported: list[PullProgress] = []
 
     with pytest.raises(ShimError, match="pull image a/b:1: toomanyrequests: slow down"):
-        adapter.pull_image("a/b:1", auth=None, progress=told.append)
+        adapter.pull_image("a/b:1", auth=None, progress=reported.append)
 
-    assert [message.status for message in told] == ["Pulling"]
+    assert [message.status for message in reported] == ["Pulling"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_pull_that_breaks_off_is_not_a_pull(adapter: DockerEngine, server: Scr
         pull(adapter)
 
 
-def test_a_progress_message_that_is_no_json_is_told(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_progress_message_that_is_no_json_is_reported(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(PULL, chunked(), chunk(b"<html>\n"), chunk(b""))
 
     with pytest.raises(ShimError, match=r"pull image a/b:1: docker's answer cannot be read"):
@@ -169,14 +171,14 @@ def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer
 def test_what_docker_does_after_its_last_message_is_not_waited_for(
     adapter: DockerEngine, server: ScriptedServer
 ) -> None:
-    told = threading.Event()
-    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), told, chunk(b""))
+    reported = threading.Event()
+    server.on(PULL, chunked(), chunk(lines({"status": "Status: Image is up to date for a/b:1"})), reported, chunk(b""))
     # So that the connection of the pull is the only one that can be used again.
     server.on("GET /v1.51/images/json", response(200, [], headers=["Connection: close"]), CLOSE)
     assert [message.status for message in pull(adapter)] == ["Status: Image is up to date for a/b:1"]
     first = server.requests[-1].connection
 
-    told.set()
+    reported.set()
     with deadline.bound(SECONDS):
         while server.requests[-1].connection != first or server.requests[-1].line == PULL:
             adapter.list_images()
@@ -201,7 +203,7 @@ def test_a_pull_is_bound_by_its_scope_alone(impatient: DockerEngine, server: Scr
 
 
 class Prolonged(Scope):
-    """A scope whose time is never over, but from the first message on looks so to every wait that began before."""
+    """A scope whose time is never over, but from the first message on seems so to every wait that began before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +222,7 @@ class Prolonged(Scope):
 
     @property
     def expired(self) -> bool:
-        return False  # nor does it seem so to a thread that is put aside between two looks at the clock
+        return False  # nor does it seem so to a thread that is put aside between two reads of the clock
 
 
 def test_a_pull_whose_deadline_is_put_off_during_a_wait_goes_on(adapter: DockerEngine, server: ScriptedServer) -> None:
@@ -311,7 +313,7 @@ def test_a_reader_in_another_thread_ends_with_the_block(adapter: DockerEngine, s
     server.wait_hung_up()
 
 
-def test_a_refused_event_stream_is_told_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_a_refused_event_stream_is_reported_at_once(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on(EVENTS, response(500, {"message": "out of order"}))
 
     with pytest.raises(ShimError, match="watch docker's events: out of order"), adapter.events(since=None):

@@ -56,7 +56,7 @@ def test_the_version_is_asked_once_and_spoken_from_then_on(adapter: DockerEngine
     assert {request.connection for request in server.requests} == {1}
 
 
-def test_too_old_an_engine_is_told_by_its_version(adapter: DockerEngine, server: ScriptedServer) -> None:
+def test_too_old_an_engine_is_recognised_by_its_version(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.api_version = "1.40"
 
     with pytest.raises(FailedPrecondition, match=r"1\.40.*20\.10"):
@@ -117,9 +117,7 @@ def test_another_daemon_is_asked_again_after_a_call_was_lost(adapter: DockerEngi
     assert adapter.api_version == (1, 41)
 
 
-def test_another_daemon_is_asked_again_although_no_connection_told_of_it(
-    adapter: DockerEngine, server: ScriptedServer
-) -> None:
+def test_another_daemon_is_detected_although_no_connection_broke(adapter: DockerEngine, server: ScriptedServer) -> None:
     server.on("GET /v1.51/_ping", response(200, b"OK", headers=["Connection: close"]))
     server.on("GET /v1.41/_ping", response(200, b"OK"))
     adapter.ping()

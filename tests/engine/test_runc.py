@@ -11,7 +11,7 @@ PROCESS = "unable to start container process: "
 
 
 @pytest.mark.parametrize(
-    ("told", "plain"),
+    ("reported", "plain"),
     [
         (
             f'{NEW}{PROCESS}exec: "nope": executable file not found in $PATH',
@@ -47,5 +47,5 @@ PROCESS = "unable to start container process: "
         "empty",
     ],
 )
-def test_what_is_left_is_the_cause(told: str, plain: str) -> None:
-    assert plain_start_error(told) == plain
+def test_what_is_left_is_the_cause(reported: str, plain: str) -> None:
+    assert plain_start_error(reported) == plain

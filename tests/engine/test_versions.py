@@ -9,7 +9,7 @@ def test_an_engine_that_is_new_enough_is_not_complained_of() -> None:
     require_api((1, 51), needs=(1, 44), what="f")
 
 
-def test_one_that_is_too_old_is_told_what_would_do() -> None:
+def test_the_error_of_one_that_is_too_old_names_what_would_do() -> None:
     with pytest.raises(Unsupported) as refusal:
         require_api((1, 41), needs=(1, 44), what="config.CDI_devices")
     assert str(refusal.value) == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"

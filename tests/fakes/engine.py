@@ -331,7 +331,7 @@ class FakeEngine(FakeImages):
             yield frame
         if script.echo:
             yield from self._echo(started.stdin, lambda: closed.is_set() or not started.running)
-        if script.tells_size:
+        if script.prints_size:
             self._wait_input(started.stdin, lambda: closed.is_set() or not started.running)
             yield 1, f"{started.size[1]} {started.size[0]}\r\n".encode()
         with self._changed:

@@ -131,7 +131,7 @@ class FakeContainer:
 
     def inspect(self) -> ContainerInspect:
         directory = f"/var/lib/docker/containers/{self.id}"
-        told = self.started and (self.host.get("LogConfig") or {}).get("Type") != "local"
+        reported = self.started and (self.host.get("LogConfig") or {}).get("Type") != "local"
         state = ContainerState(
             status=self.status,
             running=self.running,
@@ -157,7 +157,7 @@ class FakeContainer:
             host_config=msgspec.convert(_without_nulls(self.host), HostSettings),
             mount_label=self.mount_label,
             mounts=[*map(_of_bind, self.host.get("Binds") or []), *map(_of_mount, self.host.get("Mounts") or [])],
-            log_path=f"{directory}/{self.id}-json.log" if told else "",
+            log_path=f"{directory}/{self.id}-json.log" if reported else "",
             resolv_conf_path=f"{directory}/resolv.conf" if self.started else "",
         )
 
@@ -202,7 +202,7 @@ class ExecScript:
     """The process runs after its output until `exit_exec`, or until its container ends."""
     echo: bool = False
     """It writes what it reads, as `cat` does, until the end of its input."""
-    tells_size: bool = False
+    prints_size: bool = False
     """With its first input it writes the size of its terminal, as `stty size` does, and ends."""
 
 
@@ -220,7 +220,7 @@ class FakeExec:
     size: tuple[int, int] = (0, 0)
     """Of its terminal: width, height."""
     unread: Iterator[tuple[int, bytes]] = field(init=False)
-    """What of its output nobody has read yet."""
+    """What of its output has not been read yet."""
 
     def __post_init__(self) -> None:
         self.unread = iter(self.script.frames)

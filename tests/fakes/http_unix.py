@@ -67,7 +67,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class ScriptedServer:
-    """See the module. `api_version` is what `GET /version` tells."""
+    """See the module. `api_version` is what `GET /version` returns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

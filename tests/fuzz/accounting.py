@@ -87,7 +87,7 @@ def traced() -> Iterator[None]:
 
 @contextmanager
 def costing(*, memory: int | None, seconds: float) -> Iterator[None]:
-    """Check what the block takes at most; `memory` is not looked at when it is None, which is faster.
+    """Check what the block takes at most; `memory` is not measured when it is None, which is faster.
 
     `seconds` are the processor's, of all threads; a block that waits may take WAITS times as long.
     """

@@ -78,7 +78,7 @@ def _parsing(of: Format) -> Iterator[Run]:
 def _following(driver: DockerLogDriver) -> Iterator[Run]:
     """The copy of a whole log, and a second one that goes on: both end, and what is written are lines.
 
-    Lines of damaged times may be repeated, as nothing tells which of them were written.
+    Lines of damaged times may be repeated, as nothing shows which of them were written.
     """
     with tempfile.TemporaryDirectory() as directory:
         docker = Path(FORMATS[driver].path(f"{directory}/c"))

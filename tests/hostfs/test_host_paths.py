@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shim.hostfs.host_paths import ensure_directory, nearest_existing, opened_directory
+from shim.hostfs.host_paths import ensure_directory, nearest_existing, open_directory
 from tests.facts import open_descriptors
 
 
@@ -34,8 +34,8 @@ def test_a_link_that_came_later_is_not_followed(tmp_path: Path) -> None:
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("nowhere")
     before = open_descriptors()
-    with opened_directory(tmp_path) as place:
+    with open_directory(tmp_path) as place:
         assert os.fstat(place).st_ino == tmp_path.stat().st_ino
-    with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)), opened_directory(tmp_path / "a"):
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)), open_directory(tmp_path / "a"):
         pass
     assert open_descriptors() == before

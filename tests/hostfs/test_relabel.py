@@ -79,7 +79,7 @@ def test_a_file_system_without_labels_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_directory_on_the_way_that_became_a_link_leads_nowhere(volume: Path) -> None:
-    """Somebody who may write above the source can swap it between the look at the path and the labels."""
+    """Whichever process may write above the source can swap it between the check of the path and the labels."""
     (volume.parent / "elsewhere/b").mkdir()
     (volume / "a").rename(volume / "former")
     (volume / "a").symlink_to(volume.parent / "elsewhere")

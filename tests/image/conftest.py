@@ -7,6 +7,6 @@ from shim.runtime import Runtime
 
 @pytest.fixture
 def rt(rt: Runtime) -> Runtime:
-    """The collaborators, once the first look at the Engine is over."""
+    """The collaborators, once the first sync with the Engine is over."""
     rt.view.images.all()
     return rt

@@ -1,4 +1,4 @@
-"""The users of an image are read once, by whoever asks first, and forgotten with it."""
+"""The users of an image are read once, for the first caller, and forgotten with it."""
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ def image(rt: Runtime, engine: FakeEngine) -> ImageId:
     return made
 
 
-def looks(engine: FakeEngine) -> int:
+def inspections(engine: FakeEngine) -> int:
     return len(engine.calls_of("create_container"))
 
 
@@ -40,7 +40,7 @@ def test_users_groups_and_the_default_user_are_read(rt: Runtime, image: ImageId)
     assert [group.name for group in found.accounts.groups] == ["video"]
 
 
-def test_an_image_without_either_file_knows_nobody(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_image_without_either_file_has_no_users(rt: Runtime, engine: FakeEngine) -> None:
     empty = ImageId(engine.add_image("empty:1"))
     found = accounts_of(rt, image_id=empty)
 
@@ -56,7 +56,7 @@ def test_the_second_question_asks_docker_nothing(rt: Runtime, engine: FakeEngine
     assert engine.calls == []
 
 
-def test_all_who_ask_at_the_same_time_share_one_look(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_concurrent_callers_share_one_inspection(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     with ThreadPoolExecutor(8) as pool, engine.held("archive") as gate:
         asking = [pool.submit(accounts_of, rt, image_id=image) for _ in range(8)]
         gate.wait_entered()
@@ -64,10 +64,12 @@ def test_all_who_ask_at_the_same_time_share_one_look(rt: Runtime, engine: FakeEn
         found = {id(each.result(10)) for each in asking}
 
     assert len(found) == 1
-    assert looks(engine) == 1
+    assert inspections(engine) == 1
 
 
-def test_one_who_leaves_does_not_take_the_look_from_the_others(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_a_caller_that_leaves_does_not_end_the_inspection_for_others(
+    rt: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
     scope = deadline.Scope(seconds=60)
 
     def leaving() -> object:

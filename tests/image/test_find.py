@@ -50,14 +50,14 @@ def test_pods_and_containers_run_all_the_same(rt: Runtime, engine: FakeEngine) -
     assert status.image_id in {image.id for image in engine.images}
     assert status.image.image == BUSYBOX
     with pytest.raises(NotFound, match="is not on this node"):
-        created(rt, pod, "other", image="nobody/made-this")
+        created(rt, pod, "other", image="missing/image")
 
 
 def test_what_came_a_moment_ago_is_found_by_itself(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.add_image("local/app:1")
     found = image_status(rt, image=spec("local/app:1"), verbose=False).image
     assert (found.id, found.pinned) == (image_id, False)
-    assert image_status(rt, image=spec("nobody/made-this"), verbose=True) == pb.ImageStatusResponse()
+    assert image_status(rt, image=spec("missing/image"), verbose=True) == pb.ImageStatusResponse()
     with pytest.raises(InvalidArgument, match="capitals"):
         image_status(rt, image=spec("BusyBox"), verbose=False)
 

@@ -28,13 +28,13 @@ def engine(tmp_path: Path) -> FakeEngine:
 
 def usage(rt: Runtime) -> pb.FilesystemUsage:
     info = image_fs_info(rt)
-    (told,) = info.image_filesystems
+    (reported,) = info.image_filesystems
     (containers,) = info.container_filesystems
-    assert containers.fs_id == told.fs_id
-    return told
+    assert containers.fs_id == reported.fs_id
+    return reported
 
 
-def test_what_containers_have_written_is_told_apart(rt: Runtime) -> None:
+def test_what_containers_have_written_is_reported_apart(rt: Runtime) -> None:
     (empty,) = image_fs_info(rt).container_filesystems
     for number, written in enumerate((4096, 8192)):
         layer = LayerUsage(at=7 + number, used_bytes=written, inodes=3, store="/var/lib/docker")
@@ -46,14 +46,14 @@ def test_what_containers_have_written_is_told_apart(rt: Runtime) -> None:
     assert (found.used_bytes.value, found.inodes_used.value, found.timestamp) == (12_288, 6, 8)
 
 
-def test_what_was_measured_is_told_as_it_is(rt: Runtime, engine: FakeEngine) -> None:
+def test_what_was_measured_is_reported_as_it_is(rt: Runtime, engine: FakeEngine) -> None:
     rt.stats_cache.images = MEASURED
     engine.calls.clear()
 
-    told = usage(rt)
+    reported = usage(rt)
 
-    assert told.fs_id.mountpoint == "/var/lib/docker"
-    assert (told.timestamp, told.used_bytes.value, told.inodes_used.value) == (7, 900, 30)
+    assert reported.fs_id.mountpoint == "/var/lib/docker"
+    assert (reported.timestamp, reported.used_bytes.value, reported.inodes_used.value) == (7, 900, 30)
     assert engine.calls == []
 
 
@@ -62,17 +62,17 @@ def test_before_all_is_measured(rt: Runtime, engine: FakeEngine, in_use: int, ex
     rt.stats_cache.images = StoreUsage(at=7, root=ROOT, used_bytes=in_use, inodes=30, is_measured=False)
     engine.calls.clear()
 
-    told = usage(rt)
+    reported = usage(rt)
 
-    assert (told.used_bytes.value, told.inodes_used.value) == (expected, 30)
-    assert abs(told.timestamp - time.time_ns()) < 60 * 10**9
+    assert (reported.used_bytes.value, reported.inodes_used.value) == (expected, 30)
+    assert abs(reported.timestamp - time.time_ns()) < 60 * 10**9
     assert engine.calls == []
 
 
 def test_a_store_that_has_not_been_found(rt: Runtime, tmp_path: Path) -> None:
-    told = usage(rt)
-    assert (told.fs_id.mountpoint, told.used_bytes.value) == (str(tmp_path), 1200)
-    assert not told.HasField("inodes_used")
+    reported = usage(rt)
+    assert (reported.fs_id.mountpoint, reported.used_bytes.value) == (str(tmp_path), 1200)
+    assert not reported.HasField("inodes_used")
 
 
 def test_docker_is_out_of_reach(rt: Runtime) -> None:

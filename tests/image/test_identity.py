@@ -1,4 +1,4 @@
-"""One image has one identity, whoever is asked."""
+"""One image has one identity, in every answer."""
 
 import pytest
 
@@ -41,9 +41,9 @@ def test_user(user: str, uid: int | None, username: str) -> None:
     assert (image.uid.value if image.HasField("uid") else None) == uid
 
 
-@pytest.mark.parametrize(("size", "told"), [(10, 10), (0, 1)])
-def test_size_is_never_zero(size: int, told: int) -> None:
-    assert image_from_record(record(size=size), pinned=False).size == told
+@pytest.mark.parametrize(("size", "reported"), [(10, 10), (0, 1)])
+def test_size_is_never_zero(size: int, reported: int) -> None:
+    assert image_from_record(record(size=size), pinned=False).size == reported
 
 
 def test_image_ref_of() -> None:
@@ -57,7 +57,7 @@ def test_one_identity_everywhere(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     container = running(rt, sandbox, image=pulled)
     (listed,) = list_containers(rt, filter=pb.ContainerFilter(id=container))
-    told = container_status(rt, container_id=container, verbose=False).status
+    reported = container_status(rt, container_id=container, verbose=False).status
     (image,) = list_images(rt, filter=pb.ImageFilter(image=container_config(image=pulled).image))
-    assert {pulled, image.id, listed.image_id, told.image_id} == {pulled}
-    assert told.image_ref == image_ref_of(rt.view.images.all()[-1]) == image.repo_digests[0]
+    assert {pulled, image.id, listed.image_id, reported.image_id} == {pulled}
+    assert reported.image_ref == image_ref_of(rt.view.images.all()[-1]) == image.repo_digests[0]

@@ -1,4 +1,4 @@
-"""Progress is told from messages as both image stores of Docker send them."""
+"""Progress is derived from messages as both image stores of Docker send them."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_a_retry_leaves_the_layer_to_be_downloaded() -> None:
         pytest.param([("a", "Waiting"), ("a", "Downloading")], False, False, id="slot"),
         pytest.param([("a", "Downloading"), ("b", "Waiting")], False, False, id="one has begun"),
         pytest.param([("a", "Extracting"), ("b", "Waiting")], True, True, id="one has arrived"),
-        pytest.param([("a", "Waiting"), ("a", "Retrying in 5 seconds")], False, False, id="slot, and asked in vain"),
+        pytest.param([("a", "Waiting"), ("a", "Retrying in 5 seconds")], False, False, id="slot, and refused"),
         pytest.param([("a", "Retrying in 5 seconds")], False, False, id="unknown layer"),
         pytest.param([("a", "Pull complete")], False, False, id="done"),
     ],

@@ -133,20 +133,20 @@ def test_a_tag_that_has_moved(rt: Runtime, engine: FakeEngine) -> None:
     assert (found.id, found.user) == (moved, "other")
 
 
-def test_what_an_earlier_pull_brought_is_not_looked_at(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_image_of_an_earlier_pull_is_not_inspected(rt: Runtime, engine: FakeEngine) -> None:
     image_id = pull(rt)
     engine.calls.clear()
     assert pull(rt) == image_id
     assert {method for method, _ in engine.calls} == {"pull_image"}
 
 
-def test_what_others_pulled_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+def test_an_image_pulled_by_others_is_inspected_alone(rt: Runtime, engine: FakeEngine) -> None:
     pull(rt)
     with engine.held("list_images"):  # the watcher's, for the event of the pull
         assert pull(replace(rt, puller=ImagePuller(manifests=LruCache(capacity=1)))) == engine.registry[APP].id
 
 
-def test_what_is_new_is_looked_at_alone(rt: Runtime, engine: FakeEngine) -> None:
+def test_only_the_new_image_is_inspected(rt: Runtime, engine: FakeEngine) -> None:
     with engine.held("list_images"):  # which takes Docker long where there are hundreds
         image_id = pull(rt)
         found = rt.view.images.find(APP)
@@ -165,17 +165,17 @@ def test_the_list_of_the_containerd_store_is_asked_for_the_size(rt: Runtime, eng
 
 
 @pytest.mark.parametrize(
-    ("store", "look"), [([], "inspect_image"), ([SNAPSHOTTER], "list_images")], ids=["overlay2", "containerd"]
+    ("store", "held_call"), [([], "inspect_image"), ([SNAPSHOTTER], "list_images")], ids=["overlay2", "containerd"]
 )
-def test_a_name_that_is_moved_before_the_look(
-    rt: Runtime, engine: FakeEngine, store: list[list[str]], look: str
+def test_a_name_that_is_moved_before_the_inspect(
+    rt: Runtime, engine: FakeEngine, store: list[list[str]], held_call: str
 ) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver_status=store)
     if store:  # where the manifest's digest is the id
         image = engine.registry[APP]
         engine.registry[APP] = replace(image, id=image.digests[0].partition("@")[2])
     brought = engine.registry[APP].id
-    with engine.held(look) as gate:
+    with engine.held(held_call) as gate:
         future = Callers(rt).pull()
         gate.wait_entered()
         other = engine.add_image(APP, ImageSettings(user="other"))
@@ -205,7 +205,7 @@ def test_a_name_that_others_have_moved_back_and_forth(rt: Runtime, engine: FakeE
     assert found.id == first
 
 
-def test_a_name_that_is_moved_while_the_view_looks_elsewhere(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_name_that_moved_unnoticed_is_found_by_a_pull(rt: Runtime, engine: FakeEngine) -> None:
     image_id = pull(rt)
     engine.add_image("other.example/app:1")
     mine, other = engine.images
@@ -221,11 +221,11 @@ def test_a_list_that_began_before_the_pull_does_not_hide_what_it_brought(rt: Run
     engine.remove_image(APP)
     late = engine.late = Late()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(rt.view.images.refresh)
+        refreshing = pool.submit(rt.view.images.refresh)
         assert late.entered.wait(SECONDS)
         assert pull(rt) == image_id
         late.go_on.set()
-        looking.result(SECONDS)
+        refreshing.result(SECONDS)
     found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == image_id
@@ -239,11 +239,11 @@ def test_a_list_that_began_after_the_pull_knows_better(rt: Runtime, engine: Talk
     other.tags, mine.tags = other.tags + mine.tags, []
     late = engine.late = Late()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(rt.view.images.refresh)
+        refreshing = pool.submit(rt.view.images.refresh)
         assert late.entered.wait(SECONDS)
         assert rt.view.images.confirm(APP, image_id, since=ended) is not None
         late.go_on.set()
-        looking.result(SECONDS)
+        refreshing.result(SECONDS)
     found = rt.view.images.find(APP)
     assert found is not None
     assert found.id == other_id
@@ -464,7 +464,7 @@ def test_a_pull_that_waits_for_others_is_borne(
         (Moving(), [PullProgress(id="a", status="Pull complete")]),
         (ProgressClock(), [FS_LAYER]),
     ],
-    ids=["manifest", "layer", "layer and one that waits", "asked again", "end", "nobody moves"],
+    ids=["manifest", "layer", "layer and one that waits", "asked again", "end", "no progress"],
 )
 def test_a_pull_that_does_not_wait_for_others_is_given_up_while_they_move_on(
     rt: Runtime, engine: TalkingEngine, motion: ProgressClock, says: list[PullProgress]
@@ -494,7 +494,7 @@ def test_a_pull_does_not_wait_for_others_for_ever(rt: Runtime, engine: TalkingEn
     )
 
 
-def test_the_progress_of_one_pull_is_told_to_all(rt: Runtime, engine: TalkingEngine) -> None:
+def test_the_progress_of_one_pull_is_reported_to_all(rt: Runtime, engine: TalkingEngine) -> None:
     began = time.monotonic()
     engine.says = [DOWNLOADING]
     with engine.held("pull_image"), pytest.raises(RegistryUnavailable):
@@ -521,8 +521,8 @@ def test_a_slow_pull_is_mentioned(rt: Runtime, engine: TalkingEngine, monkeypatc
     with capture_logs() as logs:
         pull(rt)
     lines = [line for line in logs if line["event"] == "pulling image"]
-    told = [(line["log_level"], line["step"], line["layers"], line["bytes"]) for line in lines]
-    assert told[:2] == [("info", "Downloading", "0/1", 5), ("info", "Already exists", "1/2", 5)]
+    reported = [(line["log_level"], line["step"], line["layers"], line["bytes"]) for line in lines]
+    assert reported[:2] == [("info", "Downloading", "0/1", 5), ("info", "Already exists", "1/2", 5)]
 
 
 # --- credentials of the node ------------------------------------------------------------------------------
@@ -596,7 +596,7 @@ class TestNode:
         assert [source.partition(" for ")[2] for source in sources] == ["r.example/team"]
         assert not [word for word in ("wr0ng", "right") if word in str(logs)]
 
-    def test_all_in_vain(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
+    def test_all_sources_fail(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         with pytest.raises(
             RegistryDenied, match=r"does not accept the credentials of \S+ for r.example/team: "
         ) as caught:
@@ -606,7 +606,7 @@ class TestNode:
         assert len(engine.auths) == 2
 
     @pytest.mark.parametrize("busy", ["wr0ng", "wr1ng"])
-    def test_all_in_vain_one_for_too_many_requests(
+    def test_all_sources_fail_one_with_too_many_requests(
         self, node: Callable[..., Runtime], engine: AskingEngine, busy: str
     ) -> None:
         engine.refusals = {busy: TooManyRequests("toomanyrequests: slow down")}
@@ -614,9 +614,7 @@ class TestNode:
             pull(node(team_app="wr0ng", team="wr1ng"))
         assert len(engine.auths) == 2
 
-    def test_all_in_vain_for_a_reason_docker_does_not_tell(
-        self, node: Callable[..., Runtime], engine: AskingEngine
-    ) -> None:
+    def test_all_sources_fail_for_an_unknown_reason(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         unclear = RegistryErrorUnknown(f"pull image {APP}: sent an HTTP request, wr0ng")
         engine.refusals = {"wr0ng": unclear}
         with pytest.raises(RegistryErrorUnknown, match=rf"^pull image {APP}: sent an HTTP request, \*\*\*$"):

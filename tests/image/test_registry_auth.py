@@ -1,4 +1,4 @@
-"""Credentials reach the registry they are meant for, and nobody else."""
+"""Credentials reach the registry they are meant for, and no other."""
 
 import base64
 
@@ -113,7 +113,7 @@ def test_meant_for_another_registry(address: str, domain: str) -> None:
         ("", ""),
     ],
 )
-def test_the_other_registry_is_told_and_no_secret(address: str, host: str) -> None:
+def test_the_error_names_the_other_registry_and_no_secret(address: str, host: str) -> None:
     auth = pb.AuthConfig(username="u", password="s3cret", server_address=address)
     assert other_registry(auth, domain=HOST) == host
 
@@ -131,7 +131,7 @@ def test_a_malformed_address_is_named_but_not_shown(address: str) -> None:
         assert caught.value.__suppress_context__
 
 
-def test_a_registry_that_only_looks_like_an_address() -> None:  # the grammar of references allows it
+def test_a_repository_that_resembles_an_address() -> None:  # the grammar of references allows it
     auth = pb.AuthConfig(username="u", server_address="r.example")
     assert other_registry(auth, domain="[abc]:5000") == "r.example"
 

@@ -46,7 +46,7 @@ def test_takes_all_names(rt: Runtime, engine: FakeEngine, by: str) -> None:
     assert image.id not in {it.id for it in engine.images}
 
 
-@pytest.mark.parametrize("name", ["nobody/made-this:1", "ab" * 32, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b"])
+@pytest.mark.parametrize("name", ["missing/image:1", "ab" * 32, "6c7f0e0e-5e6e-4f6e-9d0e-0a4bcb5a3a2b"])
 def test_what_is_not_here(rt: Runtime, name: str) -> None:
     remove(rt, name)
     remove(rt, name)
@@ -64,7 +64,7 @@ def test_a_bad_name(rt: Runtime) -> None:
 
 
 def test_an_image_docker_got_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
-    with engine.held("list_images"):  # the watcher's look at it
+    with engine.held("list_images"):  # the watcher's refresh
         engine.add_image("r.example/new:1")
         assert rt.view.images.find("r.example/new:1") is None
     remove(rt, "r.example/new:1")
@@ -94,19 +94,19 @@ def test_an_id_is_not_looked_up(rt: Runtime, engine: FakeEngine) -> None:
 def test_five_at_once(rt: Runtime, engine: FakeEngine) -> None:
     found = image_id(rt)
 
-    def remove_and_look(name: str) -> bool:
+    def remove_and_check(name: str) -> bool:
         remove(rt, name)
         return present(rt, found)
 
     with engine.held("remove_image") as gate, ThreadPoolExecutor(5) as pool:
-        removals = [pool.submit(remove_and_look, name) for name in (found, BUSYBOX, "busybox", found, BUSYBOX)]
+        removals = [pool.submit(remove_and_check, name) for name in (found, BUSYBOX, "busybox", found, BUSYBOX)]
         gate.wait_entered()
         engine.release(gate)
         assert [removal.result(10) for removal in removals] == [False] * 5
     assert engine.calls_of("remove_image") == [found]
 
 
-def test_removed_by_somebody_else_meanwhile(rt: Runtime, engine: FakeEngine) -> None:
+def test_removed_by_others_meanwhile(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("remove_image", NotFound("no such image"))
     remove(rt, BUSYBOX)
 

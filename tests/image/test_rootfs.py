@@ -99,7 +99,9 @@ def test_a_path_can_be_had_without_links(
     assert inspect_rootfs(rt, image_id=image, read=lambda files: files.resolve(path)) == resolved
 
 
-def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_an_inspection_never_starts_anything_and_leaves_nothing(
+    rt: Runtime, engine: FakeEngine, image: ImageId
+) -> None:
     read(rt, image, "/etc/passwd")
 
     assert {name for name, _ in engine.calls} >= {"create_container", "remove_container"}
@@ -107,14 +109,14 @@ def test_a_look_never_starts_anything_and_leaves_nothing(rt: Runtime, engine: Fa
     assert engine.containers == {}
 
 
-def test_the_view_never_hears_of_a_look(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
-    def look(files: ImageFiles) -> str:
+def test_the_view_never_hears_of_an_inspection(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+    def read_passwd(files: ImageFiles) -> str:
         [made] = engine.containers.values()
         rt.view.refresh_container(made.id)
         return made.name
 
     with rt.view.subscribe() as changes:
-        name = inspect_rootfs(rt, image_id=image, read=look)
+        name = inspect_rootfs(rt, image_id=image, read=read_passwd)
         with deadline.bound(0), pytest.raises(DeadlineExceeded):
             changes.wait_next()
 
@@ -123,7 +125,7 @@ def test_the_view_never_hears_of_a_look(rt: Runtime, engine: FakeEngine, image: 
     assert rt.view.sandboxes() == ()
 
 
-def test_a_look_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_an_inspection_that_fails_leaves_nothing(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     engine.fail_next("stat_path", ShimError("the disk is broken"))
 
     with pytest.raises(ShimError, match="the disk is broken"):
@@ -145,7 +147,9 @@ def test_a_client_that_goes_meanwhile_leaves_nothing(
         reading = pool.submit(cancelled_read)
         gate.wait_entered()
         scope.cancel()
-        if method == "create_container":  # which must come to its end, or nobody would know what to remove
+        if (
+            method == "create_container"
+        ):  # which must come to its end, or its container would not be known for the removal
             engine.release(gate)
         with pytest.raises(Cancelled):
             reading.result(10)
@@ -161,16 +165,16 @@ def test_a_client_that_is_gone_already_makes_nothing(rt: Runtime, engine: FakeEn
     assert "create_container" not in {name for name, _ in engine.calls}
 
 
-def test_a_look_whose_container_is_pruned_is_repeated(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_an_inspection_whose_container_is_pruned_is_repeated(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     pruned = threading.Event()
 
-    def look(files: ImageFiles) -> bytes | None:
+    def read_passwd(files: ImageFiles) -> bytes | None:
         if not pruned.is_set():
             pruned.set()
             engine.containers.clear()
         return files.read_file("/etc/passwd", limit=1000)
 
-    assert inspect_rootfs(rt, image_id=image, read=look) == b"root:x:0:0\n"
+    assert inspect_rootfs(rt, image_id=image, read=read_passwd) == b"root:x:0:0\n"
     assert engine.containers == {}
 
 
@@ -187,7 +191,7 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
     assert read(rt, image, "/etc/passwd") is not None
     [left] = engine.containers.values()
 
-    left.created = int((rt.started_at - 60) * 10**9)
+    left.created = int((rt.server.started_at - 60) * 10**9)
     remove_leftovers(rt)
 
     assert engine.containers == {}
@@ -195,7 +199,7 @@ def test_a_container_that_cannot_be_removed_is_removed_by_the_next_server(
 
 @pytest.fixture
 def watching(rt: Runtime) -> Iterator[Runtime]:
-    """The same node with a deferred_checks that looks often."""
+    """The same node with deferred checks that run often."""
     deferred_checks = DeferredChecks(pause_seconds=0.01)
     yield replace(rt, deferred_checks=deferred_checks)
     deferred_checks.stop()
@@ -205,7 +209,7 @@ LOST = [Unavailable("docker cannot be reached: the connection was closed"), Dead
 
 
 @pytest.mark.parametrize("lost", LOST, ids=["connection", "time"])
-def test_a_container_whose_id_docker_could_not_tell_is_removed(
+def test_a_container_whose_id_was_lost_is_removed(
     watching: Runtime, engine: FakeEngine, image: ImageId, lost: ShimError
 ) -> None:
     engine.lose_answer("create_container", lost)
@@ -218,7 +222,7 @@ def test_a_container_whose_id_docker_could_not_tell_is_removed(
 
 
 @pytest.mark.parametrize("lost", LOST, ids=["connection", "time"])
-def test_a_container_that_docker_makes_when_nobody_waits_for_it_is_removed(
+def test_a_container_that_docker_makes_after_the_caller_left_is_removed(
     watching: Runtime, engine: FakeEngine, image: ImageId, lost: ShimError
 ) -> None:
     engine.fail_next("create_container", lost)
@@ -267,7 +271,7 @@ def test_a_container_that_another_removes_is_watched_no_longer(
     assert len(engine.calls_of("remove_container")) == 3
 
 
-def test_a_removal_under_way_tells_that_docker_has_made_the_container(
+def test_a_removal_under_way_shows_that_docker_has_made_the_container(
     watching: Runtime, engine: FakeEngine, image: ImageId
 ) -> None:
     gone = NotFound("no such container")
@@ -283,8 +287,10 @@ def test_a_removal_under_way_tells_that_docker_has_made_the_container(
 def test_what_an_earlier_server_left_is_removed_when_it_can_be(
     watching: Runtime, engine: FakeEngine, image: ImageId
 ) -> None:
-    made = engine.create_container(name=names.look_name(), body={"Image": image, "Labels": {labels.LOOK: "rootfs"}})
-    engine.containers[made].created = int((watching.started_at - 60) * 10**9)
+    made = engine.create_container(
+        name=names.inspection_name(), body={"Image": image, "Labels": {labels.INSPECTION: "rootfs"}}
+    )
+    engine.containers[made].created = int((watching.server.started_at - 60) * 10**9)
     engine.fail_next("remove_container", Unavailable("docker cannot be reached"))
 
     remove_leftovers(watching)
@@ -293,20 +299,20 @@ def test_what_an_earlier_server_left_is_removed_when_it_can_be(
     assert engine.containers == {}
 
 
-def test_only_containers_of_earlier_looks_are_removed(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
+def test_only_containers_of_earlier_inspections_are_removed(rt: Runtime, engine: FakeEngine, image: ImageId) -> None:
     def made(name: str, **tags: str) -> str:
         return engine.create_container(name=name, body={"Image": image, "Labels": tags})
 
-    before = int((rt.started_at - 60) * 10**9)
-    somebodys = [made("db"), made("cache", **{labels.LOOK: "rootfs"}), made(names.LOOK_PREFIX + "theirs")]
-    for container_id in somebodys:
+    before = int((rt.server.started_at - 60) * 10**9)
+    foreign = [made("db"), made("cache", **{labels.INSPECTION: "rootfs"}), made(names.INSPECTION_PREFIX + "theirs")]
+    for container_id in foreign:
         engine.containers[container_id].created = before
-    young = made(names.look_name(), **{labels.LOOK: "rootfs"})
+    young = made(names.inspection_name(), **{labels.INSPECTION: "rootfs"})
     engine.containers[young].created = before + 61 * 10**9
 
     remove_leftovers(rt)
 
-    assert set(engine.containers) == {*somebodys, young}
+    assert set(engine.containers) == {*foreign, young}
 
 
 def archive(*, content: bytes = b"data", kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -330,7 +336,7 @@ def header(kind: bytes, *, size: int) -> bytes:
         lambda: b"",
         lambda: b"no archive at all" * 100,
         lambda: archive()[:512],
-        lambda: archive(content=b"longer than told"),
+        lambda: archive(content=b"longer than announced"),
         lambda: archive(content=b"1"),
         lambda: archive(content=b"", kind=tarfile.FIFOTYPE),
         lambda: bytes(1024),

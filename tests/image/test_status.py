@@ -21,7 +21,7 @@ def status(rt: Runtime, name: str, *, verbose: bool = False) -> pb.ImageStatusRe
     return image_status(rt, image=pb.ImageSpec(image=name), verbose=verbose)
 
 
-def test_is_what_the_list_tells(rt: Runtime) -> None:
+def test_the_status_is_as_the_list_has_it(rt: Runtime) -> None:
     for image in list_images(rt, filter=pb.ImageFilter()):
         for name in (image.id, image.id.removeprefix("sha256:"), *image.repo_tags, *image.repo_digests):
             assert status(rt, name).image == image
@@ -33,7 +33,7 @@ def test_what_came_a_moment_ago(rt: Runtime, engine: FakeEngine) -> None:
     assert status(rt, "local/app:1").image.id == image_id
 
 
-@pytest.mark.parametrize("name", ["nobody/made-this", "ab" * 32, "r.example/a@sha256:" + "ab" * 32])
+@pytest.mark.parametrize("name", ["missing/image", "ab" * 32, "r.example/a@sha256:" + "ab" * 32])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_is_not_here_is_an_empty_answer(rt: Runtime, name: str, *, verbose: bool) -> None:
     assert status(rt, name, verbose=verbose) == pb.ImageStatusResponse()
@@ -54,17 +54,17 @@ def test_no_docker_call_unless_verbose(rt: Runtime, engine: FakeEngine) -> None:
 
 def test_what_is_not_here_costs_one_list(rt: Runtime, engine: FakeEngine) -> None:
     engine.calls.clear()
-    status(rt, "nobody/made-this")
+    status(rt, "missing/image")
     assert [method for method, _ in engine.calls] == ["list_images"]
 
 
-def test_many_who_miss_an_image_share_a_look(rt: Runtime, engine: FakeEngine) -> None:
+def test_concurrent_misses_of_an_image_share_a_refresh(rt: Runtime, engine: FakeEngine) -> None:
     engine.calls.clear()
     with ThreadPoolExecutor(9) as pool:
         with engine.held("list_images") as gate:
             first = pool.submit(status, rt, "local/app:1")
             gate.wait_entered()
-            others = [pool.submit(status, rt, name) for name in ["local/app:1", "nobody/made-this"] * 4]
+            others = [pool.submit(status, rt, name) for name in ["local/app:1", "missing/image"] * 4]
             with pytest.raises(TimeoutError):
                 others[-1].result(0.2)
         found = [other.result(SECONDS).HasField("image") for other in others]
@@ -75,7 +75,7 @@ def test_many_who_miss_an_image_share_a_look(rt: Runtime, engine: FakeEngine) ->
 def test_what_is_not_known_while_docker_is_away(rt: Runtime, engine: FakeEngine) -> None:
     engine.fail_next("list_images", Unavailable("list images: docker cannot be reached"))
     with pytest.raises(Unavailable):
-        status(rt, "nobody/made-this")
+        status(rt, "missing/image")
 
 
 def test_verbose(rt: Runtime, engine: FakeEngine) -> None:

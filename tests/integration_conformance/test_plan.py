@@ -75,7 +75,7 @@ def test_versions_are_read_from_what_programs_say(banner: str, version: str) -> 
     assert version_of(banner, name="it") == version
 
 
-def test_a_program_that_tells_no_version_is_an_error() -> None:
+def test_a_program_that_prints_no_version_is_an_error() -> None:
     with pytest.raises(NodeError, match=r"ask it for its version: there is none in 'hello'"):
         version_of("hello\n", name="it")
 

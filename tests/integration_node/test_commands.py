@@ -19,7 +19,7 @@ def test_run_returns_what_the_command_prints() -> None:
     ],
     ids=["missing", "fails", "slow"],
 )
-def test_run_tells_what_went_wrong(argv: list[str], message: str) -> None:
+def test_run_reports_what_went_wrong(argv: list[str], message: str) -> None:
     with pytest.raises(NodeError, match=message):
         run(argv, timeout=10 if argv[0] != "sleep" else 0.1)
 

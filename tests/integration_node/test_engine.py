@@ -68,7 +68,7 @@ def answer_once(server: socket.socket, reply: bytes) -> None:
 
 
 @pytest.mark.parametrize("leftover", [True, False], ids=["leftover socket", "no socket"])
-def test_nobody_answers_where_nobody_listens(leftover: bool, tmp_path: Path) -> None:
+def test_an_engine_without_a_listener_does_not_answer(leftover: bool, tmp_path: Path) -> None:
     path = tmp_path / "s"
     if leftover:
         with socket.socket(socket.AF_UNIX) as server:

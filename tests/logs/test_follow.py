@@ -104,7 +104,7 @@ def test_an_ended_container_whose_log_was_just_rotated_is_completed(docker: Dock
     assert path.read_bytes() == b"".join(map(cri, docker.written[2:]))
 
 
-def test_what_docker_dropped_while_it_was_read_is_told_once(follower: Follower, docker: DockerLog) -> None:
+def test_output_dropped_while_it_was_read_is_reported_once(follower: Follower, docker: DockerLog) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)
@@ -112,15 +112,15 @@ def test_what_docker_dropped_while_it_was_read_is_told_once(follower: Follower, 
     for first in (2, 4, 6):
         docker.rotate()
         docker.lines(first, first + 2)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         copied(follower)
         docker.lines(8, 10)
         copied(follower)
-    dropped = [line for line in told if "dropped" in line["event"]]
+    dropped = [line for line in reported if "dropped" in line["event"]]
     assert [line["missing_seconds"] for line in dropped] == [0.1]
 
 
-def test_what_docker_dropped_before_is_told_with_its_time(follower: Follower, docker: DockerLog) -> None:
+def test_output_dropped_before_is_reported_with_its_time(follower: Follower, docker: DockerLog) -> None:
     follower.open()
     docker.lines(0, 2)
     copied(follower)
@@ -129,9 +129,9 @@ def test_what_docker_dropped_before_is_told_with_its_time(follower: Follower, do
     for first in (2, 4, 6):
         docker.rotate()
         docker.lines(first, first + 2)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         follower.open()
-    assert [line["missing_seconds"] for line in told] == [0.2]
+    assert [line["missing_seconds"] for line in reported] == [0.2]
 
 
 def test_unreadable_lines_are_counted(follower: Follower, docker: DockerLog, path: Path, counts: Counts) -> None:

@@ -124,7 +124,7 @@ def test_backwards_all_whole_records_come_once(
 
 @SETTINGS
 @given(outputs)
-def test_what_to_look_for_is_in_the_records(driver: DockerLogDriver, written: list[Output]) -> None:
+def test_resume_marks_are_in_the_records(driver: DockerLogDriver, written: list[Output]) -> None:
     docker = DockerLog(Path("unused"), driver)
     for output in written:
         head = read_head(cri(output)[:-1])

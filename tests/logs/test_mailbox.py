@@ -18,16 +18,16 @@ def unsent(mailbox: Mailbox) -> list[Order]:
 
 def test_an_answer_reaches_who_asked() -> None:
     mailbox = Mailbox()
-    told: list[Answer] = []
-    pending = mailbox.put(Report(), then=told.append)
+    reported: list[Answer] = []
+    pending = mailbox.put(Report(), then=reported.append)
     answer = Answer(ticket=pending.ticket, error="no")
     answering = threading.Thread(target=mailbox.take_answer, args=(answer,))
     answering.start()
     assert mailbox.wait_answer(pending, seconds=20, what="ask") == answer
     answering.join()
     mailbox.take_answer(answer)  # said twice
-    mailbox.take_answer(Answer(ticket=77))  # to nobody
-    assert told == [answer]
+    mailbox.take_answer(Answer(ticket=77))  # without a waiter
+    assert reported == [answer]
 
 
 def test_no_answer() -> None:
@@ -48,7 +48,7 @@ def test_a_client_that_goes_away_waits_no_longer() -> None:
     timer.join()
 
 
-def test_nobody_waits_for_a_closed_one() -> None:
+def test_a_closed_mailbox_blocks_no_caller() -> None:
     mailbox = Mailbox()
     pending = mailbox.put(Report())
     mailbox.close()
@@ -56,7 +56,7 @@ def test_nobody_waits_for_a_closed_one() -> None:
         mailbox.wait_answer(pending, seconds=deadline.LONGEST, what="ask")
 
 
-def test_another_process_is_told_what_had_no_answer_in_order() -> None:
+def test_the_next_process_gets_unanswered_orders_in_order() -> None:
     mailbox = Mailbox()
     orders: list[Order] = [Drain(id="a"), Reopen(id="b"), Drain(id="c"), Reopen(id="d")]
     pending = [mailbox.put(order) for order in orders]
@@ -67,7 +67,7 @@ def test_another_process_is_told_what_had_no_answer_in_order() -> None:
     assert unsent(mailbox) == [Report(), *orders[1:]]
 
 
-def test_what_each_process_is_told_first_is_not_told_to_the_next() -> None:
+def test_the_first_orders_of_a_process_are_not_sent_to_the_next() -> None:
     mailbox = Mailbox()
     follow, drain = Follow(id="a", docker="/docker", cri="/cri"), Drain(id="a")
     mailbox.put(drain)
@@ -76,7 +76,7 @@ def test_what_each_process_is_told_first_is_not_told_to_the_next() -> None:
         assert unsent(mailbox) == [follow, drain]
 
 
-def test_answers_to_what_a_process_is_told_first_are_taken() -> None:
+def test_answers_to_the_first_orders_are_taken() -> None:
     mailbox = Mailbox()
     asked = mailbox.put(Report())
     mailbox.repeat([Reopen(id="a")])

@@ -118,7 +118,7 @@ def test_pieces_are_counted_into_a_compressed_file(docker: DockerLog, path: Path
 
 
 def test_lines_of_one_time_are_counted(docker: DockerLog, path: Path) -> None:
-    """All pieces of a line have its time, and these even the same content; between them comes what looks like one."""
+    """All pieces of a line have its time, and these even the same content; between them comes what resembles one."""
     docker.write("before\n")
     for number in range(20):
         docker.write(PIECE, time=at(77))
@@ -145,7 +145,7 @@ def test_pieces_are_counted_over_rotation_on_both_sides(docker: DockerLog, path:
         assert rest(docker, path) == b"".join(whole[count:])
 
 
-def test_what_was_dropped_is_told(docker: DockerLog, path: Path) -> None:
+def test_dropped_output_is_reported(docker: DockerLog, path: Path) -> None:
     docker.lines(0, 10)
     path.write_bytes(b"".join(docker.as_cri().splitlines(keepends=True)[:4]))
     last = docker.written[3].time

@@ -36,7 +36,7 @@ def test_lines_are_appended(sink: Sink, path: Path) -> None:
     path.write_bytes(b"there\n")
     sink.open()
     sink.write(b"one\ntwo\n")
-    path.write_bytes(b"")  # somebody empties it: with O_APPEND no hole is left
+    path.write_bytes(b"")  # truncated by others: with O_APPEND no hole is left
     sink.write(b"three\n")
     assert path.read_bytes() == b"three\n"
 
@@ -103,7 +103,7 @@ def test_a_log_that_cannot_be_opened_again_is_written_on(sink: Sink, path: Path)
     assert old.read_bytes() == b"goes on\n"
 
 
-def test_nobody_else_writes_to_it(sink: Sink, path: Path) -> None:
+def test_only_one_process_may_write_to_it(sink: Sink, path: Path) -> None:
     sink.open()
     other = Sink(path)
     with pytest.raises(OSError, match="another process"):

@@ -146,7 +146,7 @@ def test_between_rename_and_new_file_it_waits(docker: DockerLog) -> None:
     source.close()
 
 
-def test_files_docker_dropped_unread_are_told_and_the_open_one_is_read(docker: DockerLog) -> None:
+def test_files_dropped_unread_are_reported_and_the_open_one_is_read(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 2)
     source.read()
@@ -158,7 +158,7 @@ def test_files_docker_dropped_unread_are_told_and_the_open_one_is_read(docker: D
     source.close()
 
 
-def test_a_file_emptied_in_place_begins_anew(docker: DockerLog) -> None:
+def test_a_file_truncated_in_place_is_read_from_its_start(docker: DockerLog) -> None:
     source = source_of(docker)
     docker.lines(0, 5)
     taken(source, docker.driver)

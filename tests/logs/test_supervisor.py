@@ -82,10 +82,10 @@ def worker(logs: LogSupervisor) -> int:
 
 
 def figures(logs: LogSupervisor) -> Figures:
-    """What the log process tells of itself; one that starts slowly is asked again."""
-    told: list[Figures] = []
-    wait_until(lambda: told or told.extend(filter(None, [logs.stats().figures])))  # type: ignore[func-returns-value]
-    return told[0]
+    """What the log process reports of itself; one that starts slowly is asked again."""
+    reported: list[Figures] = []
+    wait_until(lambda: reported or reported.extend(filter(None, [logs.stats().figures])))  # type: ignore[func-returns-value]
+    return reported[0]
 
 
 def test_the_log_is_there_when_it_is_followed(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:
@@ -200,7 +200,7 @@ def test_what_the_node_had_no_more_of_is_tried_again(
     wait_until(lambda: ends.shown)
 
 
-def test_paths_that_cannot_be_told_to_the_process_stop_no_other_log(
+def test_paths_that_cannot_be_sent_to_the_process_stop_no_other_log(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
 ) -> None:
     for size in (150_000, 400_000):
@@ -264,7 +264,7 @@ def test_a_process_that_is_killed_is_replaced_and_loses_nothing(
     assert logs.stats().restarts >= 1
 
 
-def test_what_nobody_answered_is_asked_of_the_next_process(
+def test_unanswered_orders_go_to_the_next_process(
     logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path
 ) -> None:
     logs.follow_now(container)
@@ -301,7 +301,7 @@ def test_a_process_that_hangs_is_replaced_and_no_end_is_shown_without_its_output
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_nobody_waits_for_a_process_that_hangs(logs: LogSupervisor, container: ContainerLog) -> None:
+def test_a_process_that_hangs_blocks_no_caller(logs: LogSupervisor, container: ContainerLog) -> None:
     pid = worker(logs)
     os.kill(pid, signal.SIGSTOP)
     try:

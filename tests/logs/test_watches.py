@@ -33,43 +33,43 @@ def order(docker: DockerLog) -> Follow:
     return Follow(id=docker.directory.name, docker=str(docker.path), cri="/0.log", driver=docker.driver)
 
 
-def told(watches: Watches) -> set[str]:
-    """What is told at once."""
+def reported(watches: Watches) -> set[str]:
+    """What is reported at once."""
     poll = select.poll()
     poll.register(watches, select.POLLIN)
     return set(watches.changed()) if poll.poll(0) else set()
 
 
-def test_what_is_written_is_told_once(watches: Watches, docker: DockerLog) -> None:
+def test_a_write_is_reported_once(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     for _ in range(2):
         watches.ensure(order(docker))
-    assert told(watches) == set()
+    assert reported(watches) == set()
     docker.lines(0, 3)
-    assert told(watches) == {"c"}
-    assert told(watches) == set()
+    assert reported(watches) == {"c"}
+    assert reported(watches) == set()
 
 
-def test_what_is_written_to_a_file_that_comes_later_is_told(watches: Watches, docker: DockerLog) -> None:
+def test_a_write_to_a_file_that_comes_later_is_reported(watches: Watches, docker: DockerLog) -> None:
     watches.ensure(order(docker))
     docker.start()
-    told(watches)
+    reported(watches)
     watches.ensure(order(docker))
     docker.lines(0, 1)
-    assert told(watches) == {"c"}
+    assert reported(watches) == {"c"}
     docker.rotate()
     docker.lines(1, 2)
-    assert told(watches) == {"c"}
+    assert reported(watches) == {"c"}
 
 
-def test_the_making_of_a_directory_is_told(watches: Watches, tmp_path: Path) -> None:
+def test_the_creation_of_a_directory_is_reported(watches: Watches, tmp_path: Path) -> None:
     docker = DockerLog(tmp_path / "c", "local")
     docker.directory.mkdir()
     for _ in range(2):
         watches.ensure(order(docker))
-    assert told(watches) == set()
+    assert reported(watches) == set()
     docker.start()
-    assert told(watches) == {"c"}
+    assert reported(watches) == {"c"}
 
 
 def test_a_container_that_is_not_there_cannot_be_watched(watches: Watches, docker: DockerLog) -> None:
@@ -79,16 +79,16 @@ def test_a_container_that_is_not_there_cannot_be_watched(watches: Watches, docke
     docker.start()
     watches.ensure(order(docker))
     docker.lines(0, 1)
-    assert told(watches) == {"c"}
+    assert reported(watches) == {"c"}
 
 
-def test_nothing_more_is_told_of_one_that_is_removed(watches: Watches, docker: DockerLog) -> None:
+def test_a_removed_one_is_reported_no_more(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     watches.ensure(order(docker))
     for _ in range(2):
         watches.remove("c")
     docker.lines(0, 1)
-    assert told(watches) == set()
+    assert reported(watches) == set()
 
 
 def test_the_watch_of_a_directory_that_is_gone_can_be_removed(watches: Watches, docker: DockerLog) -> None:
@@ -97,10 +97,10 @@ def test_the_watch_of_a_directory_that_is_gone_can_be_removed(watches: Watches, 
     docker.path.unlink()
     docker.path.parent.rmdir()
     watches.remove("c")
-    assert told(watches) == set()
+    assert reported(watches) == set()
 
 
-def test_when_the_kernel_loses_count_all_are_told(watches: Watches, tmp_path: Path) -> None:
+def test_after_an_inotify_overflow_all_are_reported(watches: Watches, tmp_path: Path) -> None:
     both = [DockerLog(tmp_path / name) for name in ("a", "b")]
     for docker in both:
         docker.start()
@@ -118,7 +118,7 @@ def used_up(*_args: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_gets_no_watch_is_to_be_looked_at_until_there_is_one(watches: Watches, docker: DockerLog) -> None:
+def test_what_gets_no_watch_is_polled_until_there_is_one(watches: Watches, docker: DockerLog) -> None:
     docker.start()
     with pytest.MonkeyPatch.context() as patched, capture_logs() as said:
         patched.setattr("shim.logs.watches.INotify.add_watch", used_up)
@@ -129,7 +129,7 @@ def test_what_gets_no_watch_is_to_be_looked_at_until_there_is_one(watches: Watch
     watches.ensure(order(docker))
     assert not watches.unwatched
     docker.lines(0, 1)
-    assert told(watches) == {"c"}
+    assert reported(watches) == {"c"}
 
 
 def test_what_gets_no_watch_may_be_removed(watches: Watches, docker: DockerLog) -> None:
@@ -144,7 +144,7 @@ def test_what_gets_no_watch_may_be_removed(watches: Watches, docker: DockerLog) 
     assert not watches.unwatched
 
 
-def test_without_inotify_all_are_to_be_looked_at(docker: DockerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_all_are_polled(docker: DockerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shim.logs.watches.INotify", used_up)
     with closing(Watches()) as watches:
         assert watches.fileno() == -1

@@ -116,7 +116,7 @@ def test_a_changed_order_replaces_the_first(boss: Boss, docker: DockerLog, path:
     assert path.read_bytes() == docker.as_cri()
 
 
-def test_a_log_that_cannot_be_written_is_told_and_tried_again(
+def test_a_log_that_cannot_be_written_is_reported_and_tried_again(
     boss: Boss, docker: DockerLog, path: Path, order: Follow
 ) -> None:
     docker.start()
@@ -153,7 +153,7 @@ def test_a_drain_is_not_answered_before_all_is_written_although_it_runs_again(
     assert boss.ask(Reopen(id="c")) == "its output is not followed"
 
 
-def test_a_full_disk_is_told_once_however_often_it_is_tried(
+def test_a_full_disk_is_reported_once_however_often_it_is_tried(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.start()
@@ -166,11 +166,11 @@ def test_a_full_disk_is_told_once_however_often_it_is_tried(
         write(sink, lines)
 
     monkeypatch.setattr(Sink, "write", full)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         boss.ask(order)
         assert boss.ask(Drain(id="c")) == ""
     assert path.read_bytes() == docker.as_cri()
-    assert [line["event"] for line in told] == [
+    assert [line["event"] for line in reported] == [
         "cannot write container log, retrying",
         "container log is writable again",
     ]
@@ -250,7 +250,7 @@ def test_a_removed_container_is_not_tried_again(boss: Boss, path: Path, order: F
     assert boss.blocked() == []
 
 
-def test_a_fault_in_one_log_is_told_and_holds_up_no_other(
+def test_a_fault_in_one_log_is_reported_and_holds_up_no_other(
     boss: Boss, docker: DockerLog, path: Path, order: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.start()

@@ -65,7 +65,7 @@ def test_the_namespace_of_a_process_is_entered_without_a_pin(pod: Pod) -> None:
 
 
 def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
-    """Whether it is another is looked at when the namespace is open: before that it would tell nothing."""
+    """Whether it is another is checked when the namespace is open: before that it would prove nothing."""
     before = open_descriptors()
     seen: list[int] = []
 
@@ -79,7 +79,7 @@ def test_the_namespace_of_another_process_is_not_entered(pod: Pod) -> None:
     assert open_descriptors() == before
 
 
-def test_the_namespace_of_a_process_that_has_ended_is_told(pod: Pod) -> None:
+def test_the_namespace_of_a_process_that_has_ended_is_reported(pod: Pod) -> None:
     pod.communicate()
     with pytest.raises(ShimError, match=f"/proc/{pod.pid}/ns/net: no such file"):
         in_netns_of(pod.pid, lambda: None, confirmed=lambda: True)

@@ -212,7 +212,7 @@ def test_unpin_leaves_nothing_and_can_be_repeated(directory: Path, pod: Pod) -> 
     unpin(path)
 
 
-def test_unpin_while_somebody_has_it_open(directory: Path, pod: Pod) -> None:
+def test_unpin_while_it_is_open_elsewhere(directory: Path, pod: Pod) -> None:
     path = directory / "cri-1"
     ensure_pinned(path, pid=pod.pid)
     with path.open("rb"):

@@ -71,7 +71,7 @@ def subscribed(rt: Runtime) -> Reader:
     until = time.monotonic() + 10
     while not rt.view.stats().subscribers:
         assert time.monotonic() < until
-        time.sleep(0.001)  # nothing tells that a generator has begun
+        time.sleep(0.001)  # nothing shows that a generator has begun
     return reader
 
 
@@ -106,14 +106,14 @@ def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> 
     assert isinstance(reader.wait_end(), Unavailable)
 
 
-def test_a_sandbox_is_told_when_it_is_ready(rt: Runtime) -> None:
+def test_a_sandbox_is_announced_when_it_is_ready(rt: Runtime) -> None:
     reader = subscribed(rt)
     sandbox = ready_pod(rt)
     reader.wait_kinds(sandbox, CREATED, STARTED)
     assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_READY] * 2
 
 
-def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_sandbox_that_could_not_be_made_is_announced_to_its_end(rt: Runtime, engine: FakeEngine) -> None:
     reader = subscribed(rt)
     scope = deadline.Scope()
 
@@ -133,7 +133,7 @@ def test_a_sandbox_that_could_not_be_made_is_told_to_its_end(rt: Runtime, engine
     assert [event.pod_sandbox_status.state for event in reader.events] == [pb.SANDBOX_NOTREADY] * 2
 
 
-def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pause_container_that_others_end_is_announced_as_not_ready(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     reader = subscribed(rt)
     engine.kill_container(sandbox, signal="SIGKILL")
@@ -141,7 +141,7 @@ def test_a_pause_container_that_others_end_is_told_as_not_ready(rt: Runtime, eng
     assert reader.events[0].pod_sandbox_status.state == pb.SANDBOX_NOTREADY
 
 
-def test_a_client_that_does_not_keep_up_is_told_so_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_slow_client_gets_an_error_and_others_go_on(rt: Runtime, engine: FakeEngine) -> None:
     view = NodeView(engine, subscriber_capacity=2)
     view.complete_sync(view.begin_sync())
     small = replace(rt, view=view)

@@ -65,7 +65,7 @@ def test_the_end_of_the_client_is_not_taken_for_a_docker_that_hangs(rt: Runtime,
         conditions(rt)
 
 
-def test_a_docker_that_answers_pings_and_does_not_tell_what_runs(
+def test_a_docker_that_answers_pings_and_no_lists(
     rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt.view.sandboxes()
@@ -106,12 +106,12 @@ def test_only_what_works_is_advertised(rt: Runtime) -> None:
     assert status(rt, verbose=False).features == pb.RuntimeFeatures(supplemental_groups_policy=True)
 
 
-def test_verbose_tells_settings_and_view(rt: Runtime) -> None:
-    told = json.loads(status(rt, verbose=True).info["config"])
-    assert told["sandboxImage"] == rt.config.pod_infra_container_image
-    assert told["config"]["root_directory"] == str(rt.config.root_directory)
-    assert told["view"]["containers"] == 0
-    assert told["corruptCheckpoints"] == []
+def test_verbose_has_settings_and_view(rt: Runtime) -> None:
+    reported = json.loads(status(rt, verbose=True).info["config"])
+    assert reported["sandboxImage"] == rt.config.pod_infra_container_image
+    assert reported["config"]["root_directory"] == str(rt.config.root_directory)
+    assert reported["view"]["containers"] == 0
+    assert reported["corruptCheckpoints"] == []
 
 
 def test_the_runtime_is_docker(rt: Runtime) -> None:

@@ -121,11 +121,11 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     service = tmp_path / "pydockershim.service"
     service.write_text(service.read_text().replace("/usr/local/bin/pydockershim", "/bin/true"))
 
-    told = subprocess.run(
+    reported = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", service, tmp_path / "pydockershim.socket"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (reported.returncode, reported.stderr) == (0, "")

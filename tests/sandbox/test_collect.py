@@ -188,7 +188,7 @@ def test_pods_stay_also_those_with_a_checkpoint_alone(node: Runtime, fakes: Fake
 
 
 def test_a_container_that_only_docker_knows_stays(node: Runtime, engine: FakeEngine, fakes: FakePlugins) -> None:
-    other = engine.create_container(name="somebody", body={"Image": engine.images[0].id})
+    other = engine.create_container(name="other", body={"Image": engine.images[0].id})
     attached(node, other)
 
     collect_networks(node)
@@ -242,7 +242,7 @@ def gc_of(fakes: FakePlugins) -> list[dict[str, str]]:
     return stay
 
 
-def test_gc_is_told_exactly_the_attachments_that_are_there(node: Runtime, fakes: FakePlugins) -> None:
+def test_gc_gets_exactly_the_attachments_that_are_there(node: Runtime, fakes: FakePlugins) -> None:
     known_to_checkpoints(node, ALIVE)
     known_to_checkpoints(node, OTHER, released=True)
     attached(node, ALIVE)

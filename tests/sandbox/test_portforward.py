@@ -22,7 +22,7 @@ def test_a_host_network_pod_is_dialled_on_both_loopbacks(
             assert connected.getpeername()[:2] == (address, port)
 
 
-def test_a_port_where_nobody_listens_is_told_with_both_addresses(rt: Runtime) -> None:
+def test_the_error_of_a_closed_port_has_both_addresses(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -133,7 +133,7 @@ def test_a_running_holder_of_the_name_keeps_it(rt: Runtime, engine: FakeEngine) 
     assert rt.view.sandbox(sandbox).name.startswith(name + "_")
 
 
-def test_a_pod_that_asks_for_no_user_costs_no_look(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_pod_that_asks_for_no_user_costs_no_inspection(rt: Runtime, engine: FakeEngine) -> None:
     ready_pod(rt)
 
     assert [method for method, _ in engine.calls].count("create_container") == 1

@@ -33,7 +33,7 @@ def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime)
     assert dict(answer.info) == {}
 
 
-def test_verbose_tells_the_pid(rt: Runtime) -> None:
+def test_verbose_has_the_pid(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])
     assert info["pid"] == rt.view.sandbox(sandbox).state.pid
@@ -50,11 +50,11 @@ def test_a_result_of_cni_that_cannot_be_read_hides_nothing_but_the_address(rt: R
     assert status.network.ip == ""
 
 
-@pytest.mark.parametrize(("network_mode", "told"), [("bridge", False), ("host", True)])
+@pytest.mark.parametrize(("network_mode", "reported"), [("bridge", False), ("host", True)])
 def test_the_network_of_a_pod_of_another_shim_is_left_out_where_nothing_is_known_of_it(
-    rt: Runtime, engine: FakeEngine, network_mode: str, *, told: bool
+    rt: Runtime, engine: FakeEngine, network_mode: str, *, reported: bool
 ) -> None:
-    """Told an empty address, a kubelet takes the pod for broken and ends it."""
+    """Given an empty address, a kubelet takes the pod for broken and ends it."""
     body = {
         "Image": BUSYBOX,
         "Labels": {labels.TYPE: labels.TYPE_SANDBOX},
@@ -66,7 +66,7 @@ def test_the_network_of_a_pod_of_another_shim_is_left_out_where_nothing_is_known
 
     status = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False).status
     assert status.state == pb.SANDBOX_READY
-    assert status.HasField("network") == told
+    assert status.HasField("network") == reported
 
 
 def test_an_unknown_sandbox(rt: Runtime) -> None:
@@ -76,19 +76,19 @@ def test_an_unknown_sandbox(rt: Runtime) -> None:
         pod_sandbox_status(rt, sandbox_id="", verbose=False)
 
 
-def test_verbose_tells_the_resources_of_the_pod_as_they_were_told_last(rt: Runtime) -> None:
+def test_verbose_has_the_resources_of_the_pod_of_the_last_update(rt: Runtime) -> None:
     context = pb.LinuxSandboxSecurityContext(namespace_options=pb.NamespaceOption(network=pb.NODE))
     first, second = pb.LinuxContainerResources(cpu_shares=7), pb.LinuxContainerResources(cpu_shares=9)
     sandbox = ready_pod(rt, linux=pb.LinuxPodSandboxConfig(security_context=context, overhead=first, resources=first))
 
-    def told() -> tuple[dict[str, str], dict[str, str]]:
+    def reported() -> tuple[dict[str, str], dict[str, str]]:
         info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])
         return info["overhead"], info["resources"]
 
-    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "7"})
+    assert reported() == ({"cpu_shares": "7"}, {"cpu_shares": "7"})
     request = pb.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, overhead=first, resources=second)
     update_pod_sandbox_resources(rt, request=request)
     after_a_restart = replace(rt, checkpoints=CheckpointStore(rt.config.root_directory / "sandboxes"))
-    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})
+    assert reported() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})
     rt = after_a_restart
-    assert told() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})
+    assert reported() == ({"cpu_shares": "7"}, {"cpu_shares": "9"})

@@ -35,7 +35,7 @@ def test_an_unknown_name_is_refused_by_its_place(name: str) -> None:
         docker([], [name])
 
 
-def test_ambient_ones_are_looked_at_and_left_out() -> None:
+def test_ambient_ones_are_checked_and_left_out() -> None:
     wanted = pb.Capability(add_ambient_capabilities=["KILL"])
     assert docker_capabilities(wanted, api_version=(1, 44), field="f") == ([], [])
     with pytest.raises(InvalidArgument, match=r"f\.add_ambient_capabilities\[0\] 'X'"):

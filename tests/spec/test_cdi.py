@@ -53,7 +53,7 @@ def test_create_asks_docker_each_time(rt: Runtime, plugged: FakeEngine) -> None:
         created(rt, sandbox, CDI_devices=cdi("v.com/gpu=0"))
 
 
-def test_an_engine_that_does_not_tell_is_left_to_decide(rt: Runtime, plugged: FakeEngine) -> None:
+def test_an_engine_without_information_is_left_to_decide(rt: Runtime, plugged: FakeEngine) -> None:
     plugged.version = (1, 49)
     check_cdi_devices(rt, cdi("v.com/gpu=7"))
 

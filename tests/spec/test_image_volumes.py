@@ -44,7 +44,7 @@ def in_docker(engine: FakeEngine, container: ContainerId) -> list[dict[str, Any]
     return [mount for mount in mounts if mount["Type"] == "image"]
 
 
-def test_an_image_is_mounted_by_id_and_told_with_it(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_an_image_is_mounted_by_id_and_reported_with_it(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     asked = volume(user_specified_image="model", annotations={"a": "b"}, image_ref="whatever the client says")
     container = mounting(rt, asked)
 
@@ -53,7 +53,7 @@ def test_an_image_is_mounted_by_id_and_told_with_it(rt: Runtime, engine: FakeEng
     assert list(container_status(rt, container_id=container, verbose=False).status.mounts) == [asked]
 
 
-def test_what_was_mounted_is_told_when_the_image_is_gone(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_a_mounted_image_is_reported_when_it_is_gone(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     container = mounting(rt, volume())
     engine.remove_image(model)
     rt.view.images.refresh()
@@ -110,9 +110,9 @@ def test_a_sub_path_that_is_no_directory_fails_at_create(
     assert list(engine.containers) == [sandbox]
 
 
-def test_an_image_is_looked_into_once(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+def test_an_image_is_inspected_once(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
     sandbox = ready_pod(rt)
-    created(rt, sandbox)  # the container's own image has been looked into
+    created(rt, sandbox)  # the container's own image has been inspected
 
     engine.calls.clear()
     volumes = *(volume(sub_path="models", at=f"/{number}") for number in range(5)), volume(at="/all")

@@ -53,7 +53,7 @@ def test_recursive_read_only_needs_a_private_read_only_mount(fields: dict[str, A
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    """What the kernel can is looked up again, before and after."""
+    """What the kernel can is determined again, before and after."""
     kernel_sets_attributes_recursively.cache_clear()
     yield
     kernel_sets_attributes_recursively.cache_clear()

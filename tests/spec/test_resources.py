@@ -132,7 +132,7 @@ def test_what_docker_cannot_say_is_taken_from_what_was_kept() -> None:
     )
 
 
-def test_a_limit_that_somebody_gave_docker_since_counts() -> None:
+def test_a_limit_that_others_gave_docker_since_counts() -> None:
     kept = Resources(memory_limit_in_bytes=MIB)
     assert known_resources(HostSettings(memory=GIB, memory_swap=GIB), kept).memory_limit_in_bytes == GIB
 
@@ -230,7 +230,7 @@ def test_a_limit_that_docker_has_discarded_is_named(lost: str, left: object, fie
     ],
     ids=["not said", "no limit", "by its file, which is written beside"],
 )
-def test_a_limit_of_swap_that_nobody_has_asked_for_may_be_lost(asked: Resources) -> None:
+def test_a_limit_of_swap_that_was_not_requested_may_be_lost(asked: Resources) -> None:
     check_kept(HostSettings(memory=64 * MIB, memory_swap=-1), asked, body=create_fields(asked), field="linux")
 
 

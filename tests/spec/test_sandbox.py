@@ -64,7 +64,7 @@ def test_pause_is_never_privileged_and_gains_nothing() -> None:
     assert "no-new-privileges=true" in host["SecurityOpt"]
 
 
-def test_pause_keeps_dockers_seccomp_profile_unless_told_otherwise() -> None:
+def test_pause_keeps_dockers_seccomp_profile_by_default() -> None:
     unconfined = pb.SecurityProfile(profile_type=pb.SecurityProfile.Unconfined)
     assert "seccomp=unconfined" not in body()["HostConfig"]["SecurityOpt"]
     assert "seccomp=unconfined" in body(seccomp=unconfined)["HostConfig"]["SecurityOpt"]

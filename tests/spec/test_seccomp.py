@@ -47,7 +47,7 @@ def test_the_default_is_the_daemons_unless_that_is_none() -> None:
 
 
 @pytest.mark.parametrize("profile", [RUNTIME_DEFAULT, localhost("/none")], ids=["default", "localhost"])
-def test_a_daemon_without_seccomp_runs_nobody_who_wants_it(profile: Profile) -> None:
+def test_a_daemon_without_seccomp_refuses_containers_that_want_it(profile: Profile) -> None:
     with pytest.raises(FailedPrecondition, match=r"f\.seccomp: Docker has no seccomp"):
         seccomp(profile, daemon="")
     assert seccomp(UNCONFINED, daemon="") == ["seccomp=unconfined"]
@@ -63,7 +63,7 @@ def test_a_daemon_without_seccomp_runs_nobody_who_wants_it(profile: Profile) -> 
         (["name=seccomp"], "default"),
     ],
 )
-def test_what_the_daemon_tells_of_itself(options: list[str], profile: str) -> None:
+def test_what_the_daemon_reports_of_itself(options: list[str], profile: str) -> None:
     assert seccomp_of_daemon(options) == profile
 
 

@@ -46,5 +46,5 @@ def test_there_and_back(signal: int) -> None:
         ("-5", pb.RUNTIME_DEFAULT),
     ],
 )
-def test_what_docker_will_send_is_told_in_the_words_of_the_cri(docker: str, signal: pb.Signal) -> None:
+def test_the_signal_is_reported_in_the_words_of_the_cri(docker: str, signal: pb.Signal) -> None:
     assert cri_signal(docker) == signal

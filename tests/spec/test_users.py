@@ -1,4 +1,4 @@
-"""Who a container runs as: what is asked for, what the image knows, what Docker is told and gives back."""
+"""Who a container runs as: what is asked for, what the image knows, what Docker gets and gives back."""
 
 from typing import Any
 
@@ -188,7 +188,7 @@ def test_a_group_that_would_be_mistaken_for_another_is_refused(asked: dict[str, 
         who(**asked)
 
 
-def test_docker_is_told_numbers_and_adds_the_primary_group_itself() -> None:
+def test_docker_gets_numbers_and_adds_the_primary_group_itself() -> None:
     assert docker_user(numbers(1000, 50, 10, 50, 60)) == DockerUser(user="1000:50", group_add=("10", "60"))
 
 
@@ -196,7 +196,7 @@ _ID = st.integers(0, MAX_ID)
 
 
 @given(_ID, _ID, st.sets(_ID))
-def test_docker_gives_back_what_it_was_told(uid: int, gid: int, groups: set[int]) -> None:
+def test_docker_gives_back_what_it_got(uid: int, gid: int, groups: set[int]) -> None:
     made = docker_user(Identity(uid=uid, gid=gid, groups=tuple(sorted({gid, *groups}))))
 
     seen = container_user(made.user, made.group_add)
@@ -221,5 +221,5 @@ def test_docker_gives_back_what_it_was_told(uid: int, gid: int, groups: set[int]
         ("0:0", ["4294967296"]),
     ],
 )
-def test_who_is_not_told_in_numbers_is_not_known(user: str, group_add: list[str] | None) -> None:
+def test_a_user_without_a_number_is_unknown(user: str, group_add: list[str] | None) -> None:
     assert container_user(user, group_add) is None

@@ -1,4 +1,4 @@
-"""What the kernel tells, as it was recorded."""
+"""What the kernel reports, as it was recorded."""
 
 NET_DEV = b"\n".join(
     [

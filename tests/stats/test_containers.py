@@ -25,7 +25,7 @@ def listed(rt: Runtime, **wanted: Any) -> list[pb.ContainerStats]:
 
 
 @VERSIONS
-def test_everything_the_kernel_tells(rt: Runtime, group: Group) -> None:
+def test_everything_the_kernel_reports(rt: Runtime, group: Group) -> None:
     pod = pod_with_container(rt, group)
     stats = container_stats(rt, container_id=pod.container)
     cpu, memory = group.cpu(), group.memory()
@@ -51,7 +51,7 @@ def test_everything_the_kernel_tells(rt: Runtime, group: Group) -> None:
         assert abs(time.time_ns() - stamp) < 60 * SECOND
 
 
-def test_what_the_kernel_does_not_tell_is_not_set(rt: Runtime, tmp_path: Path) -> None:
+def test_what_the_kernel_does_not_report_is_not_set(rt: Runtime, tmp_path: Path) -> None:
     (tmp_path / "cpu.stat").write_text("usage_usec 5\n")
     (tmp_path / "memory.current").write_text("4096\n")
     pod = pod_with_container(rt, GroupV2(str(tmp_path)))
@@ -190,7 +190,7 @@ def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: 
     assert not stats.HasField("cpu")
 
 
-def test_a_process_nobody_has_is_left_out(rt: Runtime) -> None:
+def test_a_process_that_is_gone_is_left_out(rt: Runtime) -> None:
     # The pids of the fake Engine are above all that the kernel gives.
     running(rt, ready_pod(rt))
 

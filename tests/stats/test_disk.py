@@ -256,7 +256,7 @@ def test_the_budget_is_kept_after_small_layers_too(rt: Runtime, tree: Path) -> N
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_what_nobody_has_foreseen_ends_no_measuring(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_ends_no_measuring(rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containers = {container_with_layer(rt, tree, name) for name in ("one", "two")}
     failed: list[Path] = []
 
@@ -307,7 +307,7 @@ def test_a_part_that_fails_ends_no_measuring_of_parts(rt: Runtime, tree: Path) -
 
 
 @pytest.mark.usefixtures("no_mounts")
-def test_a_started_container_is_looked_at_at_once(rt: Runtime, tree: Path) -> None:
+def test_a_started_container_is_measured_at_once(rt: Runtime, tree: Path) -> None:
     meter = LayerMeter(rt, interval=1000)
     meter.start()
     try:
@@ -366,7 +366,7 @@ def test_a_container_without_a_layer_that_can_be_seen(rt: Runtime) -> None:
     assert upper_of(rt, record) is None
 
 
-def test_a_layer_that_could_not_be_seen_is_looked_for_again(
+def test_a_layer_that_could_not_be_seen_is_searched_again(
     rt: Runtime, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = rt.view.container(running(rt, ready_pod(rt)))

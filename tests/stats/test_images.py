@@ -102,7 +102,7 @@ def test_an_empty_store_is_measured_without_a_complaint(rt: Runtime, root: Path,
     assert figures(rt) == (0, 0, True)
 
 
-def test_until_all_is_measured_the_file_system_is_told(rt: Runtime, root: Path, meter: StoreMeter) -> None:
+def test_until_all_is_measured_the_file_system_is_reported(rt: Runtime, root: Path, meter: StoreMeter) -> None:
     for chain in "ab":
         add_layer(root, chain)
     name, top = meter.next_part() or ("", Path())
@@ -136,7 +136,7 @@ def test_a_store_of_containerd(rt: Runtime, engine: FakeEngine, meter: StoreMete
     assert usage.root == root
 
 
-def test_a_store_that_cannot_be_measured_is_told_by_its_file_system(
+def test_a_store_that_cannot_be_measured_has_the_size_of_its_file_system(
     rt: Runtime, engine: FakeEngine, meter: StoreMeter
 ) -> None:
     engine.engine_info = msgspec.structs.replace(engine.engine_info, driver="btrfs")

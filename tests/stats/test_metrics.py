@@ -133,7 +133,7 @@ def test_version_2_has_nearly_all_of_them(rt: Runtime, upper: Path) -> None:
 
     missing = NAMES - by_name(container).keys()
     assert missing == {name for name in NAMES if name.startswith("container_network_")} | {
-        # No quota is set, version 2 tells no peak of huge pages, and the fake process has no limits.
+        # No quota is set, version 2 has no peak of huge pages, and the fake process has no limits.
         "container_spec_cpu_quota",
         "container_hugetlb_max_usage_bytes",
         "container_ulimits_soft",
@@ -211,7 +211,7 @@ def test_a_device_has_the_name_that_it_has_now(
     assert seen == ["8:0", "/dev/sda", "/dev/sdb"]
 
 
-def test_a_quota_is_told_where_there_is_one(rt: Runtime, upper: Path) -> None:
+def test_a_quota_is_reported_where_there_is_one(rt: Runtime, upper: Path) -> None:
     pod = pod_with_layer(rt, group_v2(), upper)
     rt.engine.update_container(pod.container, body={"CpuQuota": 20_000})
     rt.view.refresh_container(pod.container)
@@ -274,7 +274,7 @@ def test_the_image_of_a_pod_is_the_one_its_pause_was_made_from(rt: Runtime, monk
     assert labels == {("POD", sandbox, references.canonical(rt.config.pod_infra_container_image), record.name)}
 
 
-def test_what_is_not_known_of_tasks_is_not_told_as_no_limit(rt: Runtime, tmp_path: Path) -> None:
+def test_an_unknown_limit_of_tasks_is_not_reported_as_none(rt: Runtime, tmp_path: Path) -> None:
     shutil.copytree(group_v2().directory, tmp_path / "c1")
     (tmp_path / "c1/pids.current").unlink()
     pod_with_container(rt, group_v2("c1", root=tmp_path))
@@ -304,7 +304,7 @@ def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     assert rt.stats_cache.sandbox_metrics.requested_recently
 
 
-def test_a_container_that_was_started_since_is_told(rt: Runtime) -> None:
+def test_a_container_that_was_started_since_is_reported(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.sandbox_metrics.put(pod.sandbox, pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox))
 

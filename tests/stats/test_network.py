@@ -35,7 +35,7 @@ def test_the_namespace_of_a_process() -> None:
     assert "lo" not in [interface.name for interface in found]
 
 
-def test_more_interfaces_than_the_kernel_tells_at_once(tmp_path: Path) -> None:
+def test_more_interfaces_than_fit_into_one_answer_of_the_kernel(tmp_path: Path) -> None:
     line = b"  eth%d: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
     (tmp_path / "7/net").mkdir(parents=True)
     with in_pieces(tmp_path / "7/net/dev", b"".join(line % number for number in range(5000))):

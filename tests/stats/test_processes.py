@@ -22,7 +22,7 @@ def test_a_real_process() -> None:
     assert found.sockets <= found.descriptors - 2
 
 
-def test_sockets_are_told_from_files() -> None:
+def test_sockets_are_distinguished_from_files() -> None:
     before = processes([os.getpid()])
     with socket.socket(), open(os.devnull):  # noqa: PTH123 - any descriptor will do
         after = processes([os.getpid()])
@@ -40,7 +40,7 @@ def test_processes_are_added_up_and_those_that_ended_left_out(tmp_path: Path) ->
     assert processes([1, 2, 3], proc=str(tmp_path)) == Processes(2, 7, 3, 2)
 
 
-def test_of_very_many_descriptors_not_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_descriptors_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DESCRIPTORS", 2)
     (tmp_path / "1/fd").mkdir(parents=True)
     (tmp_path / "1/status").write_text("Name:\tx\nThreads:\t1\n")
@@ -50,7 +50,7 @@ def test_of_very_many_descriptors_not_all_are_looked_at(tmp_path: Path, monkeypa
     assert processes([1], proc=str(tmp_path)) == Processes(1, 1, 5, 2)
 
 
-def test_of_very_many_processes_not_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_processes_not_all_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PROCESSES", 2)
     for pid in range(1, 6):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)

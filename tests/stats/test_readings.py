@@ -35,7 +35,7 @@ SLOW_MEMORY = 3 * SECOND
 
 
 def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None:
-    """Let this thread wait, so many nanoseconds in each look at CPU time and long for memory."""
+    """Let this thread wait, so many nanoseconds in each read of CPU time and long for memory."""
     passed = [START]
     cpu, memory = GroupV2.cpu, GroupV2.memory
 
@@ -92,7 +92,7 @@ def test_the_first_rate_of_a_pod_is_without_what_its_group_had_used_before(rt: R
     assert processor.rate == pytest.approx(SECOND / 5, rel=0.1)
 
 
-def test_cpu_time_is_told_with_the_moment_it_was_read(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_is_reported_with_the_moment_it_was_read(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     record = rt.view.container(pod_with_container(rt, group_v2()).container)
     quick = SECOND // 10_000
     busy_machine(monkeypatch, held_up=[5 * SECOND, quick])
@@ -104,7 +104,7 @@ def test_cpu_time_is_told_with_the_moment_it_was_read(rt: Runtime, monkeypatch: 
     assert reading.at == START + 5 * SECOND + quick + SLOW_MEMORY
 
 
-def test_where_every_look_is_held_up_the_quickest_is_told(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_read_is_held_up_the_quickest_is_reported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     record = rt.view.container(pod_with_container(rt, group_v2()).container)
     held_up = [9 * SECOND, 2 * SECOND, 8 * SECOND, 7 * SECOND, 6 * SECOND]
     busy_machine(monkeypatch, held_up=held_up)

@@ -33,7 +33,7 @@ def test_cpu_time_of_containers_and_pods_is_noted(rt: Runtime) -> None:
 
     assert last_usage(rt, pod.container) == 9_214_533_000
     assert last_usage(rt, pod.sandbox) == 9_251_200_000
-    # Nobody has asked for a list.
+    # No client has asked for a list.
     assert rt.stats_cache.container_stats.get(pod.container) is None
     assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
 
@@ -110,7 +110,7 @@ def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.Mo
         sampler.stop()
 
 
-def test_what_ran_before_has_a_second_look_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ran_before_is_sampled_again_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[float] = queue.SimpleQueue()
     monkeypatch.setattr(module, "sample", lambda _rt, *, metrics: passes.put(time.monotonic()))
     sampler = Sampler(rt, interval=1000)

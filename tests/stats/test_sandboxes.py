@@ -172,7 +172,7 @@ def test_what_was_read_ahead_is_given_once_and_then_with_the_cpu_time_of_now(rt:
     assert not first.linux.containers[0].HasField("cpu")
 
 
-def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_container_that_ended_since_is_not_reported(rt: Runtime, engine: FakeEngine) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.sandbox_stats.put(pod.sandbox, pod_sandbox_stats(rt, sandbox_id=pod.sandbox))
     engine.exit_container(pod.container)
@@ -183,7 +183,7 @@ def test_a_container_that_ended_since_is_not_told(rt: Runtime, engine: FakeEngin
     assert list(stats.linux.containers) == []
 
 
-def test_one_pod_is_read_anew_with_its_containers(rt: Runtime) -> None:
+def test_one_pod_is_read_again_with_its_containers(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
     rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
 

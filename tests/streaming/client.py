@@ -51,7 +51,7 @@ def session_of(wire: Wire, *, idle_timeout: float = 0, early: bytes = b"") -> It
 
 
 def seconds_of_trickle(connected: socket.socket) -> float:
-    """Send a byte now and then, until the other end does not take any, and tell how long that went on."""
+    """Send a byte now and then, until the other end does not take any, and return how long that went on."""
     began = time.monotonic()
     with suppress(OSError):
         while time.monotonic() - began < SECONDS:

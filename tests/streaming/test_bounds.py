@@ -37,7 +37,7 @@ below what a bomb takes."""
 
 
 PATIENCE = 10
-"""Looks, 10 ms apart, at which a session must want nothing. What it has queued can change its mind only at once."""
+"""Checks, 10 ms apart, at which a session must want nothing. What it has queued can change its mind only at once."""
 
 
 class Meter:

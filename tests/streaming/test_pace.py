@@ -1,6 +1,6 @@
 import threading
 
-from shim.streaming.pace import LEAST, LONG, MOST, SLOW, Pace, Turns
+from shim.streaming.pace import LONG, MAX_READ, MIN_READ, SLOW, Pace, Turns
 from tests.waits import wait_until
 
 SECONDS = 20.0
@@ -13,7 +13,7 @@ def test_the_first_read_is_small_and_quick_ones_grow() -> None:
         sizes.append(pace.size)
         pace.note(SLOW / 2)
 
-    assert sizes == [LEAST, 2 * LEAST, 4 * LEAST, 8 * LEAST, MOST, MOST]
+    assert sizes == [MIN_READ, 2 * MIN_READ, 4 * MIN_READ, 8 * MIN_READ, MAX_READ, MAX_READ]
 
 
 def test_reads_that_take_long_get_smaller_and_stay_so_while_they_are_slow() -> None:
@@ -21,12 +21,12 @@ def test_reads_that_take_long_get_smaller_and_stay_so_while_they_are_slow() -> N
     for _ in range(6):
         pace.note(0)
     pace.note(LONG * 2)
-    assert pace.size == MOST // 2
+    assert pace.size == MAX_READ // 2
     pace.note(SLOW)
-    assert pace.size == MOST // 2
+    assert pace.size == MAX_READ // 2
     for _ in range(9):
         pace.note(LONG * 2)
-    assert pace.size == LEAST
+    assert pace.size == MIN_READ
 
 
 def spend(pace: Pace, seconds: float) -> None:

@@ -99,7 +99,7 @@ def test_a_pod_that_has_said_all_ends_both_streams_and_is_still_spoken_to() -> N
         assert pod.dialled(80).recv(100) == b"late"
 
 
-def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
+def test_a_refused_port_says_why_and_leaves_the_others() -> None:
     with forwarding() as (client, pod, _):
         good, _ = pair(client, 80, request=0)
         bad, why = pair(client, 1, request=1)
@@ -112,7 +112,7 @@ def test_a_refused_port_tells_why_and_leaves_the_others() -> None:
         assert client.received[good] == b"alive"
 
 
-def test_no_thread_for_a_connection_is_told_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_for_a_connection_is_an_error_and_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with forwarding() as (client, pod, _):
         with monkeypatch.context() as short:
             no_thread_for("port-forward", short)

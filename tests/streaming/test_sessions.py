@@ -29,16 +29,16 @@ def test_a_url_is_absolute_and_its_token_has_256_bits(sessions: Sessions) -> Non
 def test_a_token_works_once(sessions: Sessions) -> None:
     token = token_of(sessions.url_of(FORWARD))
 
-    assert sessions.look("portforward", token) is FORWARD
+    assert sessions.peek("portforward", token) is FORWARD
     assert sessions.take("portforward", token) is FORWARD
     assert sessions.take("portforward", token) is None
-    assert sessions.look("portforward", token) is None
+    assert sessions.peek("portforward", token) is None
 
 
 def test_a_token_works_for_a_minute(sessions: Sessions, clock: Clock) -> None:
     token = token_of(sessions.url_of(FORWARD))
     clock.now += LIFETIME - 1
-    assert sessions.look("portforward", token) is FORWARD
+    assert sessions.peek("portforward", token) is FORWARD
     clock.now += 1
 
     assert sessions.take("portforward", token) is None

@@ -31,7 +31,7 @@ def accepted(session: Session) -> Channel:
 
 
 def open_without_windows(far: socket.socket, *streams: int) -> None:
-    """Open streams as Go's client does, which never tells of windows and does not heed ours."""
+    """Open streams as Go's client does, which never sends windows and does not heed ours."""
     deflater = Deflater()
     for stream in streams or (1,):
         far.sendall(syn_stream(stream, deflater.deflate(counted([("streamtype", "data")]))))
@@ -42,7 +42,7 @@ def data_frame(stream: int, data: bytes) -> bytes:
 
 
 def fill(far: socket.socket) -> int:
-    """Send until nothing is taken any more, and tell how much was."""
+    """Send until nothing is taken any more, and return how much was."""
     far.settimeout(1)
     count = 0
     with suppress(TimeoutError):

@@ -177,7 +177,7 @@ def test_pings_are_answered_and_a_flood_of_them_stops_the_reading() -> None:
     assert wire.wants_data
 
 
-def test_what_nobody_reads_stops_the_reading() -> None:
+def test_output_that_is_not_taken_stops_the_reading() -> None:
     wire = ChannelWire(channels())
     count = 0
     while wire.wants_data:

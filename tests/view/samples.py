@@ -43,7 +43,7 @@ class Recording:
 
 
 def unset_clock() -> Moment:
-    """Tell the time by a clock that for certain nobody sets, however long a thread is kept waiting."""
+    """Return the time of a clock that is certainly not set, however long a thread is kept waiting."""
     return Moment(time.time_ns(), 0)
 
 

@@ -79,9 +79,9 @@ LIFE = [NEW, RUNS, UNKNOWN, RUNS, ENDED, RUNS_AGAIN, UNKNOWN_AGAIN, ENDED_AGAIN]
 def test_any_history_reads_as_one(seen: list[bool]) -> None:
     """Whatever was seen and missed: created first, started and stopped in turn, deleted last."""
     history = [record for record, was_seen in zip(LIFE, seen, strict=True) if was_seen]
-    told = [kind for old, new in zip([None, *history], [*history, None], strict=True) for kind in steps(old, new)]
+    reported = [kind for old, new in zip([None, *history], [*history, None], strict=True) for kind in steps(old, new)]
     there = runs = False
-    for kind in told:
+    for kind in reported:
         assert there != (kind == CREATED)
         assert runs or kind != STOPPED
         assert not runs or kind not in (STARTED, DELETED)

@@ -36,15 +36,15 @@ def just_created() -> SandboxRecord:
 
 
 def heard(changes: Subscription[Change]) -> list[tuple[str, pb.ContainerEventType]]:
-    """All that has been told so far."""
-    told: list[tuple[str, pb.ContainerEventType]] = []
+    """All that has been published so far."""
+    reported: list[tuple[str, pb.ContainerEventType]] = []
     with deadline.bound(0.01):
         try:
             while True:
                 change = changes.wait_next()
-                told.append((change.record.id, change.kind))
+                reported.append((change.record.id, change.kind))
         except DeadlineExceeded:
-            return told
+            return reported
 
 
 def test_events_of_a_deferred_sandbox_are_published_at_the_flush(publisher: EventPublisher) -> None:
@@ -85,9 +85,9 @@ def test_times_never_go_back(publisher: EventPublisher) -> None:
         publisher.publish(None, sandbox())
         publisher.publish(None, container())
         publisher.flush(NAME)
-        told = [changes.wait_next() for _ in range(3)]
-    assert [change.record.id for change in told] == ["c1", "s1", "s1"]
-    assert [change.at for change in told] == sorted(change.at for change in told)
+        reported = [changes.wait_next() for _ in range(3)]
+    assert [change.record.id for change in reported] == ["c1", "s1", "s1"]
+    assert [change.at for change in reported] == sorted(change.at for change in reported)
 
 
 def test_what_changes_between_two_losses_is_kept_for_a_client_that_comes_late(publisher: EventPublisher) -> None:

@@ -57,7 +57,7 @@ def test_a_read_lasts_as_long_as_its_block_which_does_not_hold_the_lock() -> Non
     ],
     ids=["earlier", "the same", "later", "no stamp", "clock set back since", "clock set forward since"],
 )
-def test_a_moment_follows_what_is_stamped_earlier_by_a_clock_nobody_has_set(
+def test_a_moment_follows_what_is_stamped_earlier_by_a_clock_that_was_not_set(
     stamp: int, offset: int, follows: bool
 ) -> None:
     assert NOW.follows(stamp, now=Moment(wall=200 * SECOND, offset=offset)) is follows

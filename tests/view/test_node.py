@@ -28,10 +28,10 @@ from tests.view.late import LateEngine
 from tests.view.samples import create_container, create_sandbox, create_stranger, inspects
 from tests.waits import wait_until
 
-Told = list[tuple[pb.ContainerEventType, str]]
+Reported = list[tuple[pb.ContainerEventType, str]]
 
 
-def told(subscription: Subscription[Change], number: int) -> Told:
+def reported(subscription: Subscription[Change], number: int) -> Reported:
     """The next `number` changes."""
     changes = [subscription.wait_next() for _ in range(number)]
     return [(change.kind, change.record.id) for change in changes]
@@ -134,7 +134,7 @@ def test_late_answer_does_not_replace_a_newer_one(engine: LateEngine, view: Node
 
 
 def test_answer_that_may_be_newer_than_the_one_published_is_asked_for_again(engine: LateEngine, view: NodeView) -> None:
-    """The look that ended first may have been answered first; nobody knows, so Docker is asked again."""
+    """The inspect that ended first may have been answered first; that is unknown, so Docker is asked again."""
     container_id = create_container(engine, create_sandbox(engine), start=True)
     still_running = engine.inspect_container(container_id)
     engine.exit_container(container_id, exit_code=4)
@@ -237,7 +237,7 @@ def test_each_change_is_published_once_and_in_order(engine: LateEngine, view: No
         view.forget(container_id)
         engine.remove_container(sandbox_id)
         view.forget(sandbox_id)
-        assert told(changes, 8) == [
+        assert reported(changes, 8) == [
             (CREATED, sandbox_id),
             (STARTED, sandbox_id),
             (CREATED, container_id),
@@ -271,7 +271,7 @@ def test_strangers_make_no_changes(engine: LateEngine, view: NodeView) -> None:
         view.refresh_container(stranger)
         sandbox_id = create_sandbox(engine, start=False)
         view.refresh_container(sandbox_id)
-        assert told(changes, 1) == [(CREATED, sandbox_id)]
+        assert reported(changes, 1) == [(CREATED, sandbox_id)]
 
 
 def test_subscriptions_end_with_docker(view: NodeView) -> None:
@@ -286,12 +286,12 @@ def test_subscriptions_end_with_docker(view: NodeView) -> None:
 @contextmanager
 def waiting_subscriber(
     view: NodeView, *, scope: deadline.Scope | None = None, count: int = 1
-) -> Iterator[Future[Told]]:
-    """Somebody who subscribes while Docker is lost; the result is what he is told first, or his failure."""
+) -> Iterator[Future[Reported]]:
+    """A client that subscribes while Docker is lost; the result is the first events it gets, or its error."""
 
-    def subscribe() -> Told:
+    def subscribe() -> Reported:
         with deadline.entered(scope or deadline.Scope()), view.subscribe() as changes:
-            return told(changes, count)
+            return reported(changes, count)
 
     before = view.stats().subscribers
     with ThreadPoolExecutor(1) as pool:
@@ -331,7 +331,7 @@ def test_a_subscriber_that_comes_during_a_sync_gets_all_that_has_changed(engine:
         assert subscribing.result(10) == [(STOPPED, ended), (STOPPED, gone), (DELETED, gone)]
     with view.subscribe() as changes:  # he hears of what comes
         view.refresh_container(sandbox_id)
-        assert told(changes, 1) == [(CREATED, sandbox_id)]
+        assert reported(changes, 1) == [(CREATED, sandbox_id)]
 
 
 def test_a_subscriber_behind_too_many_changes_is_dropped(engine: LateEngine) -> None:

@@ -95,14 +95,14 @@ def test_without_logs_every_exit_is_visible() -> None:
     assert visible_record(logged(), NoLogs()) == logged()
 
 
-def test_the_path_of_docker_may_be_told_before_docker_does() -> None:
+def test_the_path_of_docker_may_be_given_before_docker_reports_it() -> None:
     assert log_of(logged(docker_log_path=""), docker="/guess").docker == "/guess"
 
 
 @pytest.mark.parametrize(
     ("settings", "driver"),
     [({"Type": "local"}, "local"), ({"Type": "json-file"}, "json-file"), ({}, "json-file")],
-    ids=["local", "json-file", "not-told"],
+    ids=["local", "json-file", "not-reported"],
 )
 def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: str) -> None:
     host = msgspec.convert({"LogConfig": settings}, HostSettings)
@@ -112,7 +112,7 @@ def test_the_driver_is_that_of_the_container(settings: dict[str, str], driver: s
 # In the view
 
 
-def test_where_docker_writes_is_known_though_it_is_not_told(engine: FakeEngine, logs: FakeLogs) -> None:
+def test_where_docker_writes_is_known_though_it_is_not_reported(engine: FakeEngine, logs: FakeLogs) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     engine.containers[container_id].host["LogConfig"] = {"Type": "local"}
     view = NodeView(engine, logs=logs, docker_root=lambda: "/docker")
@@ -169,9 +169,9 @@ def test_one_that_is_removed_meanwhile_has_ended(engine: FakeEngine, view: NodeV
     container_id = ended(engine, view, logs)
     with view.subscribe() as changes:
         view.forget(container_id)
-        told = [wait_change(changes) for _ in range(2)]
-    assert [(change.kind, change.record.state.exit_code) for change in told] == [(STOPPED, 3), (DELETED, 3)]
-    assert told[0].record.state.message == ""
+        reported = [wait_change(changes) for _ in range(2)]
+    assert [(change.kind, change.record.state.exit_code) for change in reported] == [(STOPPED, 3), (DELETED, 3)]
+    assert reported[0].record.state.message == ""
     logs.release(container_id)
     assert view.containers() == ()
     assert container_id not in logs.followed
@@ -230,7 +230,7 @@ def test_a_container_that_is_unknown_at_the_start_stays_so_until_its_exit(engine
 
 
 def test_a_published_exit_stays_visible(engine: FakeEngine, logs: FakeLogs) -> None:
-    """Its log may never be written; a later look must not let it run again, a start must."""
+    """Its log may never be written; a later refresh must not let it run again, a start must."""
     view, container_id = found_ended(engine, logs)
     with view.subscribe() as changes:
         view.refresh_container(container_id)

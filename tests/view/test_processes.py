@@ -46,7 +46,7 @@ def test_one_that_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     assert process_ended(record(sleeper.pid))
 
 
-def test_one_that_nobody_has_collected(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_has_ended(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert process_ended(record(sleeper.pid))
@@ -83,7 +83,7 @@ def test_one_that_is_being_collected(tmp_path: Path) -> None:
     assert process_ended(record(77), proc=tmp_path)
 
 
-def test_a_pid_that_is_somebody_elses(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_pid_of_another_process(sleeper: subprocess.Popen[bytes]) -> None:
     assert process_ended(record(sleeper.pid, started_at=time.time_ns() - HOUR_NS))
 
 
@@ -92,7 +92,7 @@ def test_a_pid_that_is_somebody_elses(sleeper: subprocess.Popen[bytes]) -> None:
     [(0, pb.CONTAINER_RUNNING), (2**22 + 1, pb.CONTAINER_EXITED), (2**22 + 1, pb.CONTAINER_CREATED)],
     ids=["pid unknown", "exited", "created"],
 )
-def test_nobody_waits_for_what_does_not_run(pid: int, state: pb.ContainerState) -> None:
+def test_what_does_not_run_is_not_waited_for(pid: int, state: pb.ContainerState) -> None:
     assert not process_ended(record(pid, state=state))
 
 

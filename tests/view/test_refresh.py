@@ -49,10 +49,10 @@ def test_a_queued_container_is_published(engine: FakeEngine, view: NodeView, ref
 
 
 @pytest.mark.parametrize(
-    ("age", "looks"), [(1, 0), (-1, 1), (None, 1)], ids=["older than the last look", "newer", "of unknown age"]
+    ("age", "inspected"), [(1, 0), (-1, 1), (None, 1)], ids=["older than the last inspect", "newer", "of unknown age"]
 )
 def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
-    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, view: NodeView, age: int | None, looks: int
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, view: NodeView, age: int | None, inspected: int
 ) -> None:
     monkeypatch.setattr("shim.view.refresh.WORKERS", 1)  # what is marked first is then done first
     sandbox_id = create_sandbox(engine)
@@ -65,7 +65,7 @@ def test_a_change_is_inspected_unless_an_inspect_has_begun_since(
         refresher.enqueue_changed(container_id, stamp=stamp, after=0)
         refresher.enqueue(sandbox_id)
         assert wait_change(changes).record.id == sandbox_id
-    assert inspects(engine) - before == looks + 1
+    assert inspects(engine) - before == inspected + 1
 
 
 def test_a_failed_inspect_is_retried_whatever_was_inspected_before(

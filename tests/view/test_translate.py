@@ -82,7 +82,7 @@ def test_times_are_dockers_to_the_nanosecond() -> None:
     assert (found.created_at, found.started_at) == (1795226702_897882479, 1795226703_070187916)
 
 
-def test_failed_start_tells_why(recording: Recording) -> None:
+def test_a_failed_start_says_why(recording: Recording) -> None:
     found = container_of(recording.inspect("start-error")).state
     assert 'exec: "/no/such/program"' in found.message
     assert found.started_at == found.finished_at == found.created_at

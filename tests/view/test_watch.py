@@ -76,7 +76,7 @@ def is_out_of_reach(view: NodeView) -> bool:
     return bool(view.stats().outage)
 
 
-def told(change: Change) -> tuple[pb.ContainerEventType, str]:
+def reported(change: Change) -> tuple[pb.ContainerEventType, str]:
     return change.kind, change.record.id
 
 
@@ -139,7 +139,9 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
     sandbox_id = create_sandbox(engine)
     hangs = create_container(engine, sandbox_id, name="hangs", start=True)
     fine = create_container(engine, sandbox_id, name="fine", start=True)
-    timings = Timings(resync=1000, sync_inspect_timeout=0.05, retry_delay=1)  # three failed looks would make it UNKNOWN
+    timings = Timings(
+        resync=1000, sync_inspect_timeout=0.05, retry_delay=1
+    )  # three failed inspects would make it UNKNOWN
     with engine.held("inspect_container", hangs) as gate, watching(engine, timings=timings) as view:
         wait_until(lambda: view.container(fine).state.pid)  # a busy machine may keep it waiting too
         found = view.container(hangs).state
@@ -154,15 +156,15 @@ def test_container_that_hangs_at_the_start_delays_the_others_by_its_bound_only(e
 def test_what_others_do_is_published_as_it_happens(engine: FakeEngine) -> None:
     with watching(engine) as view, view.subscribe() as changes:
         sandbox_id = create_sandbox(engine, start=False)
-        assert told(wait_change(changes)) == (CREATED, sandbox_id)
+        assert reported(wait_change(changes)) == (CREATED, sandbox_id)
         engine.start_container(sandbox_id)
-        assert told(wait_change(changes)) == (STARTED, sandbox_id)
+        assert reported(wait_change(changes)) == (STARTED, sandbox_id)
         engine.exit_container(sandbox_id, exit_code=3)
         stopped = wait_change(changes)
-        assert told(stopped) == (STOPPED, sandbox_id)
+        assert reported(stopped) == (STOPPED, sandbox_id)
         assert (stopped.record.state.exit_code, stopped.record.state.reason) == (3, "Error")
         engine.remove_container(sandbox_id)
-        assert told(wait_change(changes)) == (DELETED, sandbox_id)
+        assert reported(wait_change(changes)) == (DELETED, sandbox_id)
         assert view.sandboxes() == ()
 
 
@@ -223,7 +225,7 @@ def test_events_that_change_nothing_cost_nothing(engine: FakeEngine) -> None:
         engine.emit("image", "push", "busybox")
         engine.emit("daemon", "reload", "fake")
         engine.emit("container", "destroy", sandbox_id)
-        assert told(wait_change(changes)) == (STOPPED, sandbox_id)
+        assert reported(wait_change(changes)) == (STOPPED, sandbox_id)
         assert engine.calls[before:] == []
         assert view.stats().last_event_at > 0
 
@@ -238,7 +240,7 @@ def test_repeated_events_change_nothing(copies: list[int]) -> None:
         engine.exit_container(sandbox_id)
         wait_until(lambda: not view.sandbox(sandbox_id).state.running)
         engine.remove_container(sandbox_id)
-        assert [told(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
+        assert [reported(wait_change(changes))[0] for _ in range(4)] == [CREATED, STARTED, STOPPED, DELETED]
 
 
 def test_change_without_event_is_found_by_the_resync(engine: FakeEngine) -> None:
@@ -267,7 +269,7 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
     with watching(engine, timings=timings, ended=lambda record: record.state.running and record.id in gone) as view:
         with view.subscribe() as changes:
             gone.add(container_id)
-            assert told(wait_change(changes)) == (STOPPED, container_id)
+            assert reported(wait_change(changes)) == (STOPPED, container_id)
         state = view.container(container_id).state
         assert (state.phase, state.exit_code, state.reason) == (pb.CONTAINER_EXITED, 255, "Unknown")
         assert "docker has missed the exit" in state.message
@@ -280,12 +282,12 @@ def test_exit_that_docker_misses_is_found(engine: FakeEngine, when: str) -> None
 def test_exit_that_docker_reports_soon_is_dockers(engine: FakeEngine) -> None:
     container_id = create_container(engine, create_sandbox(engine), start=True)
     gone: set[str] = set()
-    looked = threading.Event()
+    refreshed = threading.Event()
 
     def ended(record: Record) -> bool:
         if record.id not in gone or not record.state.running:
             return False
-        looked.set()
+        refreshed.set()
         return True
 
     with (
@@ -293,7 +295,7 @@ def test_exit_that_docker_reports_soon_is_dockers(engine: FakeEngine) -> None:
         view.subscribe() as changes,
     ):
         gone.add(container_id)
-        assert looked.wait(SECONDS)
+        assert refreshed.wait(SECONDS)
         engine.exit_container(container_id, exit_code=3)
         stopped = wait_change(changes)
     assert (stopped.kind, stopped.record.state.exit_code) == (STOPPED, 3)
@@ -309,7 +311,7 @@ def test_new_run_of_a_container_whose_exit_was_missed(engine: FakeEngine) -> Non
         engine.containers[container_id].status = "exited"
         with view.subscribe() as changes:
             engine.start_container(container_id)
-            assert told(wait_change(changes)) == (STARTED, container_id)
+            assert reported(wait_change(changes)) == (STARTED, container_id)
         assert view.container(container_id).state.running
 
 
@@ -491,7 +493,7 @@ def test_fault_in_the_reader_is_repaired_by_a_sync() -> None:
 
 @pytest.mark.parametrize("method", ["events", "list_containers", "list_images", "inspect_container", "inspect_image"])
 def test_stop_ends_all_threads_whatever_hangs(engine: FakeEngine, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each look is bound, and would end by itself.
+    # Each inspect is bound, and would end by itself.
     monkeypatch.setattr(refresh, "LIST_SECONDS", deadline.LONGEST)
     monkeypatch.setattr(image_index, "INSPECT_SECONDS", deadline.LONGEST)
     timings = replace(
@@ -712,7 +714,7 @@ def test_an_end_is_not_waited_for(engine: FakeEngine) -> None:
 
 OPERATIONS = ("create", "start", "exit", "remove", "rename", "update", "pull", "cut", "lose")
 BY_US = frozenset({"start", "exit", "update"})
-"""Deeds that may be an RPC's, which looks itself when they are done."""
+"""Operations that may be an RPC's, which refreshes the view itself when they are done."""
 
 
 def apply_operation(engine: FakeEngine, what: str, choice: int) -> None:
@@ -750,7 +752,7 @@ def apply_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
 
 
 def is_true(view: NodeView, engine: FakeEngine) -> bool:
-    """Whether the view is what Docker tells."""
+    """Whether the view is what Docker reports."""
     records: list[Record] = [*view.sandboxes(), *view.containers()]
     seen: dict[str, Record] = {record.id: record for record in records}
     expected = {
@@ -770,16 +772,16 @@ def is_true(view: NodeView, engine: FakeEngine) -> bool:
 def test_view_becomes_the_truth_whatever_happens(
     operations: list[tuple[str, int, bool]], copies: list[int], settle: float
 ) -> None:
-    """Events lost and repeated, connections cut, looks of RPCs between them: the view becomes what Docker tells."""
+    """The view becomes what Docker reports, through lost and repeated events, cut connections and refreshes by RPCs."""
     engine = BadLine(copies=copies)
     with watching(
         engine, timings=Timings(resync=0.01, event_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001)
     ) as view:
-        for what, choice, looks in operations:
+        for what, choice, refreshes in operations:
             apply_operation(engine, what, choice)
-            if looks and engine.containers and what in BY_US:
+            if refreshes and engine.containers and what in BY_US:
                 view.refresh_container(list(engine.containers)[choice % len(engine.containers)])
-        # Resources are in no list: of them only an event tells, and the last events arrive.
+        # Resources are in no list: only events report them, and the last events arrive.
         for container_id in list(engine.containers):
             engine.emit("container", "update", container_id)
         wait_until(lambda: not is_out_of_reach(view) and is_true(view, engine))

@@ -26,7 +26,7 @@ def exits(cri: Cri, engine: Engine, *, container: str) -> dict[str, list[float]]
             wait_until(lambda: cri.container_status(container).state == pb.CONTAINER_RUNNING)
             engine.api.kill(container)
             status = _first_time(lambda: cri.container_status(container).state == pb.CONTAINER_EXITED)
-            wait_until(partial(_are_told, number + 1, died=died, subscriber=subscriber))
+            wait_until(partial(_are_published, number + 1, died=died, subscriber=subscriber))
             took["exit in ContainerStatus"].append(1000 * (status - died.times[-1]))
             took["exit in GetContainerEvents"].append(1000 * (_stopped(subscriber)[-1] - died.times[-1]))
     finally:
@@ -35,7 +35,7 @@ def exits(cri: Cri, engine: Engine, *, container: str) -> dict[str, list[float]]
     return took
 
 
-def _are_told(count: int, *, died: "_DockerEvents", subscriber: Subscriber) -> bool:
+def _are_published(count: int, *, died: "_DockerEvents", subscriber: Subscriber) -> bool:
     return len(died.times) == len(_stopped(subscriber)) == count
 
 

@@ -17,7 +17,7 @@ BUSY_MS = 10.0
 """Of reads while many stops are under way."""
 CORE_PERCENT = 3.0
 RSS_GROWTH_MIB = 1.0
-"""What Python's allocator takes and gives between two looks is less; over ten minutes a leak would be more."""
+"""What Python's allocator takes and gives between two samples is less; over ten minutes a leak would be more."""
 
 LISTS = ("ListContainers", "ListPodSandbox")
 STATUSES = ("ContainerStatus", "PodSandboxStatus")

@@ -13,7 +13,7 @@ from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
 
 WARM_UP = 65
-"""Rounds before the first look: threads and buffers are made when they are needed first, some by the compare of the
+"""Rounds before the first sample: threads and buffers are made when they are needed first, some by the compare of the
 view, which comes every minute."""
 
 

@@ -32,7 +32,7 @@ def reads_beside_stops(cri: Cri, pods: list[Pod], *, count: int) -> dict[str, li
             time.sleep(0.1)
         if any(stop.done() for stop in stops):
             raise AssertionError("a stop has ended although its container ignores it")
-        # A second stop without grace ends them all; nobody need wait for the first.
+        # A second stop without grace ends them all; the first need not end by itself.
         with ThreadPoolExecutor(AT_ONCE) as killers:
             list(killers.map(cri.stop_container, containers))
         for stop in stops:

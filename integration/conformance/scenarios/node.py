@@ -1,4 +1,4 @@
-"""The node itself: what it tells of itself, and its parts that are restarted under running pods."""
+"""The node itself: what it reports of itself, and its parts that are restarted under running pods."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from integration.conformance.scenario import Case, Skipped, container, eventuall
 
 
 @scenario()
-def node_tells_its_runtime(case: Case) -> None:
+def node_reports_its_runtime(case: Case) -> None:
     """Name, version and conditions."""
     status = case.cluster.node()["status"]
     assert status["nodeInfo"]["containerRuntimeVersion"].startswith("docker://")
@@ -152,7 +152,7 @@ def _identity(case: Case, name: str) -> Any:
 
 
 def _unchanged(case: Case, before: dict[str, Any]) -> None:
-    """Wait until the node works, and compare: a new pod shows that the kubelet has looked at all."""
+    """Wait until the node works, and compare: a new pod shows that the kubelet has synced all."""
     eventually(case.cluster.ready, case.cluster.node)
     marker = f"new-{len(case.get('pods')['items'])}"
     case.run(pod(marker))

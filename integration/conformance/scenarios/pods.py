@@ -96,7 +96,7 @@ def job_runs_its_pods_to_completion(case: Case) -> None:
 
 @scenario()
 def job_gives_up_after_its_retries(case: Case) -> None:
-    """The pods that failed stay to be looked at."""
+    """The pods that failed stay to be inspected."""
     case.kubectl.apply(_job("j", "false", backoffLimit=0))
     case.kubectl("wait", "--for=condition=failed", "job/j", "--timeout=120s")
 
@@ -236,7 +236,7 @@ def deleted_pod_leaves_nothing(case: Case) -> None:
 
 
 @scenario()
-def termination_message_is_told(case: Case) -> None:
+def termination_message_is_reported(case: Case) -> None:
     """From its file, or from the end of the log when that is asked for."""
     written = container("sh", "-c", "printf said >/dev/termination-log", name="written")
     logged = container(
@@ -278,7 +278,7 @@ def containers_of_a_pod_share_processes_when_asked(case: Case) -> None:
 
 
 @scenario()
-def missing_image_is_told(case: Case) -> None:
+def missing_image_is_reported(case: Case) -> None:
     """As the reason that the container waits, while the pod stays."""
     case.kubectl.apply(pod("p", {**container(), "image": "127.0.0.1:1/nothing:1"}))
     reasons = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
@@ -286,15 +286,15 @@ def missing_image_is_told(case: Case) -> None:
 
 
 @scenario()
-def missing_command_is_told(case: Case) -> None:
+def missing_command_is_reported(case: Case) -> None:
     """As a container that could not run, with its exit code."""
     case.kubectl.apply(pod("p", container("/no/such/program")))
 
-    def told() -> bool:
+    def reported() -> bool:
         status = case.status("p")
         return "no such file" in json.dumps([status.get("state"), status.get("lastState")])
 
-    eventually(told, lambda: case.status("p"))
+    eventually(reported, lambda: case.status("p"))
 
 
 @scenario()

@@ -32,7 +32,7 @@ def limits_are_resized_in_place(case: Case) -> None:
         quota, size = int(cpu[:-1]) * 100, int(memory[:-2]) << 20
         eventually(lambda quota=quota: case.exec("p", "cat", _CPU).split()[0] == str(quota))  # type: ignore[misc]
         eventually(lambda size=size: int(case.exec("p", "cat", _MEMORY)) == size)  # type: ignore[misc]
-        eventually(lambda memory=memory: _told(case).get("memory") == memory, lambda: case.status("p"))  # type: ignore[misc]
+        eventually(lambda memory=memory: _reported(case).get("memory") == memory, lambda: case.status("p"))  # type: ignore[misc]
     assert case.status("p")["containerID"] == before
     assert case.restarts("p") == 0
 
@@ -55,12 +55,12 @@ def _resize(case: Case, resources: dict[str, Any]) -> None:
     assert done.code == 0, done.err
 
 
-def _told(case: Case) -> dict[str, str]:
+def _reported(case: Case) -> dict[str, str]:
     return dict(case.status("p").get("resources", {}).get("limits", {}))
 
 
 @scenario()
-def container_that_needs_too_much_memory_is_told(case: Case) -> None:
+def container_that_needs_too_much_memory_is_reported(case: Case) -> None:
     """As OOMKilled."""
     eat = container("sh", "-c", "tail /dev/zero", resources={"limits": {"memory": "16Mi"}})
     case.kubectl.apply(pod("p", eat, restartPolicy="Never"))

@@ -12,7 +12,7 @@ from shim.streaming.spdy.streams import Part
 
 
 class Connection:
-    """A session. Not thread-safe; nothing here blocks, waits or looks at a clock."""
+    """A session. Not thread-safe; nothing here blocks, waits or reads a clock."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()

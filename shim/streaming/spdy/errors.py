@@ -28,7 +28,7 @@ class GoAwayStatus(IntEnum):
     """Why a session ends, carried by GOAWAY (2.6.6).
 
     The section on flow control wants FLOW_CONTROL_ERROR in a GOAWAY, but no number is given to it there; such an end
-    is told as PROTOCOL_ERROR.
+    is sent as PROTOCOL_ERROR.
     """
 
     OK = 0

@@ -19,13 +19,13 @@ The header of a DATA frame charges the whole frame, so it does not matter in whi
   such a stream stays in the table, and counts as one of `max_streams`, until they are;
 - a frame of a stream that is not there, or that is refused, is charged to the session and given back at once.
 
-What bounds memory. `held` is bounded by the session's window, whoever the peer is, and by less when there are many
+What bounds memory. `held` is bounded by the session's window, for every peer, and by less when there are many
 streams, which take memory themselves (`Limits.stream_memory`):
 
 - A peer with windows that sends more than it was let is cut off: its stream, or the session.
 - A peer without windows (Go's spdystream: every client of the kubelet) never learns of windows, and may not be punished
   for them. For it, `full` stops the reading from the transport while `held` is that much. One read of the
-  transport may lie above that, so held < session window + one read. Whoever reads must therefore ask `wants_data`
+  transport may lie above that, so held < session window + one read. The reader must therefore ask `wants_data`
   before each read, and must read in pieces that are small beside the window.
 
 A piece that is delivered is a view, which keeps all of its read alive: one byte of payload can keep 64 KiB. That is

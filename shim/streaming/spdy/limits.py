@@ -30,7 +30,7 @@ class Limits:
 
     stream_window: int = 256 * 1024
     """Bytes the peer may send on a stream before the application acknowledges it. Not under 64 KiB, because the peer
-    may send so much before it is told anything else."""
+    may send so much before it gets any other setting."""
 
     session_window: int = 1024 * 1024
     """The same over all streams. `wants_data` is false while so much is not acknowledged, streams included."""
@@ -46,7 +46,7 @@ class Limits:
     """Data that waits to be sent; `send_window` is 0 when it is reached."""
 
     max_control: int = 64 * 1024
-    """Control frames that wait to be sent, whoever queued them; `wants_data` is false when it is reached."""
+    """Control frames that wait to be sent, for whatever reason; `wants_data` is false when it is reached."""
 
     max_answers: int = 256 * 1024
     """Control frames that may wait when the peer provokes one more; then it is cut off."""

@@ -300,7 +300,7 @@ def test_the_rest_of_a_frame_of_a_stream_that_was_reset_is_dropped() -> None:
     assert connection.data_to_send() == rst_stream(1, 5) + window_update(0, 64 * KIB)
 
 
-def test_a_reset_by_the_peer_is_told_and_not_answered() -> None:
+def test_a_reset_by_the_peer_is_reported_and_not_answered() -> None:
     connection = server(Peer(), 1)
     assert connection.receive_data(rst_stream(1, 5) + rst_stream(1, 5) + rst_stream(99, 5) + rst_stream(0, 5)) == [
         StreamReset(1, ResetStatus.CANCEL, by_peer=True)
@@ -329,7 +329,7 @@ def test_resetting_a_stream_that_is_over_says_nothing_to_the_peer() -> None:
     assert connection.data_to_send() == b""
 
 
-def test_a_late_reset_of_a_stream_that_is_over_is_not_told() -> None:
+def test_a_late_reset_of_a_stream_that_is_over_is_not_reported() -> None:
     connection = server(Peer(), 1)
     connection.receive_data(data(1, b"abc", flags=FIN))
     connection.send_data(1, b"", fin=True)
@@ -363,7 +363,7 @@ def test_headers_of_a_stream_ignored_after_goaway_keep_the_compression_going() -
     assert connection.receive_data(peer.headers(1, (b"a", b"b"), flags=FIN)) == [StreamHalfClosed(1)]
 
 
-def test_the_end_of_the_transport_is_told_once() -> None:
+def test_the_end_of_the_transport_is_reported_once() -> None:
     connection = server(Peer(), 1, 3)
     assert connection.receive_eof() == [
         ConnectionTerminated(GoAwayStatus.OK, "the transport ended with 2 streams open")

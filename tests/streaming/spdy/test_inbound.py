@@ -230,7 +230,7 @@ def test_stream_ids_going_back_end_the_session() -> None:
     assert "after 5" in assert_session_ends(connection, peer.syn_stream(3), last=5)
 
 
-def test_an_error_after_a_friendly_goaway_is_told_too() -> None:
+def test_an_error_after_a_friendly_goaway_is_reported_too() -> None:
     connection = opened(Peer(), 1)
     connection.goaway()
     assert_session_ends(connection, data(0, b"x"))

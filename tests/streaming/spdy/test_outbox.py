@@ -44,7 +44,7 @@ def test_control_frames_that_wait_are_a_reason_to_stop_and_data_is_none() -> Non
     assert [*states, outbox.congested] == [False, False, True, False]
 
 
-def test_answers_that_nobody_takes_are_bounded() -> None:
+def test_answers_that_are_not_taken_are_bounded() -> None:
     outbox = outbox_of(max_answers=4)
     outbox.put_data(b"head", memoryview(bytes(1000)))
     for _ in range(3):

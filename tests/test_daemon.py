@@ -27,6 +27,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
+from shim.state_dump import StateDump
 from shim.streaming.listener import listen
 from shim.streaming.sessions import PortForwardTask
 from tests.facts import mode_of
@@ -50,6 +51,11 @@ class Server:
             if line["event"] == event:
                 return line
         raise AssertionError(f"the server ended without {event!r}")
+
+    def next_line(self) -> dict[str, Any]:
+        """Give the next line."""
+        line: dict[str, Any] = json.loads(next(iter(self._log)))
+        return line
 
     @property
     def _log(self) -> IO[str]:
@@ -198,6 +204,36 @@ def test_systemd_is_told_when_it_serves_and_when_it_stops(tmp_path: Path) -> Non
             assert systemd.recv(100) == b"STOPPING=1"
 
 
+def test_systemd_is_told_that_it_works_for_as_long_as_it_does(tmp_path: Path) -> None:
+    environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(SECONDS)
+        with running(tmp_path, env=environ) as server:
+            assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *3 * [b"WATCHDOG=1"]]
+
+            server.socket.unlink()
+
+            server.line("server does not work, systemd will restart it")
+            assert server.line("dumping state")["reason"] == "watchdog"
+
+
+def test_a_dump_says_what_the_server_does(server: Server) -> None:
+    server.line("serving streams")
+    server.process.send_signal(signal.SIGUSR1)
+
+    assert server.line("dumping state")["reason"] == "SIGUSR1"
+    frames = server.line("stack")["frames"]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    while (line := server.next_line())["event"] != "state dumped":
+        if line["event"] == "state":
+            parts.setdefault(line["part"], []).append(line)
+    assert frames
+    assert set(parts) >= {"docker connections", "pulls", "view", "view queue", "log process", "streaming sessions"}
+    assert "no-docker.sock" in parts["view"][0]["outage"]
+    assert server.process.poll() is None
+
+
 def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
     path = tmp_path / "systemd.sock"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -324,7 +360,7 @@ def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
     with contextlib.ExitStack() as open_ones:
         listener = listen(rt.config)
         where = listener.socket.getsockname()
-        open_ones.enter_context(daemon._serve_streams(rt, listener))
+        open_ones.enter_context(daemon._serve_streams(rt, listener, dump=StateDump()))
         found = []
         for pod in ("a", "a", "b", "c"):
             path = urlsplit(rt.sessions.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path

@@ -1,4 +1,4 @@
-"""Socket activation and readiness of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
+"""Socket activation, readiness and watchdog of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
 
 import os
 import socket
@@ -26,6 +26,17 @@ def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
             f"it says LISTEN_FDS={count} LISTEN_PID={pid}"
         )
     return _take_over(_FIRST_FD)
+
+
+def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:
+    """Return the seconds in which systemd wants to hear WATCHDOG=1 from this process; None where it does not.
+
+    As sd_watchdog_enabled(3). The variables are removed from `environ`, as children must not take them for theirs.
+    """
+    pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+    if pid not in {"", str(os.getpid())} or not microseconds.isascii() or not microseconds.isdecimal():
+        return None
+    return int(microseconds) / 1e6 or None
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:

@@ -42,6 +42,11 @@ class Endpoint(Protocol):
         """Connect clients to the socket at `bound`, which is moved away or deleted."""
         ...
 
+    @property
+    def address(self) -> Path:
+        """Where a client in this process connects as others do, from `open` to `close`."""
+        ...
+
     def close(self) -> None:
         """Accept no new client; those that are connected stay. Idempotent."""
         ...
@@ -81,6 +86,11 @@ class PathEndpoint:
         bound.chmod(_SOCKET_MODE)
         self._ours = _identity(bound)
         bound.rename(self._path)
+
+    @property
+    def address(self) -> Path:
+        """Return the path."""
+        return self._path
 
     def close(self) -> None:
         """Remove the socket, unless another one was put in its place."""

@@ -73,6 +73,15 @@ class CriServer:
             raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {reason_of(error)}") from error
         log.info("serving", endpoint=self._endpoint)
 
+    @property
+    def address(self) -> Path:
+        """Where a client in this process connects as others do."""
+        return self._clients_endpoint.address
+
+    def rpcs(self) -> list[dict[str, object]]:
+        """Return the RPCs under way, for people: a row for each name."""
+        return self._admission.rows()
+
     def drain(self, *, grace: float) -> bool:
         """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.
 

@@ -12,6 +12,7 @@ from shim.config.fields import fields
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
 from shim.daemon import OPEN_FILES
+from shim.state_dump import SOURCE_SECONDS
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 
@@ -29,6 +30,13 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
 
 def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
     assert unit("pydockershim.service")["Service"]["KillMode"] == "process"
+
+
+def test_a_server_that_hangs_is_restarted_after_its_own_checks() -> None:
+    service = unit("pydockershim.service")["Service"]
+
+    assert float(service["WatchdogSec"]) / 4 > 2 * SOURCE_SECONDS, "a failed check has time to be dumped"
+    assert (service["Type"], service["Restart"], service["LimitCORE"]) == ("notify", "always", "0")
 
 
 def test_plugins_inherit_no_higher_limit_of_open_files_than_the_server_sets() -> None:

@@ -34,6 +34,7 @@ from shim.cri.activation import notify, watchdog_seconds
 from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
+from shim.cri.tracing import Interceptors, tracing
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
@@ -113,7 +114,8 @@ def serve(config: Config) -> bool:
         _recover(rt),
         _collect_garbage(rt),
         _stats_threads(rt),
-        _serve_cri(rt, dump=dump) as server,
+        tracing(config, environ=os.environ) as interceptors,
+        _serve_cri(rt, dump=dump, interceptors=interceptors) as server,
         _serve_streams(rt, listener, dump=dump),
     ):
         # These objects live as long as the server: exempt them from collections, for which RPCs would wait.
@@ -227,7 +229,7 @@ def _take(lock: int, root: Path) -> None:
 def _engine(config: Config, *, dump: StateDump) -> Engine:
     engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
     dump.add("docker connections", lambda: [engine.connections()])
-    return counted(engine) if config.metrics_bind_addr else engine
+    return counted(engine) if config.metrics_bind_addr or config.tracing_endpoint else engine
 
 
 @contextlib.contextmanager
@@ -239,13 +241,14 @@ def _open_listener(config: Config) -> Iterator[Listener]:
 
 
 @contextlib.contextmanager
-def _serve_cri(rt: Runtime, *, dump: StateDump) -> Iterator[CriServer]:
+def _serve_cri(rt: Runtime, *, dump: StateDump, interceptors: Interceptors) -> Iterator[CriServer]:
     """Answer RPCs inside the block."""
     server = CriServer(
         endpoint=rt.config.container_runtime_endpoint,
         runtime=RuntimeService(rt),
         image=ImageService(rt),
         environ=os.environ,
+        interceptors=interceptors,
     )
     dump.add("rpcs", server.rpcs)
     server.start()

@@ -234,8 +234,11 @@ def test_a_dump_says_what_the_server_does(server: Server) -> None:
     assert server.process.poll() is None
 
 
-def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
-    path = tmp_path / "systemd.sock"
+@pytest.mark.parametrize("named", ["fd://", "unix://{path}", "unix://{linked}"])
+def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path, named: str) -> None:
+    """Also where its path is named, as in kubespray's unit for cri-dockerd: /var/run is a link to /run."""
+    path, linked = tmp_path / "systemd.sock", tmp_path / "linked"
+    linked.symlink_to(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -244,7 +247,7 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
         script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
         with running(
             tmp_path,
-            "--container-runtime-endpoint=fd://",
+            f"--container-runtime-endpoint={named.format(path=path, linked=linked / path.name)}",
             prefix=["bash", "-c", script, "systemd"],
             pass_fds=[listener.fileno()],
         ) as server:

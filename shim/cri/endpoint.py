@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Protocol
 
-from shim.cri.activation import listening_socket
+from shim.cri.activation import listening_socket, socket_passed_for
 from shim.cri.relay import Relay
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
@@ -57,10 +57,15 @@ class Endpoint(Protocol):
 
 
 def open_endpoint(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
-    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`."""
+    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`.
+
+    Where systemd holds the socket at that path, it is used, whichever form names it.
+    """
     if endpoint == ACTIVATION:
         return Relay(listening_socket(environ))
-    return PathEndpoint(Path(endpoint.removeprefix("unix://")))
+    path = Path(endpoint.removeprefix("unix://"))
+    passed = socket_passed_for(path, environ)
+    return PathEndpoint(path) if passed is None else Relay(passed)
 
 
 class PathEndpoint:

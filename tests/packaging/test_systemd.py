@@ -137,3 +137,29 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     )
 
     assert (told.returncode, told.stderr) == (0, "")
+
+
+AS_CRI_DOCKERD = ("cri-docker", "cri-dockerd")
+
+
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
+@pytest.mark.parametrize("wanted", [False, True], ids=["by default", "with the drop-ins"])
+def test_the_names_of_cri_dockerd_are_others_for_the_units(tmp_path: Path, *, wanted: bool) -> None:
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    for kind in ("service", "socket"):
+        shutil.copy(UNITS / f"pydockershim.{kind}", units)
+    if wanted:
+        shutil.copytree(UNITS / "as-cri-dockerd", units, dirs_exist_ok=True)
+
+    told = subprocess.run(
+        ["systemctl", f"--root={tmp_path}", "enable", "pydockershim.service", "pydockershim.socket"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert told.returncode == 0, told.stderr
+    made = {path.name: path.readlink().name for path in units.iterdir() if path.is_symlink()}
+    expected = {f"{name}.{kind}": f"pydockershim.{kind}" for name in AS_CRI_DOCKERD for kind in ("service", "socket")}
+    assert made == (expected if wanted else {})

@@ -253,7 +253,7 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path, named: str) -> N
         ) as server:
             with grpc.insecure_channel(f"unix:{path}") as channel:
                 runtime = api.RuntimeServiceStub(channel)
-                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS).status
+                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS, wait_for_ready=True).status
             server.process.terminate()
 
             assert server.process.wait(SECONDS) == 0

@@ -26,7 +26,7 @@ _WITHOUT_COMMAND = {*_VERSION, "--help"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; an expected failure is one line on standard error."""
-    given = _parser().parse_args(_with_command(sys.argv[1:] if arguments is None else arguments))
+    given = parser().parse_args(_with_command(sys.argv[1:] if arguments is None else arguments))
     try:
         command: Callable[[argparse.Namespace], int] = given.command
         code = command(given)
@@ -119,7 +119,8 @@ def _settings(given: argparse.Namespace) -> tuple[Loaded, list[str]]:
     return load(flags=flags, environ=os.environ, file=given.config), legacy.warnings(old)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the whole command line, of which the man page and the completions are made as well."""
     parser = argparse.ArgumentParser(
         prog="pydockershim",
         description="A Kubernetes CRI v1 server in front of the Docker Engine.",

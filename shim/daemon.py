@@ -1,6 +1,8 @@
 """Composition and life of one server: its collaborators, signals, and notifications to systemd."""
 
 import contextlib
+import dataclasses
+import faulthandler
 import fcntl
 import gc
 import math
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from shim.base import atomic_files, deadline
@@ -27,10 +30,11 @@ from shim.cni.networks import networks_of
 from shim.cni.programs import finding_by
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
-from shim.cri.activation import notify
+from shim.cri.activation import notify, watchdog_seconds
 from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
+from shim.cri.tracing import Interceptors, tracing
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
@@ -49,6 +53,7 @@ from shim.recover import (
 )
 from shim.runtime import Cni, ImagePuller, Runtime
 from shim.sandbox.collect import collect_networks
+from shim.state_dump import StateDump
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
@@ -58,6 +63,7 @@ from shim.streaming.server import StreamServer
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
+from shim.watchdog import Watchdog, check_server
 
 _RECOVER_RETRY = 1.0
 """Seconds between two tries of a recovery step that needs Docker, while Docker is unavailable."""
@@ -94,27 +100,35 @@ def serve(config: Config) -> bool:
     last moment, so that a restart does not make the node not ready. Docker need not run: the node is not ready until it
     does. Raise ShimError when the server cannot start; return False when a pod sandbox under way did not end even then.
     """
+    # A crash of the interpreter, and the signal of systemd's watchdog, leave the stacks of all threads in the log.
+    faulthandler.enable()
     _raise_descriptor_limit()
+    dump = StateDump()
+    watchdog = watchdog_seconds(os.environ)
     with (
-        _signal_pipe() as signals,
+        _signals(dump) as stop,
         _exclusive_lock(config.root_directory),
         _open_listener(config) as listener,
-        _runtime(config, Sessions(base_url=listener.base_url)) as rt,
+        _runtime(config, Sessions(base_url=listener.base_url), dump=dump) as rt,
         _serve_metrics(rt),
         _recover(rt),
         _collect_garbage(rt),
         _stats_threads(rt),
-        _serve_cri(rt) as server,
-        _serve_streams(rt, listener),
+        tracing(config, environ=os.environ) as interceptors,
+        _serve_cri(rt, dump=dump, interceptors=interceptors) as server,
+        _serve_streams(rt, listener, dump=dump),
     ):
         # These objects live as long as the server: exempt them from collections, for which RPCs would wait.
         gc.collect()
         gc.freeze()
         _log_low_limits(os.environ)
         notify("READY=1", os.environ)
-        _wait_for_stop_signal(signals)
-        notify("STOPPING=1", os.environ)
-        return server.drain(grace=config.shutdown_grace)
+        with _watchdog(watchdog, server=server, view=rt.view, dump=dump):
+            stop.wait()
+            for again in _STOP:
+                signal.signal(again, signal.SIG_DFL)
+            notify("STOPPING=1", os.environ)
+            return server.drain(grace=config.shutdown_grace)
 
 
 def _raise_descriptor_limit() -> None:
@@ -137,30 +151,59 @@ def _log_low_limits(environ: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _signal_pipe() -> Iterator[socket.socket]:
-    """Yield a socket from which the numbers of arriving signals can be read, a byte each.
+def _signals(dump: StateDump) -> Iterator[threading.Event]:
+    """Handle signals inside the block, also while the server starts and stops. Yield what a stop signal sets.
 
-    The interpreter writes them at once, in whichever thread the kernel interrupts. A handler in Python is called by the
-    main thread only, which does not wake for it if it was just about to wait, or if another thread was interrupted.
+    The interpreter writes their numbers to a socket at once, in whichever thread the kernel interrupts. A handler in
+    Python is called by the main thread only, which does not wake for it if it was just about to wait, or if another
+    thread was interrupted, and which may hold any lock.
     """
+    stop = threading.Event()
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno())
-        for number in (*_STOP, signal.SIGHUP):
+        for number in (*_STOP, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, lambda _number, _frame: None)
+        handling = threading.Thread(target=_handle_signals, args=(reader, stop, dump), name="signals", daemon=True)
+        handling.start()
         try:
-            yield reader
+            yield stop
         finally:
             signal.set_wakeup_fd(-1)
+            writer.close()
+            handling.join()
 
 
-def _wait_for_stop_signal(signals: socket.socket) -> None:
-    while (number := signals.recv(1)[0]) == signal.SIGHUP:
-        log.info("SIGHUP ignored: settings are read at the start")
-    log.info("stopping", signal=signal.Signals(number).name)
-    for again in _STOP:
-        signal.signal(again, signal.SIG_DFL)
+def _handle_signals(signals: socket.socket, stop: threading.Event, dump: StateDump) -> None:
+    while received := signals.recv(1):
+        match signal.Signals(received[0]):
+            case signal.SIGHUP:
+                log.info("SIGHUP ignored: settings are read at the start")
+            case signal.SIGUSR1:
+                dump.write("SIGUSR1")
+            case number:
+                log.info("stopping", signal=number.name)
+                stop.set()
+
+
+@contextlib.contextmanager
+def _watchdog(seconds: float | None, *, server: CriServer, view: NodeView, dump: StateDump) -> Iterator[None]:
+    """Have systemd restart a server that does not work any more inside the block, if its unit wants it."""
+    if seconds is None:
+        yield
+        return
+    watchdog = Watchdog(
+        seconds=seconds,
+        check=partial(check_server, server=server, view=view),
+        passed=partial(notify, "WATCHDOG=1", os.environ),
+        failed=partial(dump.write, "watchdog"),
+    )
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
 
 
 @contextlib.contextmanager
@@ -183,9 +226,10 @@ def _take(lock: int, root: Path) -> None:
         raise FailedPrecondition(f"root_directory {root} is in use by another server") from None
 
 
-def _engine(config: Config) -> Engine:
+def _engine(config: Config, *, dump: StateDump) -> Engine:
     engine = DockerEngine(config.docker_endpoint, request_timeout=config.runtime_request_timeout)
-    return counted(engine) if config.metrics_bind_addr else engine
+    dump.add("docker connections", lambda: [engine.connections()])
+    return counted(engine) if config.metrics_bind_addr or config.tracing_endpoint else engine
 
 
 @contextlib.contextmanager
@@ -197,14 +241,16 @@ def _open_listener(config: Config) -> Iterator[Listener]:
 
 
 @contextlib.contextmanager
-def _serve_cri(rt: Runtime) -> Iterator[CriServer]:
+def _serve_cri(rt: Runtime, *, dump: StateDump, interceptors: Interceptors) -> Iterator[CriServer]:
     """Answer RPCs inside the block."""
     server = CriServer(
         endpoint=rt.config.container_runtime_endpoint,
         runtime=RuntimeService(rt),
         image=ImageService(rt),
         environ=os.environ,
+        interceptors=interceptors,
     )
+    dump.add("rpcs", server.rpcs)
     server.start()
     try:
         yield server
@@ -213,7 +259,7 @@ def _serve_cri(rt: Runtime) -> Iterator[CriServer]:
 
 
 @contextlib.contextmanager
-def _serve_streams(rt: Runtime, listener: Listener) -> Iterator[None]:
+def _serve_streams(rt: Runtime, listener: Listener, *, dump: StateDump) -> Iterator[None]:
     """Serve streaming sessions inside the block, and end them with it."""
     server = StreamServer(
         listener,
@@ -223,6 +269,7 @@ def _serve_streams(rt: Runtime, listener: Listener) -> Iterator[None]:
         max_sessions=rt.config.streaming_max_sessions,
         max_sessions_each=rt.config.streaming_max_sessions_per_container,
     )
+    dump.add("streaming sessions", lambda: [server.row()])
     server.start()
     try:
         yield
@@ -232,10 +279,10 @@ def _serve_streams(rt: Runtime, listener: Listener) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
+def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator[Runtime]:
     """Create the collaborators; the view and the CNI directory are kept in sync inside the block."""
     with contextlib.ExitStack() as ending:
-        engine = _engine(config)
+        engine = _engine(config, dump=dump)
         ending.callback(engine.close)
         host_fs = HostFs()
         host_fs.start()
@@ -272,19 +319,35 @@ def _runtime(config: Config, sessions: Sessions) -> Iterator[Runtime]:
         if not is_prepared:
             late = partial(_prepare_cni_conf_late, rt)
             deferred_checks.add(late, what="the CNI configuration", seconds=math.inf, asks_docker=False)
-        ending.enter_context(_sync_view(rt))
+        ending.enter_context(_sync_view(rt, dump=dump))
         yield rt
 
 
 @contextlib.contextmanager
-def _sync_view(rt: Runtime) -> Iterator[None]:
+def _sync_view(rt: Runtime, *, dump: StateDump) -> Iterator[None]:
     """Keep the view in sync with Docker inside the block; before the first sync the pods are recovered."""
     watcher = Watcher(rt.engine, rt.view, on_connect=rt.facts.refresh, before_first_sync=partial(_recover_pods, rt))
     watcher.start()
+    _add_state(dump, rt, watcher)
     try:
         yield
     finally:
         watcher.stop()
+
+
+def _add_state(dump: StateDump, rt: Runtime, watcher: Watcher) -> None:
+    """Have the parts that RPCs wait for described in a dump."""
+    dump.add("locks", rt.locks.rows)
+    dump.add("pulls", lambda: [rt.puller.pulls.row()])
+    dump.add("view", lambda: [dataclasses.asdict(rt.view.stats())])
+    dump.add("view queue", lambda: [watcher.row()])
+    dump.add("log process", lambda: [_log_state(rt)])
+
+
+def _log_state(rt: Runtime) -> dict[str, object]:
+    stats = rt.logs.stats()
+    figures = {} if stats.figures is None else msgspec.to_builtins(stats.figures)
+    return {"pid": stats.pid, "restarts": stats.restarts, "held_back": stats.held_back, **figures}
 
 
 def _prepare_cni_conf(config: Config, host_fs: HostFs, pod_cidr: PodCidr) -> bool:

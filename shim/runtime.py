@@ -41,6 +41,10 @@ class Locks:
     def __init__(self) -> None:
         self._locks = KeyedLocks()
 
+    def rows(self) -> list[dict[str, object]]:
+        """Return the locks that are held, for people, as `KeyedLocks.rows`."""
+        return self._locks.rows()
+
     def sandbox(self, name: str) -> AbstractContextManager[None]:
         """Hold the name of a pod sandbox: its run, stop, removal and update come one after the other."""
         return self._locks.hold(("sandbox", name))

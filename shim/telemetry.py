@@ -3,6 +3,7 @@
 import contextlib
 import io
 import ipaddress
+import platform
 import socket
 import sys
 import threading
@@ -10,14 +11,24 @@ import time
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version as installed
 from socketserver import TCPServer
 from typing import Any
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shim import __version__
+from shim.api.v1 import CRI_VERSION
 from shim.base import deadline, meter
 from shim.base.meter import Kind, Measurement
 from shim.domain.errors import FailedPrecondition, reason_of
@@ -116,6 +127,21 @@ class LogCollector(Collector):
             yield GaugeMetricFamily(
                 "pydockershim_logs_blocked", "Logs that cannot be written now.", value=figures.blocked_logs
             )
+
+
+class ServerCollector(Collector):
+    """What runs here, and in how many threads. Its memory, CPU time and open files are ProcessCollector's."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics of the server itself."""
+        versions = {
+            "version": __version__,
+            "cri": CRI_VERSION,
+            "python": platform.python_version(),
+            "grpcio": installed("grpcio"),
+        }
+        yield InfoMetricFamily("pydockershim_build", "Versions of the server and of what it is built on.", versions)
+        yield GaugeMetricFamily("pydockershim_threads", "Threads of the server.", value=threading.active_count())
 
 
 class _Requests(io.RawIOBase):
@@ -272,6 +298,8 @@ def telemetry(address: str, *, view: NodeView, logs: ContainerLogs) -> Iterator[
     FailedPrecondition when the address cannot be bound.
     """
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(ServerCollector())
     registry.register(ViewCollector(view))
     registry.register(LogCollector(logs))
     counts = Counts(registry)

@@ -27,6 +27,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
+from shim.state_dump import StateDump
 from shim.streaming.listener import listen
 from shim.streaming.sessions import PortForwardTask
 from tests.facts import mode_of
@@ -50,6 +51,11 @@ class Server:
             if line["event"] == event:
                 return line
         raise AssertionError(f"the server ended without {event!r}")
+
+    def next_line(self) -> dict[str, Any]:
+        """Give the next line."""
+        line: dict[str, Any] = json.loads(next(iter(self._log)))
+        return line
 
     @property
     def _log(self) -> IO[str]:
@@ -198,8 +204,41 @@ def test_systemd_is_notified_when_it_serves_and_when_it_stops(tmp_path: Path) ->
             assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
-    path = tmp_path / "systemd.sock"
+def test_systemd_is_told_that_it_works_for_as_long_as_it_does(tmp_path: Path) -> None:
+    environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(SECONDS)
+        with running(tmp_path, env=environ) as server:
+            assert [systemd.recv(100) for _ in range(4)] == [b"READY=1", *3 * [b"WATCHDOG=1"]]
+
+            server.socket.unlink()
+
+            server.line("server does not work, systemd will restart it")
+            assert server.line("dumping state")["reason"] == "watchdog"
+
+
+def test_a_dump_says_what_the_server_does(server: Server) -> None:
+    server.line("serving streams")
+    server.process.send_signal(signal.SIGUSR1)
+
+    assert server.line("dumping state")["reason"] == "SIGUSR1"
+    frames = server.line("stack")["frames"]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    while (line := server.next_line())["event"] != "state dumped":
+        if line["event"] == "state":
+            parts.setdefault(line["part"], []).append(line)
+    assert frames
+    assert set(parts) >= {"docker connections", "pulls", "view", "view queue", "log process", "streaming sessions"}
+    assert "no-docker.sock" in parts["view"][0]["outage"]
+    assert server.process.poll() is None
+
+
+@pytest.mark.parametrize("named", ["fd://", "unix://{path}", "unix://{linked}"])
+def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path, named: str) -> None:
+    """Also where its path is named, as in kubespray's unit for cri-dockerd: /var/run is a link to /run."""
+    path, linked = tmp_path / "systemd.sock", tmp_path / "linked"
+    linked.symlink_to(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -208,13 +247,13 @@ def test_a_socket_of_systemd_is_served_and_left(tmp_path: Path) -> None:
         script = f'exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@"'
         with running(
             tmp_path,
-            "--container-runtime-endpoint=fd://",
+            f"--container-runtime-endpoint={named.format(path=path, linked=linked / path.name)}",
             prefix=["bash", "-c", script, "systemd"],
             pass_fds=[listener.fileno()],
         ) as server:
             with grpc.insecure_channel(f"unix:{path}") as channel:
                 runtime = api.RuntimeServiceStub(channel)
-                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS).status
+                status = runtime.Status(pb.StatusRequest(), timeout=SECONDS, wait_for_ready=True).status
             server.process.terminate()
 
             assert server.process.wait(SECONDS) == 0
@@ -324,7 +363,7 @@ def test_sessions_are_as_many_as_the_settings_allow(rt: Runtime) -> None:
     with contextlib.ExitStack() as open_ones:
         listener = listen(rt.config)
         where = listener.socket.getsockname()
-        open_ones.enter_context(daemon._serve_streams(rt, listener))
+        open_ones.enter_context(daemon._serve_streams(rt, listener, dump=StateDump()))
         found = []
         for pod in ("a", "a", "b", "c"):
             path = urlsplit(rt.sessions.url_of(PortForwardTask(sandbox_id=SandboxId(pod), ports=()))).path

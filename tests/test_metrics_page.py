@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shim import telemetry
 from shim.stats.descriptors import CONTAINER, NETWORK
@@ -31,6 +32,10 @@ def test_there_is_no_row_of_what_is_no_metric() -> None:
 def test_the_metrics_of_the_server_have_their_rows() -> None:
     named = re.findall(r"(Counter)?(?:MetricFamily)?\(\s*\"(pydockershim_\w+)\"", Path(telemetry.__file__).read_text())
     durations = {f"{name}_seconds" for name, _ in telemetry._NAMES.values()}
+    infos = re.findall(r"InfoMetricFamily\(\"(\w+)\"", Path(telemetry.__file__).read_text())
     families = {f"{name}_total" if kind else name for kind, name in named if f"{name}_seconds" not in durations}
+    process = {
+        sample.name for family in ProcessCollector(registry=CollectorRegistry()).collect() for sample in family.samples
+    }
 
-    assert set(rows(SERVER)) == durations | families
+    assert set(rows(SERVER)) == durations | families - {*infos} | {f"{name}_info" for name in infos} | process

@@ -2,14 +2,19 @@
 
 import contextlib
 import http.client
+import platform
 import socket
+import time
 from collections.abc import Iterator
+from importlib.metadata import version as installed
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from shim import __version__
 from shim import telemetry as telemetry_module
+from shim.api.v1 import CRI_VERSION
 from shim.base import meter
 from shim.base.meter import Kind
 from shim.domain.errors import FailedPrecondition
@@ -85,6 +90,19 @@ def test_the_view_is_reported(port: int, view: NodeView) -> None:
     assert 0 <= found[("pydockershim_view_last_event_seconds",)] < 60
     assert 0 <= found[("pydockershim_view_compared_seconds",)] < 60
     assert found[("pydockershim_view_reconnects_total",)] == 0
+
+
+def test_the_process_and_its_versions_are_there(port: int) -> None:
+    found = samples(port)
+
+    assert (
+        found["pydockershim_build_info", CRI_VERSION, installed("grpcio"), platform.python_version(), __version__] == 1
+    )
+    assert found[("pydockershim_threads",)] >= 2
+    assert found[("process_resident_memory_bytes",)] > 1 << 20
+    assert found[("process_cpu_seconds_total",)] > 0
+    assert 3 <= found[("process_open_fds",)] <= found[("process_max_fds",)]
+    assert 0 < found[("process_start_time_seconds",)] <= time.time()
 
 
 def test_health_is_that_of_the_view(port: int, view: NodeView) -> None:

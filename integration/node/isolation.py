@@ -65,6 +65,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     newer_missing: str
     tools: Unpacked
     busybox: Path
+    monitoring: Unpacked
+    shells: Unpacked
     kubectl: Path
     newer_kubectl: Path | None
     newer_kubectl_missing: str

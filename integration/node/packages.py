@@ -75,6 +75,10 @@ TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworkin
 NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packages=("containernetworking-plugins",))
 OLDER_PLUGINS = Bundle(name="cni-plugins-0.9", suites=("bullseye",), packages=("containernetworking-plugins",))
 BUSYBOX = Bundle(name="busybox", suites=("bookworm",), packages=("busybox-static",))
+MONITORING = Bundle(name="monitoring", suites=("bookworm",), packages=("prometheus",))  # for promtool
+SHELLS = Bundle(
+    name="shells", suites=("bookworm",), packages=("fish", "fish-common", "libpcre2-32-0", "zsh", "zsh-common")
+)
 KUBECTL = Bundle(name="kubectl-1.20", suites=("bookworm",), packages=("kubernetes-client",))
 # The first kubectl that tries WebSocket before SPDY is 1.31.
 NEWER_KUBECTL = Bundle(

@@ -8,10 +8,12 @@ from integration.node.packages import (
     BUSYBOX,
     HOST_PACKAGES,
     KUBECTL,
+    MONITORING,
     NEWER,
     NEWER_KUBECTL,
     NEWER_PLUGINS,
     OLDER_PLUGINS,
+    SHELLS,
     STABLE,
     TOOLS,
     Bundle,
@@ -29,6 +31,7 @@ def prepare() -> Node:
     """
     ensure_installed(HOST_PACKAGES)
     stable, tools, busybox, kubectl = (ensure_unpacked(bundle) for bundle in (STABLE, TOOLS, BUSYBOX, KUBECTL))
+    monitoring, shells = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS))
     newer, missing = _optional(NEWER, "the newer engine's tests")
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
     newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
@@ -39,6 +42,8 @@ def prepare() -> Node:
         newer_missing=missing,
         tools=tools,
         busybox=busybox.root / "bin/busybox",
+        monitoring=monitoring,
+        shells=shells,
         kubectl=kubectl.root / "usr/bin/kubectl",
         newer_kubectl=newer_kubectl.root / "usr/bin/kubectl" if newer_kubectl else None,
         newer_kubectl_missing=kubectl_missing,

@@ -1,10 +1,19 @@
 """Locks by name: one RPC at a time for each sandbox name, image or file, none for the rest."""
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from shim.base import deadline
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    since: float = field(default_factory=time.monotonic)
 
 
 class KeyedLocks:
@@ -12,20 +21,45 @@ class KeyedLocks:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._held: set[Hashable] = set()
+        self._held: dict[Hashable, _Holder] = {}
+        self._waiting: Counter[Hashable] = Counter()
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
         """Hold `key` inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded."""
-        deadline.wait_for(self._changed, lambda: self._try_take(key), what=f"wait for the lock of {key}")
+        with self._changed:
+            self._waiting[key] += 1
+        try:
+            deadline.wait_for(self._changed, lambda: self._try_take(key), what=f"wait for the lock of {key}")
+        finally:
+            with self._changed:
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._waiting[key]
         try:
             yield
         finally:
             with self._changed:
-                self._held.discard(key)
+                del self._held[key]
                 self._changed.notify_all()
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the keys that are held, for people: by which thread, for how long, and how many wait; oldest first."""
+        with self._changed:
+            held, waiting = dict(self._held), self._waiting.copy()
+        now = time.monotonic()
+        return [
+            {
+                "lock": str(key),
+                "thread": holder.thread,
+                "seconds": round(now - holder.since, 1),
+                "waiting": waiting[key],
+            }
+            for key, holder in sorted(held.items(), key=lambda each: each[1].since)
+        ]
 
     def _try_take(self, key: Hashable) -> bool:
         is_free = key not in self._held
-        self._held.add(key)
+        if is_free:
+            self._held[key] = _Holder()
         return is_free

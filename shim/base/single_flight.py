@@ -47,6 +47,11 @@ class SingleFlight(Generic[T]):
         finally:
             self._leave(key, call)
 
+    def row(self) -> dict[str, object]:
+        """Return how many calls are under way and how many callers they have, for people; the keys may be secret."""
+        with self._changed:
+            return {"calls": len(self._calls), "callers": sum(call.callers for call in self._calls.values())}
+
     def _enter(self, key: Hashable, work: Callable[[], T]) -> "tuple[_Call[T], bool]":
         """Count one more caller. Return the call, and whether it is new, so that this caller has to run it."""
         with self._changed:

@@ -278,6 +278,22 @@ def _http_address(raw: object) -> str:
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
+def _collector(raw: object) -> str:
+    """Read `http://host:port`, `https://host:port`, or `host:port` alone, as a kubelet takes it; empty stays empty."""
+    if raw == "":
+        return ""
+    found = re.fullmatch(r"(https?://)?([a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):(\d+)", _text(raw))
+    if found is None or not 0 < int(found[3]) < 1 << 16:
+        raise ValueError(raw)
+    return f"{found[1] or 'http://'}{found[2]}:{found[3]}"
+
+
+def _per_million(raw: object) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str) or not 0 <= int(raw) <= 1_000_000:
+        raise ValueError(raw)
+    return int(raw)
+
+
 def _size(raw: object) -> str:
     if not isinstance(raw, str) or not re.fullmatch(r"[1-9]\d*[kmg]", raw):
         raise ValueError(raw)
@@ -345,6 +361,10 @@ _BY_NAME = {
     "metrics_bind_addr": _Kind(
         _http_address, "an IP address and a port such as 127.0.0.1:9180 or [::1]:9180, a port alone, or nothing"
     ),
+    "tracing_endpoint": _Kind(
+        _collector, "http://HOST:PORT, https://HOST:PORT, HOST:PORT, which is the same as the first, or nothing"
+    ),
+    "tracing_sampling_rate_per_million": _Kind(_per_million, "a number from 0 to 1000000"),
     "docker_log_max_size": _Kind(
         _size, "a number with its unit, such as 16m, 500m or 1g; times docker_log_max_file 32m at least"
     ),
@@ -367,6 +387,7 @@ _ZERO = {
     "streaming_max_sessions": "refused",
     "streaming_max_sessions_per_container": "refused",
     "docker_log_max_file": "refused",
+    "tracing_sampling_rate_per_million": "only those whose client traces them",
     "shutdown_grace": "everything under way is cut at once",
 }
 

@@ -18,7 +18,7 @@ class Legacy:
     switch: bool = False
     """May stand without a value, which means `true`."""
     silent: frozenset[str] = frozenset()
-    """Values that ask for what is done anyhow, and need no warning."""
+    """Values that ask for what is done anyhow, or that have no effect there either, and need no warning."""
 
 
 ALIASES: Mapping[str, str] = {"--cri-dockerd-root-directory": "root_directory"}
@@ -29,12 +29,12 @@ LEGACY = (
         flag="--ipv6-dual-stack",
         why="every address that CNI gives is reported, of both families",
         switch=True,
-        silent=frozenset({"true"}),
+        silent=frozenset({"1", "t", "T", "TRUE", "true", "True"}),  # as Go reads a switch
     ),
     Legacy(
         flag="--hairpin-mode",
         why="the CNI configuration decides it (hairpinMode of the bridge plugin)",
-        silent=frozenset({"none"}),
+        silent=frozenset({"none", "hairpin-veth", "promiscuous-bridge"}),  # with CNI they are ignored there, too
     ),
     Legacy(
         flag="--network-plugin-mtu",

@@ -134,6 +134,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where the server's own metrics are served over HTTP, as `host:port`; a port alone is on 127.0.0.1. Empty: not
     served."""
 
+    tracing_endpoint: str = ""
+    """Where traces of RPCs are sent to: an OpenTelemetry collector that takes OTLP over gRPC. Empty: nowhere. Needs the
+    extra libraries of `pydockershim[tracing]`."""
+
+    tracing_sampling_rate_per_million: int = 0
+    """How many of a million RPCs are traced whose client does not say: a kubelet that traces as well decides itself."""
+
     log_level: LogLevel = "info"
     """Least severity that is logged."""
 

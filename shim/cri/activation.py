@@ -1,8 +1,9 @@
-"""Socket activation and readiness of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
+"""Socket activation, readiness and watchdog of systemd: sd_listen_fds(3) and sd_notify(3), which need no library."""
 
 import os
 import socket
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 import structlog
 
@@ -26,6 +27,32 @@ def listening_socket(environ: MutableMapping[str, str]) -> socket.socket:
             f"it says LISTEN_FDS={count} LISTEN_PID={pid}"
         )
     return _take_over(_FIRST_FD)
+
+
+def socket_passed_for(path: Path, environ: MutableMapping[str, str]) -> socket.socket | None:
+    """Take over the socket that systemd has passed if it is the one at `path`; None otherwise.
+
+    The variables are removed from `environ` in the first case. Unit files for cri-dockerd name the path of the socket
+    that systemd holds, and cri-dockerd then deletes that and makes its own.
+    """
+    if (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) != (str(os.getpid()), "1"):
+        return None
+    with socket.socket(fileno=os.dup(_FIRST_FD)) as passed:
+        name = passed.getsockname() if passed.family == socket.AF_UNIX else ""
+    if not isinstance(name, str) or os.path.realpath(name) != os.path.realpath(path):
+        return None
+    return listening_socket(environ)
+
+
+def watchdog_seconds(environ: MutableMapping[str, str]) -> float | None:
+    """Return the seconds in which systemd wants to hear WATCHDOG=1 from this process; None where it does not.
+
+    As sd_watchdog_enabled(3). The variables are removed from `environ`, as children must not take them for theirs.
+    """
+    pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+    if pid not in {"", str(os.getpid())} or not microseconds.isascii() or not microseconds.isdecimal():
+        return None
+    return int(microseconds) / 1e6 or None
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:

@@ -6,9 +6,10 @@ socket: a kubelet subscribes again at once, and after five refusals never again.
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shim.base.deadline import Scope
 from shim.cri.rpcs import LIMITS, RPCS, Kind, Rpc
@@ -27,6 +28,7 @@ class Ticket:
     name: str
     rpc: Rpc
     scope: Scope
+    began: float = field(default_factory=time.monotonic)
 
 
 class Admission:
@@ -85,6 +87,19 @@ class Admission:
         """Return the names of the RPCs under way, sorted."""
         with self._changed:
             return sorted(ticket.name for ticket in self._running)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return how many RPCs of each name are under way, and for how long the oldest is; the oldest first."""
+        with self._changed:
+            running = list(self._running)
+        oldest: dict[str, float] = {}
+        for ticket in running:
+            oldest[ticket.name] = min(ticket.began, oldest.get(ticket.name, ticket.began))
+        counts, now = Counter(ticket.name for ticket in running), time.monotonic()
+        return [
+            {"rpc": name, "under_way": counts[name], "oldest_seconds": round(now - began, 1)}
+            for name, began in sorted(oldest.items(), key=lambda each: each[1])
+        ]
 
     def wait_completed(self, seconds: float) -> bool:
         """Wait until no RPC is under way that must complete; False when `seconds` are over first."""

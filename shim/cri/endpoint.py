@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Protocol
 
-from shim.cri.activation import listening_socket
+from shim.cri.activation import listening_socket, socket_passed_for
 from shim.cri.relay import Relay
 from shim.domain.errors import FailedPrecondition, InvalidArgument, reason_of
 
@@ -42,6 +42,11 @@ class Endpoint(Protocol):
         """Connect clients to the socket at `bound`, which is moved away or deleted."""
         ...
 
+    @property
+    def address(self) -> Path:
+        """Where a client in this process connects as others do, from `open` to `close`."""
+        ...
+
     def close(self) -> None:
         """Accept no new client; those that are connected stay. Idempotent."""
         ...
@@ -52,10 +57,15 @@ class Endpoint(Protocol):
 
 
 def open_endpoint(endpoint: str, *, environ: MutableMapping[str, str]) -> Endpoint:
-    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`."""
+    """Return the endpoint for `unix:///path`, or for `fd://` with the socket named (and removed) in `environ`.
+
+    Where systemd holds the socket at that path, it is used, whichever form names it.
+    """
     if endpoint == ACTIVATION:
         return Relay(listening_socket(environ))
-    return PathEndpoint(Path(endpoint.removeprefix("unix://")))
+    path = Path(endpoint.removeprefix("unix://"))
+    passed = socket_passed_for(path, environ)
+    return PathEndpoint(path) if passed is None else Relay(passed)
 
 
 class PathEndpoint:
@@ -81,6 +91,11 @@ class PathEndpoint:
         bound.chmod(_SOCKET_MODE)
         self._ours = _identity(bound)
         bound.rename(self._path)
+
+    @property
+    def address(self) -> Path:
+        """Return the path."""
+        return self._path
 
     def close(self) -> None:
         """Remove the socket, unless another one was put in its place."""

@@ -5,6 +5,8 @@ import queue
 import socket
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -24,7 +26,10 @@ from shim.domain.errors import (
 )
 
 _SECONDS = 5.0
+"""For an answer, where the caller does not say."""
 _UNSERVED = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+"""A connection that another channel of this process has open says nothing about new clients."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 
@@ -47,16 +52,12 @@ def probe_at(path: Path) -> Probe:
     NotFound when no server listens, FailedPrecondition when this user may not connect, Unsupported when it is no CRI
     server, DeadlineExceeded when it does not answer, Unavailable when it cannot answer without its Docker.
     """
-    until = time.monotonic() + _SECONDS
-    _check_served(path)
-    with grpc.insecure_channel(f"unix:{quote(str(path))}") as channel:
-        _wait_speaks_grpc(channel, path, until=until)
-        stub = api_pb2_grpc.RuntimeServiceStub(channel)
-        try:
+    try:
+        with _stub_at(path, seconds=_SECONDS) as (stub, until):
             version = stub.Version(pb.VersionRequest(), timeout=max(0.0, until - time.monotonic()))
             status = stub.Status(pb.StatusRequest(), timeout=max(0.0, until - time.monotonic()))
-        except grpc.RpcError as error:
-            raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
+    except grpc.RpcError as error:
+        raise _error_from_code(error.code(), f"{path}: {error.details()}", path) from error
     return Probe(f"{version.runtime_name} {version.runtime_version}", _trouble(status.status))
 
 
@@ -66,22 +67,46 @@ def _trouble(status: pb.RuntimeStatus) -> str:
     return "; ".join(f"{each.reason}: {each.message}" for each in unready)
 
 
-def _check_served(path: Path) -> None:
+def check_answers(path: Path, *, seconds: float) -> None:
+    """Check that the server at `path` answers within `seconds`, be it with an error, as while Docker is unavailable.
+
+    Errors where it does not are those of `probe_at`.
+    """
+    try:
+        with _stub_at(path, seconds=seconds) as (stub, until):
+            stub.Version(pb.VersionRequest(), timeout=max(0.0, until - time.monotonic()))
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise _no_answer(path, seconds) from error
+
+
+@contextmanager
+def _stub_at(path: Path, *, seconds: float) -> Iterator[tuple[api_pb2_grpc.RuntimeServiceStub, float]]:
+    """Connect; yield the stub, and when the time is over by the monotonic clock."""
+    until = time.monotonic() + seconds
+    _check_served(path, seconds=seconds)
+    with grpc.insecure_channel(f"unix:{quote(str(path))}", options=_OWN_CONNECTION) as channel:
+        _wait_speaks_grpc(channel, path, seconds=seconds)
+        yield api_pb2_grpc.RuntimeServiceStub(channel), until
+
+
+def _check_served(path: Path, *, seconds: float) -> None:
     """Connect once, since gRPC reports its reasons as text only."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_SECONDS)
+        probe.settimeout(seconds)
         try:
             if not stat.S_ISSOCK(path.stat().st_mode):
                 raise Unsupported(f"{path} is not a socket")
             probe.connect(str(path))
         except TimeoutError as error:
-            raise _no_answer(path) from error
+            raise _no_answer(path, seconds) from error
         except OSError as error:
             kind = NotFound if error.errno in _UNSERVED else FailedPrecondition if error.errno in _DENIED else ShimError
             raise kind(f"connect to {path}: {reason_of(error)}") from error
 
 
-def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> None:
+def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, seconds: float) -> None:
+    until = time.monotonic() + seconds
     states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
     channel.subscribe(states.put, try_to_connect=True)
     try:
@@ -89,7 +114,7 @@ def _wait_speaks_grpc(channel: grpc.Channel, path: Path, *, until: float) -> Non
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 raise Unsupported(f"{path} is not a CRI server: it speaks no gRPC")
     except queue.Empty:
-        raise _no_answer(path) from None
+        raise _no_answer(path, seconds) from None
     finally:
         channel.unsubscribe(states.put)
 
@@ -101,10 +126,10 @@ def _error_from_code(code: grpc.StatusCode, text: str, path: Path) -> ShimError:
         case grpc.StatusCode.UNAVAILABLE:
             return Unavailable(text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return _no_answer(path)
+            return _no_answer(path, _SECONDS)
         case _:
             return ShimError(text)
 
 
-def _no_answer(path: Path) -> DeadlineExceeded:
-    return DeadlineExceeded(f"{path} does not answer within {_SECONDS:g} s")
+def _no_answer(path: Path, seconds: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"{path} does not answer within {seconds:g} s")

@@ -49,6 +49,13 @@ class Relay:
         bound.unlink()
         self._begin(self._accept_all)
 
+    @property
+    def address(self) -> Path:
+        """Return the path of the socket of systemd; where that was deleted, which no restart repairs, the inner one."""
+        name = self._listener.getsockname()
+        is_there = isinstance(name, str) and name.startswith("/") and Path(name).is_socket()
+        return Path(name) if is_there else Path(f"/proc/self/fd/{self._target}")
+
     def close(self) -> None:
         """Stop accepting. Later clients wait in the queue of the socket for the next start."""
         self._closing.wake()

@@ -1,7 +1,7 @@
 """The gRPC server of the CRI: start, drain and stop."""
 
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,15 +48,19 @@ class CriServer:
         image: api_pb2_grpc.ImageServiceServicer,
         environ: MutableMapping[str, str],
         admission: Admission | None = None,
+        interceptors: Sequence[grpc.ServerInterceptor] = (),
     ) -> None:
-        """Use `admission` to decide which RPCs may run; by default all, up to their limits."""
+        """Use `admission` to decide which RPCs may run; by default all, up to their limits.
+
+        `interceptors` are called around the server's own.
+        """
         self._endpoint = endpoint
         self._clients_endpoint = open_endpoint(endpoint, environ=environ)
         self._admission = admission or Admission()
         self._workers = Workers(MAX_RPCS, name="cri")
         self._grpc = grpc.server(
             self._workers,  # type: ignore[arg-type]  # it calls nothing but `submit`
-            interceptors=[CallInterceptor(self._admission)],
+            interceptors=[*interceptors, CallInterceptor(self._admission)],
             options=_OPTIONS,
             maximum_concurrent_rpcs=MAX_RPCS,
         )
@@ -72,6 +76,15 @@ class CriServer:
         except OSError as error:
             raise FailedPrecondition(f"serve the CRI at {self._endpoint}: {reason_of(error)}") from error
         log.info("serving", endpoint=self._endpoint)
+
+    @property
+    def address(self) -> Path:
+        """Where a client in this process connects as others do."""
+        return self._clients_endpoint.address
+
+    def rpcs(self) -> list[dict[str, object]]:
+        """Return the RPCs under way, for people: a row for each name."""
+        return self._admission.rows()
 
     def drain(self, *, grace: float) -> bool:
         """Prepare a stop: answer reads and streams of events alone, and give RPCs that must complete `grace` seconds.

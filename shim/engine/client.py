@@ -247,6 +247,10 @@ class DockerEngine:
         timeout = EVENTS_SECONDS if self._timeout is None else min(self._timeout, EVENTS_SECONDS)
         return messages.events(self._session, since=since, timeout=timeout)
 
+    def connections(self) -> dict[str, object]:
+        """Return how many connections there are, for people."""
+        return self._pool.row()
+
     def close(self) -> None:
         """Close the idle connections, and the others when their calls end. Idempotent."""
         self._pool.close()

@@ -106,6 +106,16 @@ class Pool:
         for each in unneeded:
             self._end(each)
 
+    def row(self) -> dict[str, object]:
+        """Return how many connections there are, for people."""
+        with self._lock:
+            version = self._version
+            return {
+                "open": self._open,
+                "idle": len(self._idle),
+                "api_version": "" if version is None else text_from_version(version),
+            }
+
     def forget(self) -> None:
         """Forget the negotiated version and close idle connections: the daemon has restarted or gone."""
         with self._lock:

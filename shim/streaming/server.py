@@ -94,6 +94,11 @@ class StreamServer:
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, grace)
 
+    def row(self) -> dict[str, object]:
+        """Return how many sessions are open, for people."""
+        with self._changed:
+            return {"open": len(self._running)}
+
     def _accept(self) -> None:
         while True:
             try:

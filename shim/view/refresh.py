@@ -62,6 +62,10 @@ class Refresher:
         for thread in self._threads:
             thread.join()
 
+    def row(self) -> dict[str, object]:
+        """Return the state of the queue, for people."""
+        return self._queue.row()
+
     def enqueue(self, container_id: str) -> None:
         """Queue an inspect that begins after this call."""
         self._note(container_id, _ALWAYS)

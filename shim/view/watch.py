@@ -156,6 +156,10 @@ class Watcher:
         self._thread.join()
         self._refresher.stop()
 
+    def row(self) -> dict[str, object]:
+        """Return the state of the queue of inspects, for people."""
+        return self._refresher.row()
+
     # Connection
 
     def _run(self) -> None:

@@ -10,6 +10,9 @@ import time
 MAX_RETRY_SECONDS = 30.0
 """Longest wait in seconds before a retry."""
 
+SHOWN_KEYS = 8
+"""Of the keys that fail, in the state for people."""
+
 
 class WorkQueue:
     """A queue of keys. Thread-safe.
@@ -81,6 +84,17 @@ class WorkQueue:
             after = self._again.pop(key, None)
             if after is not None:
                 self._add_locked(key, after)
+
+    def row(self) -> dict[str, object]:
+        """Return the state of the queue, for people: numbers of keys, and a few of those that fail."""
+        with self._changed:
+            return {
+                "queued": len(self._queue),
+                "processing": sorted(self._processing),
+                "due_later": len(self._due),
+                "failing": len(self._failures),
+                "most_failures": sorted(self._failures, key=lambda key: -self._failures[key])[:SHOWN_KEYS],
+            }
 
     def shut_down(self) -> None:
         """Return no more keys, and wake all waiting workers."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -122,4 +122,27 @@ def test_a_free_key_is_given_even_to_a_client_that_has_gone() -> None:
     scope.cancel()
     locks = KeyedLocks()
     with deadline.entered(scope), locks.hold("key"):
+        pass
+
+
+def test_who_holds_a_key_and_how_many_wait_is_known() -> None:
+    locks = KeyedLocks()
+    with held_elsewhere(locks, "a"):
+        scope = deadline.Scope()
+        waiter = threading.Thread(target=lambda: wait_in(locks, "a", scope))
+        waiter.start()
+        while [row["waiting"] for row in locks.rows()] != [1]:
+            waiter.join(0.01)
+        [row] = locks.rows()
+        scope.cancel()
+        waiter.join()
+
+        assert (row["lock"], row["waiting"]) == ("a", 1)
+        assert row["thread"] != threading.current_thread().name
+        assert [each["waiting"] for each in locks.rows()] == [0]
+    assert locks.rows() == []
+
+
+def wait_in(locks: KeyedLocks, key: Hashable, scope: deadline.Scope) -> None:
+    with deadline.entered(scope), suppress(Cancelled), locks.hold(key):
         pass

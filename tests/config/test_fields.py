@@ -62,6 +62,30 @@ def test_durations(raw: object, seconds: float) -> None:
     assert seconds_from(raw) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("raw", "endpoint"),
+    [
+        ("", ""),
+        ("localhost:4317", "http://localhost:4317"),
+        ("http://127.0.0.1:4317", "http://127.0.0.1:4317"),
+        ("https://otel.example:443", "https://otel.example:443"),
+        ("[::1]:4317", "http://[::1]:4317"),
+    ],
+)
+def test_collectors_of_traces(raw: str, endpoint: str) -> None:
+    assert parsed("tracing_endpoint", raw) == endpoint
+
+
+@pytest.mark.parametrize("raw", ["localhost", "http://localhost", "ftp://a:1", "a:0", "a:65536", "http://a:1/v1", 4317])
+def test_what_is_no_collector(raw: object) -> None:
+    assert refused("tracing_endpoint", raw)
+
+
+@pytest.mark.parametrize("raw", [-1, "1000001", True, "some", 0.5])
+def test_what_is_no_rate(raw: object) -> None:
+    assert refused("tracing_sampling_rate_per_million", raw)
+
+
 @pytest.mark.parametrize("raw", ["", "soon", "-1", "-1s", "1m30", "1x", "inf", "nan", " 1", "1 m", True, None, [1], -2])
 def test_what_is_no_duration(raw: object) -> None:
     assert refused("shutdown_grace", raw)

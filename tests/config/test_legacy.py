@@ -16,7 +16,9 @@ def test_no_flag_is_both_legacy_and_a_setting() -> None:
     ("flag", "value"),
     [
         ("--ipv6-dual-stack", "true"),
+        ("--ipv6-dual-stack", "True"),
         ("--hairpin-mode", "none"),
+        ("--hairpin-mode", "hairpin-veth"),
         ("--network-plugin-mtu", "0"),
         ("--runtime-cgroups", ""),
     ],
@@ -29,7 +31,7 @@ def test_what_asks_for_what_is_done_anyhow_needs_no_word(flag: str, value: str) 
     ("flag", "value"),
     [
         ("--ipv6-dual-stack", "false"),
-        ("--hairpin-mode", "hairpin-veth"),
+        ("--hairpin-mode", "hairpin-weth"),
         ("--network-plugin-mtu", "1400"),
         ("--runtime-cgroups", "/system.slice"),
     ],

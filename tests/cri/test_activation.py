@@ -90,3 +90,22 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
 
 def test_without_systemd_notify_does_nothing() -> None:
     notify("READY=1", {})
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "120000000"}, 120.0),
+        ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": str(os.getpid())}, 0.5),
+        ({"WATCHDOG_USEC": "120000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_time_of_the_watchdog(variables: dict[str, str], seconds: float | None) -> None:
+    environ = {**variables, "HOME": "/root"}
+
+    assert activation.watchdog_seconds(environ) == seconds
+    assert environ == {"HOME": "/root"}

@@ -103,3 +103,14 @@ def test_what_must_complete_is_waited_for() -> None:
     assert not admission.wait_changes_ended(0.01)
     admission.leave(stop)
     assert admission.wait_changes_ended(0)
+
+
+def test_the_rpcs_under_way_are_rows_by_name() -> None:
+    admission = Admission()
+    for name in ("StopContainer", "ListImages", "StopContainer"):
+        admission.enter(name, Scope())
+
+    rows = admission.rows()
+
+    assert [(row["rpc"], row["under_way"]) for row in rows] == [("StopContainer", 2), ("ListImages", 1)]
+    assert all(isinstance(row["oldest_seconds"], float) for row in rows)

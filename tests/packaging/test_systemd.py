@@ -12,6 +12,7 @@ from shim.config.fields import fields
 from shim.config.model import Config
 from shim.cri.endpoint import ACTIVATION
 from shim.daemon import OPEN_FILES
+from shim.state_dump import SOURCE_SECONDS
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 
@@ -29,6 +30,13 @@ def test_a_stop_has_more_time_than_the_grace_period() -> None:
 
 def test_what_plugins_leave_running_for_pods_outlives_a_restart() -> None:
     assert unit("pydockershim.service")["Service"]["KillMode"] == "process"
+
+
+def test_a_server_that_hangs_is_restarted_after_its_own_checks() -> None:
+    service = unit("pydockershim.service")["Service"]
+
+    assert float(service["WatchdogSec"]) / 4 > 2 * SOURCE_SECONDS, "a failed check has time to be dumped"
+    assert (service["Type"], service["Restart"], service["LimitCORE"]) == ("notify", "always", "0")
 
 
 def test_plugins_inherit_no_higher_limit_of_open_files_than_the_server_sets() -> None:
@@ -129,3 +137,29 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
     )
 
     assert (reported.returncode, reported.stderr) == (0, "")
+
+
+AS_CRI_DOCKERD = ("cri-docker", "cri-dockerd")
+
+
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="no systemctl on this machine")
+@pytest.mark.parametrize("wanted", [False, True], ids=["by default", "with the drop-ins"])
+def test_the_names_of_cri_dockerd_are_others_for_the_units(tmp_path: Path, *, wanted: bool) -> None:
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    for kind in ("service", "socket"):
+        shutil.copy(UNITS / f"pydockershim.{kind}", units)
+    if wanted:
+        shutil.copytree(UNITS / "as-cri-dockerd", units, dirs_exist_ok=True)
+
+    reported = subprocess.run(
+        ["systemctl", f"--root={tmp_path}", "enable", "pydockershim.service", "pydockershim.socket"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert reported.returncode == 0, reported.stderr
+    made = {path.name: path.readlink().name for path in units.iterdir() if path.is_symlink()}
+    expected = {f"{name}.{kind}": f"pydockershim.{kind}" for name in AS_CRI_DOCKERD for kind in ("service", "socket")}
+    assert made == (expected if wanted else {})

@@ -1,0 +1,1 @@
+"""What is installed beside the server, by the programs that read it."""

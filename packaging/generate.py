@@ -1,0 +1,201 @@
+"""Generate the man page and the completions of shells from the command line and the settings.
+
+`python packaging/generate.py` writes the files; with `--check` it writes nothing, and exits with 1 and the names of the
+files that are out of date.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import shtab
+
+from shim import __version__
+from shim.cli import parser
+from shim.config import legacy, show
+from shim.config.fields import Field, fields
+from shim.config.load import DEFAULT_FILE
+from shim.config.model import Config
+
+PACKAGING = Path(__file__).resolve().parent
+MAN = PACKAGING / "man/pydockershim.1"
+COMPLETIONS = MappingProxyType(
+    {
+        "bash": PACKAGING / "completions/pydockershim.bash",
+        "zsh": PACKAGING / "completions/_pydockershim",
+        "fish": PACKAGING / "completions/pydockershim.fish",
+    }
+)
+"""The file of each shell, named as it wants it below its directory of completions."""
+
+_FILES = MappingProxyType(
+    {
+        str(DEFAULT_FILE): "settings, in TOML; `pydockershim config --format toml` writes one with all of them",
+        "/run/cri-dockerd.sock": "the socket of the CRI, unless `container_runtime_endpoint` names another one",
+        "/var/lib/pydockershim": "state of the pods (`root_directory`)",
+        "/etc/cni/net.d": "CNI configurations (`cni_conf_dir`)",
+    }
+)
+_SIGNALS = MappingProxyType(
+    {
+        "SIGTERM, SIGINT": "Answer reads alone, complete pod sandboxes under way within `shutdown_grace`, and end. A "
+        "second signal kills.",
+        "SIGUSR1": "Write the stacks of all threads, RPCs under way, held locks and queues to the log.",
+        "SIGHUP": "Ignored: settings are read at the start.",
+    }
+)
+_STATUS = MappingProxyType(
+    {
+        "0": "Success.",
+        "1": "The server could not start or did not end properly; `doctor` found that pods cannot run.",
+        "2": "Wrong flags, settings or content of a file. Starting again does not help.",
+    }
+)
+
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    arguments = argparse.ArgumentParser(description="Generate what is installed beside the server.")
+    arguments.add_argument("--check", action="store_true", help="compare with what is checked in, write nothing")
+    check = arguments.parse_args().check
+    outdated = {path: text for path, text in generate().items() if not path.exists() or path.read_text() != text}
+    for path, text in outdated.items():
+        if check:
+            print(f"{path.relative_to(PACKAGING.parent)} is out of date: run python packaging/generate.py")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path.relative_to(PACKAGING.parent)}")
+    return 1 if check and outdated else 0
+
+
+def generate() -> dict[Path, str]:
+    """Return the content of each file by its path."""
+    return {MAN: man_page(), **{path: _completion(shell) for shell, path in COMPLETIONS.items()}}
+
+
+def _completion(shell: str) -> str:
+    completed = parser()
+    for action in _actions(completed):
+        if action.dest == "config":
+            action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own attribute
+        elif action.dest in fields():
+            _complete_value(action)
+    text: str = shtab.complete(completed, shell=shell)
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _complete_value(action: argparse.Action) -> None:
+    kind = next(info.type for info in msgspec.structs.fields(Config) if info.name == action.dest)
+    if get_origin(kind) is Literal:
+        action.choices = get_args(kind)
+    elif kind is bool:
+        action.choices = ("true", "false")
+    elif kind in {Path, tuple[Path, ...]} or action.dest.endswith("_dir"):
+        action.complete = shtab.DIRECTORY  # type: ignore[attr-defined] # as above
+    elif action.dest.endswith("_file"):
+        action.complete = shtab.FILE  # type: ignore[attr-defined] # as above
+
+
+def _actions(of: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in of._actions:  # argparse has no public way to list them
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
+
+
+# --- the man page, in the macros of man(7) ----------------------------------------------------------------
+
+
+def man_page() -> str:
+    """Return the page."""
+    described = parser()
+    sections = {
+        "NAME": [r"pydockershim \- a Kubernetes CRI server in front of the Docker Engine"],
+        "SYNOPSIS": list(_synopsis(described)),
+        "DESCRIPTION": [
+            roff(
+                "pydockershim serves the Kubernetes Container Runtime Interface (CRI v1) on a unix socket, runs "
+                "containers with the Docker Engine of this machine, and their network with CNI plugins. A kubelet "
+                "finds it by `--container-runtime-endpoint`, crictl by `/etc/crictl.yaml`. It runs as root."
+            )
+        ],
+        "COMMANDS": list(_commands(described)),
+        "OPTIONS": [
+            *_entry("--config FILE", f"TOML file with settings. Default: `{DEFAULT_FILE}`, if it is there."),
+            *_entry("--version, --buildinfo", "Show versions, and end."),
+            ".PP",
+            roff(
+                "Each setting is a flag, a variable of the environment and, by its name in lower case, a key of the "
+                "file. A flag goes before a variable, and that before the file."
+            ),
+            *(line for field in fields().values() for line in _setting(field)),
+        ],
+        "FLAGS OF CRI-DOCKERD": [
+            roff("Flags alone, without a command, mean `serve`. These are taken in addition:"),
+            *(
+                line
+                for flag, name in legacy.ALIASES.items()
+                for line in _entry(f"{flag} VALUE", f"The same as `{fields()[name].flag}`.")
+            ),
+            *(line for entry in legacy.LEGACY for line in _entry(f"{entry.flag} VALUE", f"Ignored: {entry.why}.")),
+        ],
+        "SIGNALS": _entries(_SIGNALS),
+        "EXIT STATUS": _entries(_STATUS),
+        "FILES": _entries(_FILES),
+        "SEE ALSO": [roff("crictl(1), dockerd(8), systemctl(1)")],
+    }
+    head = [f'.TH PYDOCKERSHIM 1 "" "pydockershim {__version__}" "User Commands"']
+    return "\n".join([*head, *(line for name, lines in sections.items() for line in (f".SH {name}", *lines))]) + "\n"
+
+
+def roff(text: str) -> str:
+    """Return text for roff: what stands in backquotes is bold, and nothing else has a meaning of its own."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    parts = escaped.split("`")
+    joined = "".join(f"\\fB{part}\\fR" if number % 2 else part for number, part in enumerate(parts))
+    return f"\\&{joined}" if joined.startswith((".", "'")) else joined
+
+
+def _synopsis(of: argparse.ArgumentParser) -> Iterator[str]:
+    for name in _choices(of):
+        yield ".br" if name != "serve" else ".nh"
+        yield roff(f"`pydockershim {name}` [options]")
+
+
+def _commands(of: argparse.ArgumentParser) -> Iterator[str]:
+    for name, text in _choices(of).items():
+        yield from _entry(name, f"{text[0].upper()}{text[1:]}.")
+
+
+def _choices(of: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the commands with what they do."""
+    [commands] = [action for action in of._actions if isinstance(action, argparse._SubParsersAction)]
+    found: list[Any] = commands._choices_actions
+    return {choice.dest: choice.help for choice in found}
+
+
+def _setting(field: Field) -> Iterator[str]:
+    zero = f" 0: {field.zero}." if field.zero else ""
+    default = show.text(field.default)
+    yield from _entry(
+        f"{field.flag} VALUE, {field.variable}",
+        f"{field.doc} Give {field.accepted}.{zero} Default: {f'`{default}`' if default else 'empty'}.",
+    )
+
+
+def _entries(rows: MappingProxyType[str, str]) -> list[str]:
+    return [line for tag, text in rows.items() for line in _entry(tag, text)]
+
+
+def _entry(tag: str, text: str) -> list[str]:
+    return [".TP", roff(f"`{tag}`"), roff(text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The watchdog: tells systemd that the server works, as long as it does (`WatchdogSec=`, sd_notify(3)).
+
+Checked is what a restart can repair: a client gets an answer to an RPC at the socket, and the lock of the node view is
+free. That Docker is sick is no reason for a restart: then the answer is an error, and comes all the same.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from shim.cri import probe
+from shim.cri.server import CriServer
+from shim.domain.errors import ShimError
+from shim.view.node import NodeView
+
+_PARTS = 4
+"""A check begins with each of so many parts of systemd's time, and has as long: so one that fails is logged, and what
+the server does then is dumped, before systemd ends it."""
+
+log = structlog.get_logger(__name__)
+
+
+class Watchdog:
+    """Checks the server from a thread of its own, and another one finds that a check does not end."""
+
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        check: Callable[[float], None],
+        passed: Callable[[], None],
+        failed: Callable[[], None],
+    ) -> None:
+        """Keep systemd from ending the server, which it does `seconds` after the last check that `passed`.
+
+        `check` gets the seconds it may take, and raises a ShimError where the server does not work. `failed` is called
+        once for a series of failures.
+        """
+        self._interval = seconds / _PARTS
+        self._check = check
+        self._passed = passed
+        self._failed = failed
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._overdue_at: float | None = None
+        """When the check under way has taken too long; None without one, or once that is reported."""
+        self._is_failing = False
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for name, work in (("watchdog", self._check_all), ("watchdog-bound", self._report_overdue))
+        ]
+
+    def start(self) -> None:
+        """Check at once, and then again and again."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Check no more. A check that is stuck is left alone."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(self._interval)
+
+    def _check_all(self) -> None:
+        while not self._stopping:
+            began = time.monotonic()
+            self._set_overdue(began + self._interval)
+            failure = self._failure()
+            self._set_overdue(None)
+            if failure:
+                self._report(failure)
+            else:
+                self._is_failing = False
+                self._passed()
+            self._wait(began + self._interval)
+
+    def _failure(self) -> str:
+        """Return why the check has failed; empty if it has not."""
+        try:
+            self._check(self._interval)
+        except ShimError as error:
+            return str(error)
+        except Exception as error:
+            log.exception("watchdog failed")
+            return repr(error)
+        return ""
+
+    def _report_overdue(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._is_overdue(), self._until_overdue())
+                if self._stopping:
+                    return
+                overdue = self._is_overdue()
+                if overdue:
+                    self._overdue_at = None
+            if overdue:
+                self._report(f"the check has not ended within {self._interval:g} s")
+
+    def _report(self, failure: str) -> None:
+        if self._is_failing:
+            return
+        self._is_failing = True
+        log.error("server does not work, systemd will restart it", error=failure)
+        self._failed()
+
+    def _set_overdue(self, at: float | None) -> None:
+        with self._changed:
+            self._overdue_at = at
+            self._changed.notify_all()
+
+    def _is_overdue(self) -> bool:
+        return self._overdue_at is not None and time.monotonic() >= self._overdue_at
+
+    def _until_overdue(self) -> float:
+        return self._interval if self._overdue_at is None else max(0.0, self._overdue_at - time.monotonic())
+
+    def _wait(self, until: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, max(0.0, until - time.monotonic()))
+
+
+def check_server(seconds: float, *, server: CriServer, view: NodeView) -> None:
+    """Check that the view can be read, and that a client at the socket gets an answer within `seconds`.
+
+    Raise DeadlineExceeded, or what says why no client can connect.
+    """
+    view.stats()
+    probe.check_answers(server.address, seconds=seconds)

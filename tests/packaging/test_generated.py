@@ -1,0 +1,76 @@
+"""The man page and the completions are those of this command line, and the programs that read them accept them."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from shim.config.fields import fields
+from shim.config.legacy import ALIASES, LEGACY
+
+ROOT = Path(__file__).parents[2]
+BASH = ROOT / "packaging/completions/pydockershim.bash"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "packaging/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_checked_in_is_what_is_generated(generator: ModuleType) -> None:
+    fresh: dict[Path, str] = generator.generate()
+
+    assert [path.name for path, text in fresh.items() if path.read_text() != text] == []
+
+
+def test_the_man_page_names_every_flag(generator: ModuleType) -> None:
+    page = generator.MAN.read_text()
+
+    flags = [*(field.flag for field in fields().values()), *ALIASES, *(entry.flag for entry in LEGACY)]
+    assert [flag for flag in flags if generator.roff(flag) not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [("a `b` c", r"a \fBb\fR c"), (".so x", r"\&.so x"), (r"C:\x-y", r"C:\ex\-y"), ("it's", r"it\(aqs")],
+)
+def test_text_has_no_meaning_for_roff(generator: ModuleType, text: str, escaped: str) -> None:
+    assert generator.roff(text) == escaped
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff on this machine")
+def test_groff_has_no_warning(generator: ModuleType) -> None:
+    told = subprocess.run(
+        ["groff", "-man", "-ww", "-z", "-rLL=100n", generator.MAN], capture_output=True, text=True, check=False
+    )
+
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["d"], {"doctor"}),
+        (["s"], {"serve"}),
+        (["config", "--format", "t"], {"table", "toml"}),
+        (["serve", "--log-le"], {"--log-level"}),
+        (["serve", "--log-level", "w"], {"warning"}),
+        (["serve", "--restrict-oom-score-adj", "a"], {"auto"}),
+    ],
+)
+def test_bash_completes(words: list[str], completed: set[str]) -> None:
+    line = ["pydockershim", *words]
+    script = f'source {BASH}; COMP_WORDS=("$@"); COMP_CWORD={len(line) - 1}; '
+    script += '_shtab_pydockershim; printf "%s\\n" "${COMPREPLY[@]}"'
+
+    told = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=True)
+
+    assert {word.strip() for word in told.stdout.splitlines()} == completed

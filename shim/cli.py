@@ -101,7 +101,13 @@ def _install(given: argparse.Namespace) -> int:
     from shim.install.install import Installation, Options  # noqa: PLC0415 - as in doctor
     from shim.install.steps import run_steps  # noqa: PLC0415
 
-    options = Options(root=given.root.absolute(), docker=given.docker, cni=given.cni, start=given.start)
+    options = Options(
+        root=given.root.absolute(),
+        docker=given.docker,
+        cni=given.cni,
+        start=given.start,
+        from_package=given.from_package,
+    )
     installation = Installation(options=options, command=_own_command(), environ=os.environ)
     run_steps(installation.steps(), announce=_announce, dry=given.dry_run)
     if options.start and not given.dry_run:
@@ -200,6 +206,7 @@ def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     )
     install.add_argument("--cni", choices=share.example_names(), help="the pod network of a single node, by an example")
     install.add_argument("--no-start", dest="start", action="store_false", help="enable the server, do not start it")
+    install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
     uninstall.set_defaults(command=_uninstall)
     uninstall.add_argument("--force", action="store_true", help="also with pods on the node; the state of them stays")

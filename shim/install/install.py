@@ -12,7 +12,7 @@ from shim.install.node import Node
 from shim.install.pods import is_docker_empty
 from shim.install.record import PLACE, DockerChange, Record, digest, encode_record, read_record
 from shim.install.steps import Step
-from shim.install.systemd import OURS, Systemd
+from shim.install.systemd import CRI_DOCKERD, OURS, Systemd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Options:
     """Name of the CNI example to put into /etc/cni/net.d."""
     start: bool = True
     """Start the server."""
+    from_package: bool = False
+    """A package manager runs it, for which a server that cannot start yet is no failure."""
 
 
 @dataclass
@@ -51,8 +53,9 @@ class Installation:
         """Yield all steps; what would make a later one fail is raised before the first."""
         packaged = self._is_packaged()
         starts = self.options.start and self.systemd.is_running
-        if starts:
-            self._check_rivals()
+        rivals = self._rivals() if starts else ""
+        if rivals and not self.options.from_package:
+            raise FailedPrecondition(rivals)
         files = list(layout.node_files(command=self.command, cni=self.options.cni, packaged=packaged))
         change = self._docker_change() if self.options.docker else None
         for file in files:
@@ -61,7 +64,10 @@ class Installation:
             yield from self._link()
         if change is not None:
             yield from self._docker(change)
-        yield from self._enable(starts=starts)
+        if rivals:
+            yield Step(f"to do: {rivals}")
+        else:
+            yield from self._enable(starts=starts)
         yield from self._pod_network()
 
     def _is_packaged(self) -> bool:
@@ -78,12 +84,15 @@ class Installation:
             )
         return False
 
-    def _check_rivals(self) -> None:
-        if rivals := self.systemd.active_rivals():
-            raise FailedPrecondition(
-                f"{' and '.join(rivals)} holds {Config().container_runtime_endpoint}: "
-                "systemctl disable --now cri-docker.socket cri-docker.service, then install again"
-            )
+    def _rivals(self) -> str:
+        """Return what to do about another server on the same socket; empty where there is none."""
+        rivals = self.systemd.active_rivals() if self.systemd.is_there else []
+        if not rivals:
+            return ""
+        return (
+            f"{' and '.join(rivals)} holds {Config().container_runtime_endpoint}: "
+            f"systemctl disable --now {' '.join(CRI_DOCKERD)}, then pydockershim install"
+        )
 
     def _file(self, file: NodeFile) -> Iterator[Step]:
         there = self.node.read(file.path)

@@ -17,7 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages
+.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -120,7 +120,10 @@ bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)
 
 packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
-	$(PY) -m release $(or $(ARGS),wheel sdist deb)
+	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)
+
+release: venv ## everything that is published, with bill of materials, licences and sums, into build/release
+	$(PY) -m release all --machine all --into build/release
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

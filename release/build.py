@@ -10,7 +10,11 @@ from types import MappingProxyType
 
 from release.bundle import Machine, fetch_bundle
 from release.deb import build_deb
+from release.licences import write_licences
 from release.python_dist import build_sdist, build_wheel
+from release.pyz import build_pyz
+from release.rpm import build_rpm
+from release.sbom import write_sbom
 from release.source import Source, copied_source
 from release.stage import make_stage
 
@@ -55,9 +59,33 @@ class Build:
         """Build the Debian packages."""
         return [build_deb(self.source, self.stage(machine), self._into, machine=machine) for machine in self._machines]
 
+    def rpms(self) -> list[Path]:
+        """Build the RPMs."""
+        return [build_rpm(self.source, self.stage(machine), self._into, machine=machine) for machine in self._machines]
+
+    def single_files(self) -> list[Path]:
+        """Build the single files."""
+        return [build_pyz(self.source, self.stage(machine), self._into, machine=machine) for machine in self._machines]
+
+    def sboms(self) -> list[Path]:
+        """Write the bills of materials."""
+        return [write_sbom(self.source, self.stage(machine), self._into, machine=machine) for machine in self._machines]
+
+    def licences(self) -> list[Path]:
+        """Write the licences of what is bundled."""
+        return [write_licences(self.stage(self._machines[0]), self._into)]
+
 
 KINDS: Mapping[str, Callable[[Build], list[Path]]] = MappingProxyType(
-    {"wheel": Build.wheels, "sdist": Build.sdists, "deb": Build.debs}
+    {
+        "wheel": Build.wheels,
+        "sdist": Build.sdists,
+        "deb": Build.debs,
+        "rpm": Build.rpms,
+        "pyz": Build.single_files,
+        "sbom": Build.sboms,
+        "licences": Build.licences,
+    }
 )
 """What can be built, by its name on the command line."""
 

@@ -34,6 +34,13 @@ def licences_of(environment: Path) -> list[Licence]:
     return [found[name] for name in sorted(found)]
 
 
+def write_licences(stage: Path, into: Path) -> Path:
+    """Write the text that packages bring as a file of its own."""
+    place = into / "LICENCES.txt"
+    place.write_text(copyright_text(licences_of(stage)))
+    return place
+
+
 def copyright_text(licences: list[Licence]) -> str:
     """Return one text with the licences of all libraries."""
     lines = ["pydockershim is licensed under Apache-2.0. This package bundles these libraries:", ""]

@@ -40,8 +40,12 @@ def copied_source(into: Path) -> Source:
         elif place.is_file():
             shutil.copyfile(place, target)
             target.chmod(0o755 if os.access(place, os.X_OK) else 0o644)
-    project = tomllib.loads((into / "pyproject.toml").read_text())["project"]
-    return Source(tree=into, version=str(project["version"]), time=_time())
+    return Source(tree=into, version=version_of(into), time=_time())
+
+
+def version_of(tree: Path) -> str:
+    """Return the version in pyproject.toml."""
+    return str(tomllib.loads((tree / "pyproject.toml").read_text())["project"]["version"])
 
 
 def supported_pythons(tree: Path) -> list[str]:

@@ -123,7 +123,9 @@ def _uninstall(given: argparse.Namespace) -> int:
     root = given.root.absolute()
     file = Node(root).at(DEFAULT_FILE)
     loaded = load(flags={}, environ=os.environ, file=file if file.exists() else None)
-    removal = Removal(root=root, force=given.force, config=loaded.config, environ=os.environ)
+    # A single file runs from bin/python3 of the environment that it has unpacked.
+    unpacked = Path(sys.executable).parents[2] if SINGLE_FILE in os.environ and os.geteuid() == 0 else None
+    removal = Removal(root=root, force=given.force, config=loaded.config, environ=os.environ, unpacked=unpacked)
     run_steps(removal.steps(), announce=_announce, dry=given.dry_run)
     return 0
 

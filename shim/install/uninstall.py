@@ -1,10 +1,12 @@
 """Uninstall: stop the server and undo what an installation recorded."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from shim.base.atomic_files import failing_as
 from shim.checkpoint.root import remove_state
 from shim.config.model import Config
 from shim.doctor.units import SERVICE
@@ -28,6 +30,8 @@ class Removal:
     """Also with pods on the node, whose state then stays."""
     config: Config
     environ: Mapping[str, str]
+    unpacked: Path | None = None
+    """Where a single file has unpacked its environments, which goes last: this process runs from there."""
     pods: Callable[[Config], list[str]] = pods_on_node
 
     def steps(self) -> Iterator[Step]:
@@ -51,6 +55,8 @@ class Removal:
             yield from _directory(node, Path(directory))
         if systemd.is_running:
             yield Step("run   systemctl daemon-reload", lambda: systemd.run("daemon-reload"))
+        if self.unpacked is not None:
+            yield Step(f"remove {self.unpacked}", partial(_remove_tree, self.unpacked))
 
     def _state(self, node: Node) -> Iterator[Step]:
         state = self.config.root_directory
@@ -58,6 +64,11 @@ class Removal:
             yield Step(f"remove {state}", lambda: remove_state(node.at(state)))
         for cache in (self.config.cni_cache_dir / "results", self.config.cni_cache_dir):
             yield from _directory(node, cache)
+
+
+def _remove_tree(path: Path) -> None:
+    with failing_as(f"remove {path}"):
+        shutil.rmtree(path)
 
 
 def _refusal(left: list[str]) -> str:

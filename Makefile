@@ -17,7 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release
+.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -121,6 +121,10 @@ bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 
 packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
 	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)
+
+test-packages: venv ## all kinds of packages, also on fresh machines of Debian 12 and 13 booted with systemd (root)
+	$(PY) -m integration.packages.fresh.roots
+	$(ISOLATED) $(PY) -m pytest integration/packages --all-packages --timeout 1800 $(ARGS)
 
 release: venv ## everything that is published, with bill of materials, licences and sums, into build/release
 	$(PY) -m release all --machine all --into build/release

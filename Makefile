@@ -31,7 +31,7 @@ help: ## show this table
 
 venv: .venv/.installed ## make or update .venv with pydockershim and its tools
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml proto/requirements.txt
 	@sh integration/node/venv.sh "$(PYTHON)"
 
 lint: venv ## style and format (ruff)

@@ -17,8 +17,7 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo
-.PHONY: clean clean-packages
+.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -32,7 +31,7 @@ help: ## show this table
 
 venv: .venv/.installed ## make or update .venv with pydockershim and its tools
 
-.venv/.installed: pyproject.toml
+.venv/.installed: pyproject.toml proto/requirements.txt
 	@sh integration/node/venv.sh "$(PYTHON)"
 
 lint: venv ## style and format (ruff)
@@ -119,6 +118,16 @@ bench-hostile: venv ## memory and delays that hostile exec sessions cost (root)
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)
+
+packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
+	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)
+
+test-packages: venv ## all kinds of packages, also on fresh machines of Debian 12 and 13 booted with systemd (root)
+	$(PY) -m integration.packages.fresh.roots
+	$(ISOLATED) $(PY) -m pytest integration/packages --all-packages --timeout 1800 $(ARGS)
+
+release: venv ## everything that is published, with bill of materials, licences and sums, into build/release
+	$(PY) -m release all --machine all --into build/release
 
 clean: ## remove what make put into this directory
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

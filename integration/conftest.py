@@ -48,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store, by default "
         "for the tests of images alone)",
     )
+    parser.addoption(
+        "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,15 +3,16 @@
     python proto/generate.py           write the modules and their type stubs
     python proto/generate.py --check   write nothing; exit 1 and name the files that are out of date
 
-Needs grpcio-tools in the version that `pyproject.toml` pins: the generated code carries it, and does not run
-with an older grpcio or protobuf.
+Needs the grpcio-tools of `proto/requirements.txt` in the directory `protoc` of the virtual environment; `make venv`
+puts it there. It is the oldest that knows the definition: the generated code runs with its protobuf and grpcio, and
+with newer ones. Beside the other tools it would hold protobuf back. CPython 3.11 is the last that it has wheels for.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,6 +29,14 @@ CRI = Path("shim/api/v1/api.proto")
 LOG_ENTRY = Path("shim/api/docker/log_entry.proto")
 SOURCES = {source.parent: source for source in (CRI, LOG_ENTRY)}
 """The definition of each generated package."""
+TOOLS = Path(sys.prefix) / "protoc"
+REQUIREMENTS = PROTO_ROOT / "requirements.txt"
+PROTOC = """
+import sys
+from grpc_tools import _protoc_compiler
+sys.exit(_protoc_compiler.run_main([word.encode() for word in ["protoc", *sys.argv[1:]]]))
+"""
+"""grpc_tools.protoc without pkg_resources, which setuptools has no more: it only finds definitions of Google there."""
 WRITTEN_BY_HAND = {package / "__init__.py" for package in SOURCES}
 
 STUB_HEADER = '''\
@@ -70,8 +79,9 @@ def generate(scratch: Path) -> dict[Path, bytes]:
 
 def run_protoc(source: Path, *outputs: str) -> None:
     """Run the protoc of grpcio-tools; its complaints name file and line and end this program."""
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO_ROOT}", *outputs, str(source)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PROTOC, f"-I{PROTO_ROOT}", *outputs, str(source)]
+    environ = {**os.environ, "PYTHONPATH": str(TOOLS)}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if finished.returncode != 0:
         sys.exit(f"protoc failed on {source}:\n{finished.stderr.strip()}")
 
@@ -92,8 +102,7 @@ def report_differences(fresh: dict[Path, bytes]) -> int:
         print(f"{path} is not what {SOURCES[path.parent]} generates", file=sys.stderr)
     if differing:
         print(
-            f'run "python proto/generate.py" with the pinned grpcio-tools (here: {version("grpcio-tools")}) '
-            "and commit the result",
+            f'run "python proto/generate.py" with {REQUIREMENTS.read_text().strip()} (make venv) and commit the result',
             file=sys.stderr,
         )
     return 1 if differing else 0

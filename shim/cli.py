@@ -1,5 +1,8 @@
 # ruff: noqa: T201 - commands print
-"""The command line: `serve`, `doctor`, `config`, `version`. Flags follow from the settings in `shim.config.model`."""
+"""The command line: `serve`, `doctor`, `config`, `install`, `uninstall`, `version`.
+
+Flags follow from the settings in `shim.config.model`.
+"""
 
 import argparse
 import os
@@ -9,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as installed
 from pathlib import Path
 
-from shim import __version__
+from shim import __version__, share
 from shim.api.v1 import CRI_VERSION
 from shim.config import legacy, show
 from shim.config.fields import fields
@@ -19,6 +22,9 @@ from shim.domain.errors import InvalidArgument, ShimError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 """Wrong flags, settings or content of a file; starting again would not help, so the unit does not."""
+
+SINGLE_FILE = "PYDOCKERSHIM_SINGLE_FILE"
+"""Set by the single-file program to its path, before it runs the environment that it has unpacked."""
 
 _VERSION = ("--version", "--buildinfo")
 _WITHOUT_COMMAND = {*_VERSION, "--help"}
@@ -91,6 +97,50 @@ def _config(given: argparse.Namespace) -> int:
     return 0
 
 
+def _install(given: argparse.Namespace) -> int:
+    from shim.install.install import Installation, Options  # noqa: PLC0415 - as in doctor
+    from shim.install.steps import run_steps  # noqa: PLC0415
+
+    options = Options(
+        root=given.root.absolute(),
+        docker=given.docker,
+        cni=given.cni,
+        start=given.start,
+        from_package=given.from_package,
+    )
+    installation = Installation(options=options, command=_own_command(), environ=os.environ)
+    run_steps(installation.steps(), announce=_announce, dry=given.dry_run)
+    if options.start and not given.dry_run:
+        print("next: pydockershim doctor")
+    return 0
+
+
+def _uninstall(given: argparse.Namespace) -> int:
+    from shim.install.node import Node  # noqa: PLC0415 - as in doctor
+    from shim.install.steps import run_steps  # noqa: PLC0415
+    from shim.install.uninstall import Removal  # noqa: PLC0415
+
+    root = given.root.absolute()
+    file = Node(root).at(DEFAULT_FILE)
+    loaded = load(flags={}, environ=os.environ, file=file if file.exists() else None)
+    # A single file runs from bin/python3 of the environment that it has unpacked.
+    unpacked = Path(sys.executable).parents[2] if SINGLE_FILE in os.environ and os.geteuid() == 0 else None
+    removal = Removal(root=root, force=given.force, config=loaded.config, environ=os.environ, unpacked=unpacked)
+    run_steps(removal.steps(), announce=_announce, dry=given.dry_run)
+    return 0
+
+
+def _announce(words: str) -> None:
+    print(words, flush=True)
+
+
+def _own_command() -> str:
+    """Return the path of this program, for a unit to run."""
+    named = os.environ.get(SINGLE_FILE) or sys.argv[0]
+    started = Path(named).absolute()
+    return str(started if started.name != "__main__.py" else Path(sys.executable).with_name("pydockershim"))
+
+
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
         print(f"pydockershim: warning: {warning}", file=sys.stderr)
@@ -139,9 +189,35 @@ def parser() -> argparse.ArgumentParser:
     config.add_argument("--format", choices=list(show.FORMATS), default="table", help="default: table")
     config.set_defaults(command=_config)
     commands.add_parser("version", help="show versions").set_defaults(command=_version)
+    _add_installation(commands)
     for command in (serve, doctor, config):
         _add_settings(command)
     return parser
+
+
+def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    install = commands.add_parser(
+        "install",
+        help="put units, configuration and crictl.yaml onto this node, and start the server",
+        allow_abbrev=False,
+    )
+    install.set_defaults(command=_install)
+    install.add_argument(
+        "--docker",
+        action="store_true",
+        help="set live-restore and the cgroup driver of systemd in Docker's daemon.json",
+    )
+    install.add_argument("--cni", choices=share.example_names(), help="the pod network of a single node, by an example")
+    install.add_argument("--no-start", dest="start", action="store_false", help="enable the server, do not start it")
+    install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
+    uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)
+    uninstall.set_defaults(command=_uninstall)
+    uninstall.add_argument("--force", action="store_true", help="also with pods on the node; the state of them stays")
+    for command in (install, uninstall):
+        command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        command.add_argument(
+            "--root", type=Path, default=Path("/"), metavar="DIR", help="a node that does not run, below a directory"
+        )
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

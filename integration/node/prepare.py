@@ -21,6 +21,8 @@ from integration.node.packages import (
     ensure_installed,
     ensure_unpacked,
 )
+from release.bundle import fetch_bundle, this_machine
+from release.errors import BuildError
 
 
 def prepare() -> Node:
@@ -30,6 +32,7 @@ def prepare() -> Node:
     in the environment their absence is an error: tests against them must not vanish unnoticed.
     """
     ensure_installed(HOST_PACKAGES)
+    _fetch_wheels()
     stable, tools, busybox, kubectl = (ensure_unpacked(bundle) for bundle in (STABLE, TOOLS, BUSYBOX, KUBECTL))
     monitoring, shells = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS))
     newer, missing = _optional(NEWER, "the newer engine's tests")
@@ -53,6 +56,16 @@ def prepare() -> Node:
         older_plugins_missing=older_missing,
         cgroup_parent=cgroup_parent_here(),
     )
+
+
+def _fetch_wheels() -> None:
+    """Fetch the libraries that packages bundle."""
+    try:
+        fetch_bundle([this_machine()])
+    except BuildError as cause:
+        if os.environ.get("CI"):
+            raise NodeError(str(cause)) from cause
+        print(f"  - the tests of packages will fail: {cause}", flush=True)
 
 
 def _optional(bundle: Bundle, what: str) -> tuple[Unpacked | None, str]:

@@ -21,5 +21,9 @@ if [ ! -x .venv/bin/python ]; then
 fi
 echo "  - installing pydockershim and its development tools into .venv"
 .venv/bin/python -m pip install --quiet --editable '.[dev]'
+# Wheels of the generator of shim/api end with CPython 3.11; proto/generate.py says why it is an old one.
+if .venv/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
+    .venv/bin/python -m pip install --quiet --no-deps --upgrade --target .venv/protoc --requirement proto/requirements.txt
+fi
 touch .venv/.installed
 echo "    $(($(date +%s) - started)) s"

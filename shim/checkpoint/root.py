@@ -1,5 +1,6 @@
 """The directory of what must outlive a restart (setting `root_directory`), and what is in it."""
 
+import shutil
 from pathlib import Path
 
 from shim.base import atomic_files
@@ -32,6 +33,22 @@ def ensure_root_directory(path: Path) -> None:
             f"or empty directory, or make this one private: chmod 0700 {path}"
         )
     atomic_files.ensure_private_directory(path)
+
+
+def remove_state(path: Path) -> None:
+    """Remove what servers made in `path`, and `path` itself when nothing else is in it."""
+    with atomic_files.failing_as(f"remove root_directory {path}"):
+        if not path.is_dir():
+            return
+        for entry in path.iterdir():
+            if entry.name not in _OWN:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if not any(path.iterdir()):
+            path.rmdir()
 
 
 def _names_of_others(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """The effective settings for people and for programs."""
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -8,6 +9,13 @@ import msgspec
 
 from shim.config.fields import fields
 from shim.config.load import Loaded
+from shim.config.model import Config
+
+_WIDTH = 100
+_TEMPLATE_HEAD = """\
+# Settings of pydockershim. Those in comments are the defaults; `pydockershim config` shows what is in effect.
+# After a change: systemctl restart pydockershim
+"""
 
 
 def text(value: object) -> str:
@@ -42,7 +50,25 @@ def as_toml(loaded: Loaded) -> str:
     ).rstrip()
 
 
+def as_template() -> str:
+    """Return a configuration file that sets nothing: each setting with its documentation and default in comments."""
+    plain: dict[str, object] = msgspec.to_builtins(Config(), enc_hook=str)
+    settings = (
+        f"{_comment(f'{field.doc} {_sentence(field.accepted)}')}\n#{name} = {json.dumps(plain[name])}\n"
+        for name, field in fields().items()
+    )
+    return "\n".join([_TEMPLATE_HEAD, *settings])
+
+
 FORMATS: Mapping[str, Callable[[Loaded], str]] = MappingProxyType({"table": as_table, "toml": as_toml, "json": as_json})
+
+
+def _comment(words: str) -> str:
+    return textwrap.fill(words, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _sentence(accepted: str) -> str:
+    return f"Give {accepted}."
 
 
 def _plain(loaded: Loaded) -> dict[str, object]:

@@ -2,30 +2,29 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CgroupDriver(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     SYSTEMD: _ClassVar[CgroupDriver]
     CGROUPFS: _ClassVar[CgroupDriver]
 
 class NamespaceMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     POD: _ClassVar[NamespaceMode]
     CONTAINER: _ClassVar[NamespaceMode]
     NODE: _ClassVar[NamespaceMode]
     TARGET: _ClassVar[NamespaceMode]
 
 class SupplementalGroupsPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     Merge: _ClassVar[SupplementalGroupsPolicy]
     Strict: _ClassVar[SupplementalGroupsPolicy]
 
 class Signal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     RUNTIME_DEFAULT: _ClassVar[Signal]
     SIGABRT: _ClassVar[Signal]
     SIGALRM: _ClassVar[Signal]
@@ -94,38 +93,38 @@ class Signal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SIGRTMAX: _ClassVar[Signal]
 
 class Protocol(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     TCP: _ClassVar[Protocol]
     UDP: _ClassVar[Protocol]
     SCTP: _ClassVar[Protocol]
 
 class PodSandboxState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     SANDBOX_READY: _ClassVar[PodSandboxState]
     SANDBOX_NOTREADY: _ClassVar[PodSandboxState]
 
 class MountPropagation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     PROPAGATION_PRIVATE: _ClassVar[MountPropagation]
     PROPAGATION_HOST_TO_CONTAINER: _ClassVar[MountPropagation]
     PROPAGATION_BIDIRECTIONAL: _ClassVar[MountPropagation]
 
 class ContainerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     CONTAINER_CREATED: _ClassVar[ContainerState]
     CONTAINER_RUNNING: _ClassVar[ContainerState]
     CONTAINER_EXITED: _ClassVar[ContainerState]
     CONTAINER_UNKNOWN: _ClassVar[ContainerState]
 
 class ContainerEventType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     CONTAINER_CREATED_EVENT: _ClassVar[ContainerEventType]
     CONTAINER_STARTED_EVENT: _ClassVar[ContainerEventType]
     CONTAINER_STOPPED_EVENT: _ClassVar[ContainerEventType]
     CONTAINER_DELETED_EVENT: _ClassVar[ContainerEventType]
 
 class MetricType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
+    __slots__ = []
     COUNTER: _ClassVar[MetricType]
     GAUGE: _ClassVar[MetricType]
 SYSTEMD: CgroupDriver
@@ -222,25 +221,25 @@ COUNTER: MetricType
 GAUGE: MetricType
 
 class Int64Value(_message.Message):
-    __slots__ = ("value",)
+    __slots__ = ["value"]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     value: int
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
 class UInt64Value(_message.Message):
-    __slots__ = ("value",)
+    __slots__ = ["value"]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     value: int
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
 class VersionRequest(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ["version"]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     version: str
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class VersionResponse(_message.Message):
-    __slots__ = ("version", "runtime_name", "runtime_version", "runtime_api_version")
+    __slots__ = ["version", "runtime_name", "runtime_version", "runtime_api_version"]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_NAME_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -252,15 +251,15 @@ class VersionResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., runtime_name: _Optional[str] = ..., runtime_version: _Optional[str] = ..., runtime_api_version: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("verbose",)
+    __slots__ = ["verbose"]
     VERBOSE_FIELD_NUMBER: _ClassVar[int]
     verbose: bool
-    def __init__(self, verbose: _Optional[bool] = ...) -> None: ...
+    def __init__(self, verbose: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("status", "info", "runtime_handlers", "features")
+    __slots__ = ["status", "info", "runtime_handlers", "features"]
     class InfoEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -277,13 +276,13 @@ class StatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[RuntimeStatus, _Mapping]] = ..., info: _Optional[_Mapping[str, str]] = ..., runtime_handlers: _Optional[_Iterable[_Union[RuntimeHandler, _Mapping]]] = ..., features: _Optional[_Union[RuntimeFeatures, _Mapping]] = ...) -> None: ...
 
 class RuntimeStatus(_message.Message):
-    __slots__ = ("conditions",)
+    __slots__ = ["conditions"]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedCompositeFieldContainer[RuntimeCondition]
     def __init__(self, conditions: _Optional[_Iterable[_Union[RuntimeCondition, _Mapping]]] = ...) -> None: ...
 
 class RuntimeCondition(_message.Message):
-    __slots__ = ("type", "status", "reason", "message")
+    __slots__ = ["type", "status", "reason", "message"]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -292,10 +291,10 @@ class RuntimeCondition(_message.Message):
     status: bool
     reason: str
     message: str
-    def __init__(self, type: _Optional[str] = ..., status: _Optional[bool] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    def __init__(self, type: _Optional[str] = ..., status: bool = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RuntimeHandler(_message.Message):
-    __slots__ = ("name", "features")
+    __slots__ = ["name", "features"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -303,61 +302,61 @@ class RuntimeHandler(_message.Message):
     def __init__(self, name: _Optional[str] = ..., features: _Optional[_Union[RuntimeHandlerFeatures, _Mapping]] = ...) -> None: ...
 
 class RuntimeHandlerFeatures(_message.Message):
-    __slots__ = ("recursive_read_only_mounts", "user_namespaces")
+    __slots__ = ["recursive_read_only_mounts", "user_namespaces"]
     RECURSIVE_READ_ONLY_MOUNTS_FIELD_NUMBER: _ClassVar[int]
     USER_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     recursive_read_only_mounts: bool
     user_namespaces: bool
-    def __init__(self, recursive_read_only_mounts: _Optional[bool] = ..., user_namespaces: _Optional[bool] = ...) -> None: ...
+    def __init__(self, recursive_read_only_mounts: bool = ..., user_namespaces: bool = ...) -> None: ...
 
 class RuntimeFeatures(_message.Message):
-    __slots__ = ("supplemental_groups_policy", "user_namespaces_host_network")
+    __slots__ = ["supplemental_groups_policy", "user_namespaces_host_network"]
     SUPPLEMENTAL_GROUPS_POLICY_FIELD_NUMBER: _ClassVar[int]
     USER_NAMESPACES_HOST_NETWORK_FIELD_NUMBER: _ClassVar[int]
     supplemental_groups_policy: bool
     user_namespaces_host_network: bool
-    def __init__(self, supplemental_groups_policy: _Optional[bool] = ..., user_namespaces_host_network: _Optional[bool] = ...) -> None: ...
+    def __init__(self, supplemental_groups_policy: bool = ..., user_namespaces_host_network: bool = ...) -> None: ...
 
 class UpdateRuntimeConfigRequest(_message.Message):
-    __slots__ = ("runtime_config",)
+    __slots__ = ["runtime_config"]
     RUNTIME_CONFIG_FIELD_NUMBER: _ClassVar[int]
     runtime_config: RuntimeConfig
     def __init__(self, runtime_config: _Optional[_Union[RuntimeConfig, _Mapping]] = ...) -> None: ...
 
 class UpdateRuntimeConfigResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class RuntimeConfig(_message.Message):
-    __slots__ = ("network_config",)
+    __slots__ = ["network_config"]
     NETWORK_CONFIG_FIELD_NUMBER: _ClassVar[int]
     network_config: NetworkConfig
     def __init__(self, network_config: _Optional[_Union[NetworkConfig, _Mapping]] = ...) -> None: ...
 
 class NetworkConfig(_message.Message):
-    __slots__ = ("pod_cidr",)
+    __slots__ = ["pod_cidr"]
     POD_CIDR_FIELD_NUMBER: _ClassVar[int]
     pod_cidr: str
     def __init__(self, pod_cidr: _Optional[str] = ...) -> None: ...
 
 class RuntimeConfigRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class RuntimeConfigResponse(_message.Message):
-    __slots__ = ("linux",)
+    __slots__ = ["linux"]
     LINUX_FIELD_NUMBER: _ClassVar[int]
     linux: LinuxRuntimeConfiguration
     def __init__(self, linux: _Optional[_Union[LinuxRuntimeConfiguration, _Mapping]] = ...) -> None: ...
 
 class LinuxRuntimeConfiguration(_message.Message):
-    __slots__ = ("cgroup_driver",)
+    __slots__ = ["cgroup_driver"]
     CGROUP_DRIVER_FIELD_NUMBER: _ClassVar[int]
     cgroup_driver: CgroupDriver
     def __init__(self, cgroup_driver: _Optional[_Union[CgroupDriver, str]] = ...) -> None: ...
 
 class NamespaceOption(_message.Message):
-    __slots__ = ("network", "pid", "ipc", "target_id", "userns_options")
+    __slots__ = ["network", "pid", "ipc", "target_id", "userns_options"]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     IPC_FIELD_NUMBER: _ClassVar[int]
@@ -371,7 +370,7 @@ class NamespaceOption(_message.Message):
     def __init__(self, network: _Optional[_Union[NamespaceMode, str]] = ..., pid: _Optional[_Union[NamespaceMode, str]] = ..., ipc: _Optional[_Union[NamespaceMode, str]] = ..., target_id: _Optional[str] = ..., userns_options: _Optional[_Union[UserNamespace, _Mapping]] = ...) -> None: ...
 
 class UserNamespace(_message.Message):
-    __slots__ = ("mode", "uids", "gids")
+    __slots__ = ["mode", "uids", "gids"]
     MODE_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     GIDS_FIELD_NUMBER: _ClassVar[int]
@@ -381,7 +380,7 @@ class UserNamespace(_message.Message):
     def __init__(self, mode: _Optional[_Union[NamespaceMode, str]] = ..., uids: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ..., gids: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ...) -> None: ...
 
 class IDMapping(_message.Message):
-    __slots__ = ("host_id", "container_id", "length")
+    __slots__ = ["host_id", "container_id", "length"]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -391,7 +390,7 @@ class IDMapping(_message.Message):
     def __init__(self, host_id: _Optional[int] = ..., container_id: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class SELinuxOption(_message.Message):
-    __slots__ = ("user", "role", "type", "level")
+    __slots__ = ["user", "role", "type", "level"]
     USER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -403,9 +402,9 @@ class SELinuxOption(_message.Message):
     def __init__(self, user: _Optional[str] = ..., role: _Optional[str] = ..., type: _Optional[str] = ..., level: _Optional[str] = ...) -> None: ...
 
 class SecurityProfile(_message.Message):
-    __slots__ = ("profile_type", "localhost_ref")
+    __slots__ = ["profile_type", "localhost_ref"]
     class ProfileType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
+        __slots__ = []
         RuntimeDefault: _ClassVar[SecurityProfile.ProfileType]
         Unconfined: _ClassVar[SecurityProfile.ProfileType]
         Localhost: _ClassVar[SecurityProfile.ProfileType]
@@ -419,7 +418,7 @@ class SecurityProfile(_message.Message):
     def __init__(self, profile_type: _Optional[_Union[SecurityProfile.ProfileType, str]] = ..., localhost_ref: _Optional[str] = ...) -> None: ...
 
 class Capability(_message.Message):
-    __slots__ = ("add_capabilities", "drop_capabilities", "add_ambient_capabilities")
+    __slots__ = ["add_capabilities", "drop_capabilities", "add_ambient_capabilities"]
     ADD_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     DROP_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     ADD_AMBIENT_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
@@ -429,9 +428,9 @@ class Capability(_message.Message):
     def __init__(self, add_capabilities: _Optional[_Iterable[str]] = ..., drop_capabilities: _Optional[_Iterable[str]] = ..., add_ambient_capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LinuxContainerResources(_message.Message):
-    __slots__ = ("cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "oom_score_adj", "cpuset_cpus", "cpuset_mems", "hugepage_limits", "unified", "memory_swap_limit_in_bytes")
+    __slots__ = ["cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "oom_score_adj", "cpuset_cpus", "cpuset_mems", "hugepage_limits", "unified", "memory_swap_limit_in_bytes"]
     class UnifiedEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -460,7 +459,7 @@ class LinuxContainerResources(_message.Message):
     def __init__(self, cpu_period: _Optional[int] = ..., cpu_quota: _Optional[int] = ..., cpu_shares: _Optional[int] = ..., memory_limit_in_bytes: _Optional[int] = ..., oom_score_adj: _Optional[int] = ..., cpuset_cpus: _Optional[str] = ..., cpuset_mems: _Optional[str] = ..., hugepage_limits: _Optional[_Iterable[_Union[HugepageLimit, _Mapping]]] = ..., unified: _Optional[_Mapping[str, str]] = ..., memory_swap_limit_in_bytes: _Optional[int] = ...) -> None: ...
 
 class HugepageLimit(_message.Message):
-    __slots__ = ("page_size", "limit")
+    __slots__ = ["page_size", "limit"]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     page_size: str
@@ -468,16 +467,16 @@ class HugepageLimit(_message.Message):
     def __init__(self, page_size: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class PodSandboxConfig(_message.Message):
-    __slots__ = ("metadata", "hostname", "log_directory", "dns_config", "port_mappings", "labels", "annotations", "linux", "windows")
+    __slots__ = ["metadata", "hostname", "log_directory", "dns_config", "port_mappings", "labels", "annotations", "linux", "windows"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -504,7 +503,7 @@ class PodSandboxConfig(_message.Message):
     def __init__(self, metadata: _Optional[_Union[PodSandboxMetadata, _Mapping]] = ..., hostname: _Optional[str] = ..., log_directory: _Optional[str] = ..., dns_config: _Optional[_Union[DNSConfig, _Mapping]] = ..., port_mappings: _Optional[_Iterable[_Union[PortMapping, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., linux: _Optional[_Union[LinuxPodSandboxConfig, _Mapping]] = ..., windows: _Optional[_Union[WindowsPodSandboxConfig, _Mapping]] = ...) -> None: ...
 
 class PodSandboxMetadata(_message.Message):
-    __slots__ = ("name", "uid", "namespace", "attempt")
+    __slots__ = ["name", "uid", "namespace", "attempt"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -516,7 +515,7 @@ class PodSandboxMetadata(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class DNSConfig(_message.Message):
-    __slots__ = ("servers", "searches", "options")
+    __slots__ = ["servers", "searches", "options"]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     SEARCHES_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -526,7 +525,7 @@ class DNSConfig(_message.Message):
     def __init__(self, servers: _Optional[_Iterable[str]] = ..., searches: _Optional[_Iterable[str]] = ..., options: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PortMapping(_message.Message):
-    __slots__ = ("protocol", "container_port", "host_port", "host_ip")
+    __slots__ = ["protocol", "container_port", "host_port", "host_ip"]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_PORT_FIELD_NUMBER: _ClassVar[int]
     HOST_PORT_FIELD_NUMBER: _ClassVar[int]
@@ -538,9 +537,9 @@ class PortMapping(_message.Message):
     def __init__(self, protocol: _Optional[_Union[Protocol, str]] = ..., container_port: _Optional[int] = ..., host_port: _Optional[int] = ..., host_ip: _Optional[str] = ...) -> None: ...
 
 class LinuxPodSandboxConfig(_message.Message):
-    __slots__ = ("cgroup_parent", "security_context", "sysctls", "overhead", "resources")
+    __slots__ = ["cgroup_parent", "security_context", "sysctls", "overhead", "resources"]
     class SysctlsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -559,7 +558,7 @@ class LinuxPodSandboxConfig(_message.Message):
     def __init__(self, cgroup_parent: _Optional[str] = ..., security_context: _Optional[_Union[LinuxSandboxSecurityContext, _Mapping]] = ..., sysctls: _Optional[_Mapping[str, str]] = ..., overhead: _Optional[_Union[LinuxContainerResources, _Mapping]] = ..., resources: _Optional[_Union[LinuxContainerResources, _Mapping]] = ...) -> None: ...
 
 class LinuxSandboxSecurityContext(_message.Message):
-    __slots__ = ("namespace_options", "selinux_options", "run_as_user", "run_as_group", "readonly_rootfs", "supplemental_groups", "supplemental_groups_policy", "privileged", "seccomp", "apparmor", "seccomp_profile_path")
+    __slots__ = ["namespace_options", "selinux_options", "run_as_user", "run_as_group", "readonly_rootfs", "supplemental_groups", "supplemental_groups_policy", "privileged", "seccomp", "apparmor", "seccomp_profile_path"]
     NAMESPACE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     SELINUX_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     RUN_AS_USER_FIELD_NUMBER: _ClassVar[int]
@@ -582,10 +581,10 @@ class LinuxSandboxSecurityContext(_message.Message):
     seccomp: SecurityProfile
     apparmor: SecurityProfile
     seccomp_profile_path: str
-    def __init__(self, namespace_options: _Optional[_Union[NamespaceOption, _Mapping]] = ..., selinux_options: _Optional[_Union[SELinuxOption, _Mapping]] = ..., run_as_user: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_group: _Optional[_Union[Int64Value, _Mapping]] = ..., readonly_rootfs: _Optional[bool] = ..., supplemental_groups: _Optional[_Iterable[int]] = ..., supplemental_groups_policy: _Optional[_Union[SupplementalGroupsPolicy, str]] = ..., privileged: _Optional[bool] = ..., seccomp: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor: _Optional[_Union[SecurityProfile, _Mapping]] = ..., seccomp_profile_path: _Optional[str] = ...) -> None: ...
+    def __init__(self, namespace_options: _Optional[_Union[NamespaceOption, _Mapping]] = ..., selinux_options: _Optional[_Union[SELinuxOption, _Mapping]] = ..., run_as_user: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_group: _Optional[_Union[Int64Value, _Mapping]] = ..., readonly_rootfs: bool = ..., supplemental_groups: _Optional[_Iterable[int]] = ..., supplemental_groups_policy: _Optional[_Union[SupplementalGroupsPolicy, str]] = ..., privileged: bool = ..., seccomp: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor: _Optional[_Union[SecurityProfile, _Mapping]] = ..., seccomp_profile_path: _Optional[str] = ...) -> None: ...
 
 class RunPodSandboxRequest(_message.Message):
-    __slots__ = ("config", "runtime_handler")
+    __slots__ = ["config", "runtime_handler"]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_HANDLER_FIELD_NUMBER: _ClassVar[int]
     config: PodSandboxConfig
@@ -593,43 +592,43 @@ class RunPodSandboxRequest(_message.Message):
     def __init__(self, config: _Optional[_Union[PodSandboxConfig, _Mapping]] = ..., runtime_handler: _Optional[str] = ...) -> None: ...
 
 class RunPodSandboxResponse(_message.Message):
-    __slots__ = ("pod_sandbox_id",)
+    __slots__ = ["pod_sandbox_id"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
     def __init__(self, pod_sandbox_id: _Optional[str] = ...) -> None: ...
 
 class StopPodSandboxRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id",)
+    __slots__ = ["pod_sandbox_id"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
     def __init__(self, pod_sandbox_id: _Optional[str] = ...) -> None: ...
 
 class StopPodSandboxResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class RemovePodSandboxRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id",)
+    __slots__ = ["pod_sandbox_id"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
     def __init__(self, pod_sandbox_id: _Optional[str] = ...) -> None: ...
 
 class RemovePodSandboxResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class PodSandboxStatusRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id", "verbose")
+    __slots__ = ["pod_sandbox_id", "verbose"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     VERBOSE_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
     verbose: bool
-    def __init__(self, pod_sandbox_id: _Optional[str] = ..., verbose: _Optional[bool] = ...) -> None: ...
+    def __init__(self, pod_sandbox_id: _Optional[str] = ..., verbose: bool = ...) -> None: ...
 
 class PodSandboxStatusResponse(_message.Message):
-    __slots__ = ("status", "info", "containers_statuses", "timestamp")
+    __slots__ = ["status", "info", "containers_statuses", "timestamp"]
     class InfoEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -646,16 +645,16 @@ class PodSandboxStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[PodSandboxStatus, _Mapping]] = ..., info: _Optional[_Mapping[str, str]] = ..., containers_statuses: _Optional[_Iterable[_Union[ContainerStatus, _Mapping]]] = ..., timestamp: _Optional[int] = ...) -> None: ...
 
 class PodSandboxStatus(_message.Message):
-    __slots__ = ("id", "metadata", "state", "created_at", "network", "linux", "labels", "annotations", "runtime_handler")
+    __slots__ = ["id", "metadata", "state", "created_at", "network", "linux", "labels", "annotations", "runtime_handler"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -682,7 +681,7 @@ class PodSandboxStatus(_message.Message):
     def __init__(self, id: _Optional[str] = ..., metadata: _Optional[_Union[PodSandboxMetadata, _Mapping]] = ..., state: _Optional[_Union[PodSandboxState, str]] = ..., created_at: _Optional[int] = ..., network: _Optional[_Union[PodSandboxNetworkStatus, _Mapping]] = ..., linux: _Optional[_Union[LinuxPodSandboxStatus, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., runtime_handler: _Optional[str] = ...) -> None: ...
 
 class PodSandboxNetworkStatus(_message.Message):
-    __slots__ = ("ip", "additional_ips")
+    __slots__ = ["ip", "additional_ips"]
     IP_FIELD_NUMBER: _ClassVar[int]
     ADDITIONAL_IPS_FIELD_NUMBER: _ClassVar[int]
     ip: str
@@ -690,27 +689,27 @@ class PodSandboxNetworkStatus(_message.Message):
     def __init__(self, ip: _Optional[str] = ..., additional_ips: _Optional[_Iterable[_Union[PodIP, _Mapping]]] = ...) -> None: ...
 
 class PodIP(_message.Message):
-    __slots__ = ("ip",)
+    __slots__ = ["ip"]
     IP_FIELD_NUMBER: _ClassVar[int]
     ip: str
     def __init__(self, ip: _Optional[str] = ...) -> None: ...
 
 class LinuxPodSandboxStatus(_message.Message):
-    __slots__ = ("namespaces",)
+    __slots__ = ["namespaces"]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     namespaces: Namespace
     def __init__(self, namespaces: _Optional[_Union[Namespace, _Mapping]] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("options",)
+    __slots__ = ["options"]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     options: NamespaceOption
     def __init__(self, options: _Optional[_Union[NamespaceOption, _Mapping]] = ...) -> None: ...
 
 class PodSandboxFilter(_message.Message):
-    __slots__ = ("id", "state", "label_selector")
+    __slots__ = ["id", "state", "label_selector"]
     class LabelSelectorEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -725,34 +724,34 @@ class PodSandboxFilter(_message.Message):
     def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[PodSandboxStateValue, _Mapping]] = ..., label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PodSandboxStateValue(_message.Message):
-    __slots__ = ("state",)
+    __slots__ = ["state"]
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: PodSandboxState
     def __init__(self, state: _Optional[_Union[PodSandboxState, str]] = ...) -> None: ...
 
 class ListPodSandboxRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: PodSandboxFilter
     def __init__(self, filter: _Optional[_Union[PodSandboxFilter, _Mapping]] = ...) -> None: ...
 
 class ListPodSandboxResponse(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ["items"]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[PodSandbox]
     def __init__(self, items: _Optional[_Iterable[_Union[PodSandbox, _Mapping]]] = ...) -> None: ...
 
 class PodSandbox(_message.Message):
-    __slots__ = ("id", "metadata", "state", "created_at", "labels", "annotations", "runtime_handler")
+    __slots__ = ["id", "metadata", "state", "created_at", "labels", "annotations", "runtime_handler"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -775,19 +774,19 @@ class PodSandbox(_message.Message):
     def __init__(self, id: _Optional[str] = ..., metadata: _Optional[_Union[PodSandboxMetadata, _Mapping]] = ..., state: _Optional[_Union[PodSandboxState, str]] = ..., created_at: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., runtime_handler: _Optional[str] = ...) -> None: ...
 
 class StreamPodSandboxesRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: PodSandboxFilter
     def __init__(self, filter: _Optional[_Union[PodSandboxFilter, _Mapping]] = ...) -> None: ...
 
 class StreamPodSandboxesResponse(_message.Message):
-    __slots__ = ("pod_sandboxes",)
+    __slots__ = ["pod_sandboxes"]
     POD_SANDBOXES_FIELD_NUMBER: _ClassVar[int]
     pod_sandboxes: _containers.RepeatedCompositeFieldContainer[PodSandbox]
     def __init__(self, pod_sandboxes: _Optional[_Iterable[_Union[PodSandbox, _Mapping]]] = ...) -> None: ...
 
 class UpdatePodSandboxResourcesRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id", "overhead", "resources")
+    __slots__ = ["pod_sandbox_id", "overhead", "resources"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     OVERHEAD_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -797,20 +796,20 @@ class UpdatePodSandboxResourcesRequest(_message.Message):
     def __init__(self, pod_sandbox_id: _Optional[str] = ..., overhead: _Optional[_Union[LinuxContainerResources, _Mapping]] = ..., resources: _Optional[_Union[LinuxContainerResources, _Mapping]] = ...) -> None: ...
 
 class UpdatePodSandboxResourcesResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ContainerConfig(_message.Message):
-    __slots__ = ("metadata", "image", "command", "args", "working_dir", "envs", "mounts", "devices", "labels", "annotations", "log_path", "stdin", "stdin_once", "tty", "linux", "windows", "CDI_devices", "stop_signal")
+    __slots__ = ["metadata", "image", "command", "args", "working_dir", "envs", "mounts", "devices", "labels", "annotations", "log_path", "stdin", "stdin_once", "tty", "linux", "windows", "CDI_devices", "stop_signal"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -852,10 +851,10 @@ class ContainerConfig(_message.Message):
     windows: WindowsContainerConfig
     CDI_devices: _containers.RepeatedCompositeFieldContainer[CDIDevice]
     stop_signal: Signal
-    def __init__(self, metadata: _Optional[_Union[ContainerMetadata, _Mapping]] = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., args: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., envs: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., log_path: _Optional[str] = ..., stdin: _Optional[bool] = ..., stdin_once: _Optional[bool] = ..., tty: _Optional[bool] = ..., linux: _Optional[_Union[LinuxContainerConfig, _Mapping]] = ..., windows: _Optional[_Union[WindowsContainerConfig, _Mapping]] = ..., CDI_devices: _Optional[_Iterable[_Union[CDIDevice, _Mapping]]] = ..., stop_signal: _Optional[_Union[Signal, str]] = ...) -> None: ...
+    def __init__(self, metadata: _Optional[_Union[ContainerMetadata, _Mapping]] = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., command: _Optional[_Iterable[str]] = ..., args: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., envs: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., log_path: _Optional[str] = ..., stdin: bool = ..., stdin_once: bool = ..., tty: bool = ..., linux: _Optional[_Union[LinuxContainerConfig, _Mapping]] = ..., windows: _Optional[_Union[WindowsContainerConfig, _Mapping]] = ..., CDI_devices: _Optional[_Iterable[_Union[CDIDevice, _Mapping]]] = ..., stop_signal: _Optional[_Union[Signal, str]] = ...) -> None: ...
 
 class ContainerMetadata(_message.Message):
-    __slots__ = ("name", "attempt")
+    __slots__ = ["name", "attempt"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -863,7 +862,7 @@ class ContainerMetadata(_message.Message):
     def __init__(self, name: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class KeyValue(_message.Message):
-    __slots__ = ("key", "value")
+    __slots__ = ["key", "value"]
     KEY_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     key: str
@@ -871,9 +870,9 @@ class KeyValue(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class ImageSpec(_message.Message):
-    __slots__ = ("image", "annotations", "user_specified_image", "runtime_handler", "image_ref")
+    __slots__ = ["image", "annotations", "user_specified_image", "runtime_handler", "image_ref"]
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -892,7 +891,7 @@ class ImageSpec(_message.Message):
     def __init__(self, image: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., user_specified_image: _Optional[str] = ..., runtime_handler: _Optional[str] = ..., image_ref: _Optional[str] = ...) -> None: ...
 
 class Mount(_message.Message):
-    __slots__ = ("container_path", "host_path", "readonly", "selinux_relabel", "propagation", "uidMappings", "gidMappings", "recursive_read_only", "image", "image_sub_path")
+    __slots__ = ["container_path", "host_path", "readonly", "selinux_relabel", "propagation", "uidMappings", "gidMappings", "recursive_read_only", "image", "image_sub_path"]
     CONTAINER_PATH_FIELD_NUMBER: _ClassVar[int]
     HOST_PATH_FIELD_NUMBER: _ClassVar[int]
     READONLY_FIELD_NUMBER: _ClassVar[int]
@@ -913,10 +912,10 @@ class Mount(_message.Message):
     recursive_read_only: bool
     image: ImageSpec
     image_sub_path: str
-    def __init__(self, container_path: _Optional[str] = ..., host_path: _Optional[str] = ..., readonly: _Optional[bool] = ..., selinux_relabel: _Optional[bool] = ..., propagation: _Optional[_Union[MountPropagation, str]] = ..., uidMappings: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ..., gidMappings: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ..., recursive_read_only: _Optional[bool] = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., image_sub_path: _Optional[str] = ...) -> None: ...
+    def __init__(self, container_path: _Optional[str] = ..., host_path: _Optional[str] = ..., readonly: bool = ..., selinux_relabel: bool = ..., propagation: _Optional[_Union[MountPropagation, str]] = ..., uidMappings: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ..., gidMappings: _Optional[_Iterable[_Union[IDMapping, _Mapping]]] = ..., recursive_read_only: bool = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., image_sub_path: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("container_path", "host_path", "permissions")
+    __slots__ = ["container_path", "host_path", "permissions"]
     CONTAINER_PATH_FIELD_NUMBER: _ClassVar[int]
     HOST_PATH_FIELD_NUMBER: _ClassVar[int]
     PERMISSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -926,13 +925,13 @@ class Device(_message.Message):
     def __init__(self, container_path: _Optional[str] = ..., host_path: _Optional[str] = ..., permissions: _Optional[str] = ...) -> None: ...
 
 class CDIDevice(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ["name"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class LinuxContainerConfig(_message.Message):
-    __slots__ = ("resources", "security_context")
+    __slots__ = ["resources", "security_context"]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     SECURITY_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     resources: LinuxContainerResources
@@ -940,7 +939,7 @@ class LinuxContainerConfig(_message.Message):
     def __init__(self, resources: _Optional[_Union[LinuxContainerResources, _Mapping]] = ..., security_context: _Optional[_Union[LinuxContainerSecurityContext, _Mapping]] = ...) -> None: ...
 
 class LinuxContainerSecurityContext(_message.Message):
-    __slots__ = ("capabilities", "privileged", "namespace_options", "selinux_options", "run_as_user", "run_as_group", "run_as_username", "readonly_rootfs", "supplemental_groups", "supplemental_groups_policy", "no_new_privs", "masked_paths", "readonly_paths", "seccomp", "apparmor", "apparmor_profile", "seccomp_profile_path")
+    __slots__ = ["capabilities", "privileged", "namespace_options", "selinux_options", "run_as_user", "run_as_group", "run_as_username", "readonly_rootfs", "supplemental_groups", "supplemental_groups_policy", "no_new_privs", "masked_paths", "readonly_paths", "seccomp", "apparmor", "apparmor_profile", "seccomp_profile_path"]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     PRIVILEGED_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -975,10 +974,10 @@ class LinuxContainerSecurityContext(_message.Message):
     apparmor: SecurityProfile
     apparmor_profile: str
     seccomp_profile_path: str
-    def __init__(self, capabilities: _Optional[_Union[Capability, _Mapping]] = ..., privileged: _Optional[bool] = ..., namespace_options: _Optional[_Union[NamespaceOption, _Mapping]] = ..., selinux_options: _Optional[_Union[SELinuxOption, _Mapping]] = ..., run_as_user: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_group: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_username: _Optional[str] = ..., readonly_rootfs: _Optional[bool] = ..., supplemental_groups: _Optional[_Iterable[int]] = ..., supplemental_groups_policy: _Optional[_Union[SupplementalGroupsPolicy, str]] = ..., no_new_privs: _Optional[bool] = ..., masked_paths: _Optional[_Iterable[str]] = ..., readonly_paths: _Optional[_Iterable[str]] = ..., seccomp: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor_profile: _Optional[str] = ..., seccomp_profile_path: _Optional[str] = ...) -> None: ...
+    def __init__(self, capabilities: _Optional[_Union[Capability, _Mapping]] = ..., privileged: bool = ..., namespace_options: _Optional[_Union[NamespaceOption, _Mapping]] = ..., selinux_options: _Optional[_Union[SELinuxOption, _Mapping]] = ..., run_as_user: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_group: _Optional[_Union[Int64Value, _Mapping]] = ..., run_as_username: _Optional[str] = ..., readonly_rootfs: bool = ..., supplemental_groups: _Optional[_Iterable[int]] = ..., supplemental_groups_policy: _Optional[_Union[SupplementalGroupsPolicy, str]] = ..., no_new_privs: bool = ..., masked_paths: _Optional[_Iterable[str]] = ..., readonly_paths: _Optional[_Iterable[str]] = ..., seccomp: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor: _Optional[_Union[SecurityProfile, _Mapping]] = ..., apparmor_profile: _Optional[str] = ..., seccomp_profile_path: _Optional[str] = ...) -> None: ...
 
 class CreateContainerRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id", "config", "sandbox_config")
+    __slots__ = ["pod_sandbox_id", "config", "sandbox_config"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -988,23 +987,23 @@ class CreateContainerRequest(_message.Message):
     def __init__(self, pod_sandbox_id: _Optional[str] = ..., config: _Optional[_Union[ContainerConfig, _Mapping]] = ..., sandbox_config: _Optional[_Union[PodSandboxConfig, _Mapping]] = ...) -> None: ...
 
 class CreateContainerResponse(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ["container_id"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     def __init__(self, container_id: _Optional[str] = ...) -> None: ...
 
 class StartContainerRequest(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ["container_id"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     def __init__(self, container_id: _Optional[str] = ...) -> None: ...
 
 class StartContainerResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class StopContainerRequest(_message.Message):
-    __slots__ = ("container_id", "timeout")
+    __slots__ = ["container_id", "timeout"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     container_id: str
@@ -1012,23 +1011,23 @@ class StopContainerRequest(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., timeout: _Optional[int] = ...) -> None: ...
 
 class StopContainerResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class RemoveContainerRequest(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ["container_id"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     def __init__(self, container_id: _Optional[str] = ...) -> None: ...
 
 class RemoveContainerResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ContainerFilter(_message.Message):
-    __slots__ = ("id", "state", "pod_sandbox_id", "label_selector")
+    __slots__ = ["id", "state", "pod_sandbox_id", "label_selector"]
     class LabelSelectorEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1045,34 +1044,34 @@ class ContainerFilter(_message.Message):
     def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[ContainerStateValue, _Mapping]] = ..., pod_sandbox_id: _Optional[str] = ..., label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ContainerStateValue(_message.Message):
-    __slots__ = ("state",)
+    __slots__ = ["state"]
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: ContainerState
     def __init__(self, state: _Optional[_Union[ContainerState, str]] = ...) -> None: ...
 
 class ListContainersRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ContainerFilter
     def __init__(self, filter: _Optional[_Union[ContainerFilter, _Mapping]] = ...) -> None: ...
 
 class ListContainersResponse(_message.Message):
-    __slots__ = ("containers",)
+    __slots__ = ["containers"]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[Container]
     def __init__(self, containers: _Optional[_Iterable[_Union[Container, _Mapping]]] = ...) -> None: ...
 
 class Container(_message.Message):
-    __slots__ = ("id", "pod_sandbox_id", "metadata", "image", "image_ref", "state", "created_at", "labels", "annotations", "image_id")
+    __slots__ = ["id", "pod_sandbox_id", "metadata", "image", "image_ref", "state", "created_at", "labels", "annotations", "image_id"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1101,29 +1100,29 @@ class Container(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pod_sandbox_id: _Optional[str] = ..., metadata: _Optional[_Union[ContainerMetadata, _Mapping]] = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., image_ref: _Optional[str] = ..., state: _Optional[_Union[ContainerState, str]] = ..., created_at: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., image_id: _Optional[str] = ...) -> None: ...
 
 class StreamContainersRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ContainerFilter
     def __init__(self, filter: _Optional[_Union[ContainerFilter, _Mapping]] = ...) -> None: ...
 
 class StreamContainersResponse(_message.Message):
-    __slots__ = ("containers",)
+    __slots__ = ["containers"]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[Container]
     def __init__(self, containers: _Optional[_Iterable[_Union[Container, _Mapping]]] = ...) -> None: ...
 
 class ContainerStatusRequest(_message.Message):
-    __slots__ = ("container_id", "verbose")
+    __slots__ = ["container_id", "verbose"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     VERBOSE_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     verbose: bool
-    def __init__(self, container_id: _Optional[str] = ..., verbose: _Optional[bool] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[str] = ..., verbose: bool = ...) -> None: ...
 
 class ContainerStatusResponse(_message.Message):
-    __slots__ = ("status", "info")
+    __slots__ = ["status", "info"]
     class InfoEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1136,16 +1135,16 @@ class ContainerStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[ContainerStatus, _Mapping]] = ..., info: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ContainerStatus(_message.Message):
-    __slots__ = ("id", "metadata", "state", "created_at", "started_at", "finished_at", "exit_code", "image", "image_ref", "reason", "message", "labels", "annotations", "mounts", "log_path", "resources", "image_id", "user", "stop_signal")
+    __slots__ = ["id", "metadata", "state", "created_at", "started_at", "finished_at", "exit_code", "image", "image_ref", "reason", "message", "labels", "annotations", "mounts", "log_path", "resources", "image_id", "user", "stop_signal"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1192,7 +1191,7 @@ class ContainerStatus(_message.Message):
     def __init__(self, id: _Optional[str] = ..., metadata: _Optional[_Union[ContainerMetadata, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., created_at: _Optional[int] = ..., started_at: _Optional[int] = ..., finished_at: _Optional[int] = ..., exit_code: _Optional[int] = ..., image: _Optional[_Union[ImageSpec, _Mapping]] = ..., image_ref: _Optional[str] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., log_path: _Optional[str] = ..., resources: _Optional[_Union[ContainerResources, _Mapping]] = ..., image_id: _Optional[str] = ..., user: _Optional[_Union[ContainerUser, _Mapping]] = ..., stop_signal: _Optional[_Union[Signal, str]] = ...) -> None: ...
 
 class ContainerResources(_message.Message):
-    __slots__ = ("linux", "windows")
+    __slots__ = ["linux", "windows"]
     LINUX_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
     linux: LinuxContainerResources
@@ -1200,13 +1199,13 @@ class ContainerResources(_message.Message):
     def __init__(self, linux: _Optional[_Union[LinuxContainerResources, _Mapping]] = ..., windows: _Optional[_Union[WindowsContainerResources, _Mapping]] = ...) -> None: ...
 
 class ContainerUser(_message.Message):
-    __slots__ = ("linux",)
+    __slots__ = ["linux"]
     LINUX_FIELD_NUMBER: _ClassVar[int]
     linux: LinuxContainerUser
     def __init__(self, linux: _Optional[_Union[LinuxContainerUser, _Mapping]] = ...) -> None: ...
 
 class LinuxContainerUser(_message.Message):
-    __slots__ = ("uid", "gid", "supplemental_groups")
+    __slots__ = ["uid", "gid", "supplemental_groups"]
     UID_FIELD_NUMBER: _ClassVar[int]
     GID_FIELD_NUMBER: _ClassVar[int]
     SUPPLEMENTAL_GROUPS_FIELD_NUMBER: _ClassVar[int]
@@ -1216,9 +1215,9 @@ class LinuxContainerUser(_message.Message):
     def __init__(self, uid: _Optional[int] = ..., gid: _Optional[int] = ..., supplemental_groups: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UpdateContainerResourcesRequest(_message.Message):
-    __slots__ = ("container_id", "linux", "windows", "annotations")
+    __slots__ = ["container_id", "linux", "windows", "annotations"]
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1235,21 +1234,21 @@ class UpdateContainerResourcesRequest(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., linux: _Optional[_Union[LinuxContainerResources, _Mapping]] = ..., windows: _Optional[_Union[WindowsContainerResources, _Mapping]] = ..., annotations: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class UpdateContainerResourcesResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ReopenContainerLogRequest(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ["container_id"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     def __init__(self, container_id: _Optional[str] = ...) -> None: ...
 
 class ReopenContainerLogResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class CheckpointContainerRequest(_message.Message):
-    __slots__ = ("container_id", "location", "timeout")
+    __slots__ = ["container_id", "location", "timeout"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
@@ -1259,11 +1258,11 @@ class CheckpointContainerRequest(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., location: _Optional[str] = ..., timeout: _Optional[int] = ...) -> None: ...
 
 class CheckpointContainerResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ExecSyncRequest(_message.Message):
-    __slots__ = ("container_id", "cmd", "timeout")
+    __slots__ = ["container_id", "cmd", "timeout"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CMD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
@@ -1273,7 +1272,7 @@ class ExecSyncRequest(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., cmd: _Optional[_Iterable[str]] = ..., timeout: _Optional[int] = ...) -> None: ...
 
 class ExecSyncResponse(_message.Message):
-    __slots__ = ("stdout", "stderr", "exit_code")
+    __slots__ = ["stdout", "stderr", "exit_code"]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -1283,7 +1282,7 @@ class ExecSyncResponse(_message.Message):
     def __init__(self, stdout: _Optional[bytes] = ..., stderr: _Optional[bytes] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("container_id", "cmd", "tty", "stdin", "stdout", "stderr")
+    __slots__ = ["container_id", "cmd", "tty", "stdin", "stdout", "stderr"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CMD_FIELD_NUMBER: _ClassVar[int]
     TTY_FIELD_NUMBER: _ClassVar[int]
@@ -1296,16 +1295,16 @@ class ExecRequest(_message.Message):
     stdin: bool
     stdout: bool
     stderr: bool
-    def __init__(self, container_id: _Optional[str] = ..., cmd: _Optional[_Iterable[str]] = ..., tty: _Optional[bool] = ..., stdin: _Optional[bool] = ..., stdout: _Optional[bool] = ..., stderr: _Optional[bool] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[str] = ..., cmd: _Optional[_Iterable[str]] = ..., tty: bool = ..., stdin: bool = ..., stdout: bool = ..., stderr: bool = ...) -> None: ...
 
 class ExecResponse(_message.Message):
-    __slots__ = ("url",)
+    __slots__ = ["url"]
     URL_FIELD_NUMBER: _ClassVar[int]
     url: str
     def __init__(self, url: _Optional[str] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("container_id", "stdin", "tty", "stdout", "stderr")
+    __slots__ = ["container_id", "stdin", "tty", "stdout", "stderr"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     STDIN_FIELD_NUMBER: _ClassVar[int]
     TTY_FIELD_NUMBER: _ClassVar[int]
@@ -1316,16 +1315,16 @@ class AttachRequest(_message.Message):
     tty: bool
     stdout: bool
     stderr: bool
-    def __init__(self, container_id: _Optional[str] = ..., stdin: _Optional[bool] = ..., tty: _Optional[bool] = ..., stdout: _Optional[bool] = ..., stderr: _Optional[bool] = ...) -> None: ...
+    def __init__(self, container_id: _Optional[str] = ..., stdin: bool = ..., tty: bool = ..., stdout: bool = ..., stderr: bool = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("url",)
+    __slots__ = ["url"]
     URL_FIELD_NUMBER: _ClassVar[int]
     url: str
     def __init__(self, url: _Optional[str] = ...) -> None: ...
 
 class PortForwardRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id", "port")
+    __slots__ = ["pod_sandbox_id", "port"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
@@ -1333,13 +1332,13 @@ class PortForwardRequest(_message.Message):
     def __init__(self, pod_sandbox_id: _Optional[str] = ..., port: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PortForwardResponse(_message.Message):
-    __slots__ = ("url",)
+    __slots__ = ["url"]
     URL_FIELD_NUMBER: _ClassVar[int]
     url: str
     def __init__(self, url: _Optional[str] = ...) -> None: ...
 
 class Image(_message.Message):
-    __slots__ = ("id", "repo_tags", "repo_digests", "size", "uid", "username", "spec", "pinned")
+    __slots__ = ["id", "repo_tags", "repo_digests", "size", "uid", "username", "spec", "pinned"]
     ID_FIELD_NUMBER: _ClassVar[int]
     REPO_TAGS_FIELD_NUMBER: _ClassVar[int]
     REPO_DIGESTS_FIELD_NUMBER: _ClassVar[int]
@@ -1356,50 +1355,50 @@ class Image(_message.Message):
     username: str
     spec: ImageSpec
     pinned: bool
-    def __init__(self, id: _Optional[str] = ..., repo_tags: _Optional[_Iterable[str]] = ..., repo_digests: _Optional[_Iterable[str]] = ..., size: _Optional[int] = ..., uid: _Optional[_Union[Int64Value, _Mapping]] = ..., username: _Optional[str] = ..., spec: _Optional[_Union[ImageSpec, _Mapping]] = ..., pinned: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., repo_tags: _Optional[_Iterable[str]] = ..., repo_digests: _Optional[_Iterable[str]] = ..., size: _Optional[int] = ..., uid: _Optional[_Union[Int64Value, _Mapping]] = ..., username: _Optional[str] = ..., spec: _Optional[_Union[ImageSpec, _Mapping]] = ..., pinned: bool = ...) -> None: ...
 
 class ImageFilter(_message.Message):
-    __slots__ = ("image",)
+    __slots__ = ["image"]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     image: ImageSpec
     def __init__(self, image: _Optional[_Union[ImageSpec, _Mapping]] = ...) -> None: ...
 
 class ListImagesRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ImageFilter
     def __init__(self, filter: _Optional[_Union[ImageFilter, _Mapping]] = ...) -> None: ...
 
 class ListImagesResponse(_message.Message):
-    __slots__ = ("images",)
+    __slots__ = ["images"]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     images: _containers.RepeatedCompositeFieldContainer[Image]
     def __init__(self, images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
 
 class StreamImagesRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ImageFilter
     def __init__(self, filter: _Optional[_Union[ImageFilter, _Mapping]] = ...) -> None: ...
 
 class StreamImagesResponse(_message.Message):
-    __slots__ = ("images",)
+    __slots__ = ["images"]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     images: _containers.RepeatedCompositeFieldContainer[Image]
     def __init__(self, images: _Optional[_Iterable[_Union[Image, _Mapping]]] = ...) -> None: ...
 
 class ImageStatusRequest(_message.Message):
-    __slots__ = ("image", "verbose")
+    __slots__ = ["image", "verbose"]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     VERBOSE_FIELD_NUMBER: _ClassVar[int]
     image: ImageSpec
     verbose: bool
-    def __init__(self, image: _Optional[_Union[ImageSpec, _Mapping]] = ..., verbose: _Optional[bool] = ...) -> None: ...
+    def __init__(self, image: _Optional[_Union[ImageSpec, _Mapping]] = ..., verbose: bool = ...) -> None: ...
 
 class ImageStatusResponse(_message.Message):
-    __slots__ = ("image", "info")
+    __slots__ = ["image", "info"]
     class InfoEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1412,7 +1411,7 @@ class ImageStatusResponse(_message.Message):
     def __init__(self, image: _Optional[_Union[Image, _Mapping]] = ..., info: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PullImageRequest(_message.Message):
-    __slots__ = ("image", "auth", "sandbox_config")
+    __slots__ = ["image", "auth", "sandbox_config"]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     AUTH_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -1422,7 +1421,7 @@ class PullImageRequest(_message.Message):
     def __init__(self, image: _Optional[_Union[ImageSpec, _Mapping]] = ..., auth: _Optional[_Union[AuthConfig, _Mapping]] = ..., sandbox_config: _Optional[_Union[PodSandboxConfig, _Mapping]] = ...) -> None: ...
 
 class AuthConfig(_message.Message):
-    __slots__ = ("username", "password", "auth", "server_address", "identity_token", "registry_token")
+    __slots__ = ["username", "password", "auth", "server_address", "identity_token", "registry_token"]
     USERNAME_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_FIELD_NUMBER: _ClassVar[int]
     AUTH_FIELD_NUMBER: _ClassVar[int]
@@ -1438,27 +1437,27 @@ class AuthConfig(_message.Message):
     def __init__(self, username: _Optional[str] = ..., password: _Optional[str] = ..., auth: _Optional[str] = ..., server_address: _Optional[str] = ..., identity_token: _Optional[str] = ..., registry_token: _Optional[str] = ...) -> None: ...
 
 class PullImageResponse(_message.Message):
-    __slots__ = ("image_ref",)
+    __slots__ = ["image_ref"]
     IMAGE_REF_FIELD_NUMBER: _ClassVar[int]
     image_ref: str
     def __init__(self, image_ref: _Optional[str] = ...) -> None: ...
 
 class RemoveImageRequest(_message.Message):
-    __slots__ = ("image",)
+    __slots__ = ["image"]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     image: ImageSpec
     def __init__(self, image: _Optional[_Union[ImageSpec, _Mapping]] = ...) -> None: ...
 
 class RemoveImageResponse(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ImageFsInfoRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ImageFsInfoResponse(_message.Message):
-    __slots__ = ("image_filesystems", "container_filesystems")
+    __slots__ = ["image_filesystems", "container_filesystems"]
     IMAGE_FILESYSTEMS_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FILESYSTEMS_FIELD_NUMBER: _ClassVar[int]
     image_filesystems: _containers.RepeatedCompositeFieldContainer[FilesystemUsage]
@@ -1466,7 +1465,7 @@ class ImageFsInfoResponse(_message.Message):
     def __init__(self, image_filesystems: _Optional[_Iterable[_Union[FilesystemUsage, _Mapping]]] = ..., container_filesystems: _Optional[_Iterable[_Union[FilesystemUsage, _Mapping]]] = ...) -> None: ...
 
 class FilesystemUsage(_message.Message):
-    __slots__ = ("timestamp", "fs_id", "used_bytes", "inodes_used")
+    __slots__ = ["timestamp", "fs_id", "used_bytes", "inodes_used"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     FS_ID_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -1478,27 +1477,27 @@ class FilesystemUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., fs_id: _Optional[_Union[FilesystemIdentifier, _Mapping]] = ..., used_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., inodes_used: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class FilesystemIdentifier(_message.Message):
-    __slots__ = ("mountpoint",)
+    __slots__ = ["mountpoint"]
     MOUNTPOINT_FIELD_NUMBER: _ClassVar[int]
     mountpoint: str
     def __init__(self, mountpoint: _Optional[str] = ...) -> None: ...
 
 class ContainerStatsRequest(_message.Message):
-    __slots__ = ("container_id",)
+    __slots__ = ["container_id"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     def __init__(self, container_id: _Optional[str] = ...) -> None: ...
 
 class ContainerStatsResponse(_message.Message):
-    __slots__ = ("stats",)
+    __slots__ = ["stats"]
     STATS_FIELD_NUMBER: _ClassVar[int]
     stats: ContainerStats
     def __init__(self, stats: _Optional[_Union[ContainerStats, _Mapping]] = ...) -> None: ...
 
 class ContainerStatsFilter(_message.Message):
-    __slots__ = ("id", "pod_sandbox_id", "label_selector")
+    __slots__ = ["id", "pod_sandbox_id", "label_selector"]
     class LabelSelectorEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1513,31 +1512,31 @@ class ContainerStatsFilter(_message.Message):
     def __init__(self, id: _Optional[str] = ..., pod_sandbox_id: _Optional[str] = ..., label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListContainerStatsRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ContainerStatsFilter
     def __init__(self, filter: _Optional[_Union[ContainerStatsFilter, _Mapping]] = ...) -> None: ...
 
 class ListContainerStatsResponse(_message.Message):
-    __slots__ = ("stats",)
+    __slots__ = ["stats"]
     STATS_FIELD_NUMBER: _ClassVar[int]
     stats: _containers.RepeatedCompositeFieldContainer[ContainerStats]
     def __init__(self, stats: _Optional[_Iterable[_Union[ContainerStats, _Mapping]]] = ...) -> None: ...
 
 class StreamContainerStatsRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: ContainerStatsFilter
     def __init__(self, filter: _Optional[_Union[ContainerStatsFilter, _Mapping]] = ...) -> None: ...
 
 class StreamContainerStatsResponse(_message.Message):
-    __slots__ = ("container_stats",)
+    __slots__ = ["container_stats"]
     CONTAINER_STATS_FIELD_NUMBER: _ClassVar[int]
     container_stats: _containers.RepeatedCompositeFieldContainer[ContainerStats]
     def __init__(self, container_stats: _Optional[_Iterable[_Union[ContainerStats, _Mapping]]] = ...) -> None: ...
 
 class ContainerStats(_message.Message):
-    __slots__ = ("attributes", "cpu", "memory", "writable_layer", "swap", "io")
+    __slots__ = ["attributes", "cpu", "memory", "writable_layer", "swap", "io"]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     CPU_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
@@ -1553,16 +1552,16 @@ class ContainerStats(_message.Message):
     def __init__(self, attributes: _Optional[_Union[ContainerAttributes, _Mapping]] = ..., cpu: _Optional[_Union[CpuUsage, _Mapping]] = ..., memory: _Optional[_Union[MemoryUsage, _Mapping]] = ..., writable_layer: _Optional[_Union[FilesystemUsage, _Mapping]] = ..., swap: _Optional[_Union[SwapUsage, _Mapping]] = ..., io: _Optional[_Union[IoUsage, _Mapping]] = ...) -> None: ...
 
 class ContainerAttributes(_message.Message):
-    __slots__ = ("id", "metadata", "labels", "annotations")
+    __slots__ = ["id", "metadata", "labels", "annotations"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1579,21 +1578,21 @@ class ContainerAttributes(_message.Message):
     def __init__(self, id: _Optional[str] = ..., metadata: _Optional[_Union[ContainerMetadata, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PodSandboxStatsRequest(_message.Message):
-    __slots__ = ("pod_sandbox_id",)
+    __slots__ = ["pod_sandbox_id"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_id: str
     def __init__(self, pod_sandbox_id: _Optional[str] = ...) -> None: ...
 
 class PodSandboxStatsResponse(_message.Message):
-    __slots__ = ("stats",)
+    __slots__ = ["stats"]
     STATS_FIELD_NUMBER: _ClassVar[int]
     stats: PodSandboxStats
     def __init__(self, stats: _Optional[_Union[PodSandboxStats, _Mapping]] = ...) -> None: ...
 
 class PodSandboxStatsFilter(_message.Message):
-    __slots__ = ("id", "label_selector")
+    __slots__ = ["id", "label_selector"]
     class LabelSelectorEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1606,31 +1605,31 @@ class PodSandboxStatsFilter(_message.Message):
     def __init__(self, id: _Optional[str] = ..., label_selector: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListPodSandboxStatsRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: PodSandboxStatsFilter
     def __init__(self, filter: _Optional[_Union[PodSandboxStatsFilter, _Mapping]] = ...) -> None: ...
 
 class ListPodSandboxStatsResponse(_message.Message):
-    __slots__ = ("stats",)
+    __slots__ = ["stats"]
     STATS_FIELD_NUMBER: _ClassVar[int]
     stats: _containers.RepeatedCompositeFieldContainer[PodSandboxStats]
     def __init__(self, stats: _Optional[_Iterable[_Union[PodSandboxStats, _Mapping]]] = ...) -> None: ...
 
 class StreamPodSandboxStatsRequest(_message.Message):
-    __slots__ = ("filter",)
+    __slots__ = ["filter"]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     filter: PodSandboxStatsFilter
     def __init__(self, filter: _Optional[_Union[PodSandboxStatsFilter, _Mapping]] = ...) -> None: ...
 
 class StreamPodSandboxStatsResponse(_message.Message):
-    __slots__ = ("pod_sandbox_stats",)
+    __slots__ = ["pod_sandbox_stats"]
     POD_SANDBOX_STATS_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_stats: _containers.RepeatedCompositeFieldContainer[PodSandboxStats]
     def __init__(self, pod_sandbox_stats: _Optional[_Iterable[_Union[PodSandboxStats, _Mapping]]] = ...) -> None: ...
 
 class PodSandboxStats(_message.Message):
-    __slots__ = ("attributes", "linux", "windows")
+    __slots__ = ["attributes", "linux", "windows"]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     LINUX_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -1640,16 +1639,16 @@ class PodSandboxStats(_message.Message):
     def __init__(self, attributes: _Optional[_Union[PodSandboxAttributes, _Mapping]] = ..., linux: _Optional[_Union[LinuxPodSandboxStats, _Mapping]] = ..., windows: _Optional[_Union[WindowsPodSandboxStats, _Mapping]] = ...) -> None: ...
 
 class PodSandboxAttributes(_message.Message):
-    __slots__ = ("id", "metadata", "labels", "annotations")
+    __slots__ = ["id", "metadata", "labels", "annotations"]
     class LabelsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     class AnnotationsEntry(_message.Message):
-        __slots__ = ("key", "value")
+        __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
@@ -1666,7 +1665,7 @@ class PodSandboxAttributes(_message.Message):
     def __init__(self, id: _Optional[str] = ..., metadata: _Optional[_Union[PodSandboxMetadata, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., annotations: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LinuxPodSandboxStats(_message.Message):
-    __slots__ = ("cpu", "memory", "network", "process", "containers", "io")
+    __slots__ = ["cpu", "memory", "network", "process", "containers", "io"]
     CPU_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -1682,7 +1681,7 @@ class LinuxPodSandboxStats(_message.Message):
     def __init__(self, cpu: _Optional[_Union[CpuUsage, _Mapping]] = ..., memory: _Optional[_Union[MemoryUsage, _Mapping]] = ..., network: _Optional[_Union[NetworkUsage, _Mapping]] = ..., process: _Optional[_Union[ProcessUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[ContainerStats, _Mapping]]] = ..., io: _Optional[_Union[IoUsage, _Mapping]] = ...) -> None: ...
 
 class CpuUsage(_message.Message):
-    __slots__ = ("timestamp", "usage_core_nano_seconds", "usage_nano_cores", "psi")
+    __slots__ = ["timestamp", "usage_core_nano_seconds", "usage_nano_cores", "psi"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     USAGE_CORE_NANO_SECONDS_FIELD_NUMBER: _ClassVar[int]
     USAGE_NANO_CORES_FIELD_NUMBER: _ClassVar[int]
@@ -1694,7 +1693,7 @@ class CpuUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., usage_core_nano_seconds: _Optional[_Union[UInt64Value, _Mapping]] = ..., usage_nano_cores: _Optional[_Union[UInt64Value, _Mapping]] = ..., psi: _Optional[_Union[PsiStats, _Mapping]] = ...) -> None: ...
 
 class MemoryUsage(_message.Message):
-    __slots__ = ("timestamp", "working_set_bytes", "available_bytes", "usage_bytes", "rss_bytes", "page_faults", "major_page_faults", "psi")
+    __slots__ = ["timestamp", "working_set_bytes", "available_bytes", "usage_bytes", "rss_bytes", "page_faults", "major_page_faults", "psi"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     WORKING_SET_BYTES_FIELD_NUMBER: _ClassVar[int]
     AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -1714,7 +1713,7 @@ class MemoryUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., working_set_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., available_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., usage_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., rss_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., page_faults: _Optional[_Union[UInt64Value, _Mapping]] = ..., major_page_faults: _Optional[_Union[UInt64Value, _Mapping]] = ..., psi: _Optional[_Union[PsiStats, _Mapping]] = ...) -> None: ...
 
 class SwapUsage(_message.Message):
-    __slots__ = ("timestamp", "swap_available_bytes", "swap_usage_bytes")
+    __slots__ = ["timestamp", "swap_available_bytes", "swap_usage_bytes"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     SWAP_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SWAP_USAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -1724,7 +1723,7 @@ class SwapUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., swap_available_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., swap_usage_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class IoUsage(_message.Message):
-    __slots__ = ("timestamp", "psi")
+    __slots__ = ["timestamp", "psi"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     PSI_FIELD_NUMBER: _ClassVar[int]
     timestamp: int
@@ -1732,7 +1731,7 @@ class IoUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., psi: _Optional[_Union[PsiStats, _Mapping]] = ...) -> None: ...
 
 class PsiStats(_message.Message):
-    __slots__ = ("Full", "Some")
+    __slots__ = ["Full", "Some"]
     FULL_FIELD_NUMBER: _ClassVar[int]
     SOME_FIELD_NUMBER: _ClassVar[int]
     Full: PsiData
@@ -1740,7 +1739,7 @@ class PsiStats(_message.Message):
     def __init__(self, Full: _Optional[_Union[PsiData, _Mapping]] = ..., Some: _Optional[_Union[PsiData, _Mapping]] = ...) -> None: ...
 
 class PsiData(_message.Message):
-    __slots__ = ("Total", "Avg10", "Avg60", "Avg300")
+    __slots__ = ["Total", "Avg10", "Avg60", "Avg300"]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     AVG10_FIELD_NUMBER: _ClassVar[int]
     AVG60_FIELD_NUMBER: _ClassVar[int]
@@ -1752,7 +1751,7 @@ class PsiData(_message.Message):
     def __init__(self, Total: _Optional[int] = ..., Avg10: _Optional[float] = ..., Avg60: _Optional[float] = ..., Avg300: _Optional[float] = ...) -> None: ...
 
 class ProcessUsage(_message.Message):
-    __slots__ = ("timestamp", "process_count")
+    __slots__ = ["timestamp", "process_count"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
     timestamp: int
@@ -1760,7 +1759,7 @@ class ProcessUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., process_count: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class NetworkUsage(_message.Message):
-    __slots__ = ("timestamp", "default_interface", "interfaces")
+    __slots__ = ["timestamp", "default_interface", "interfaces"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_INTERFACE_FIELD_NUMBER: _ClassVar[int]
     INTERFACES_FIELD_NUMBER: _ClassVar[int]
@@ -1770,7 +1769,7 @@ class NetworkUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., default_interface: _Optional[_Union[NetworkInterfaceUsage, _Mapping]] = ..., interfaces: _Optional[_Iterable[_Union[NetworkInterfaceUsage, _Mapping]]] = ...) -> None: ...
 
 class NetworkInterfaceUsage(_message.Message):
-    __slots__ = ("name", "rx_bytes", "rx_errors", "tx_bytes", "tx_errors")
+    __slots__ = ["name", "rx_bytes", "rx_errors", "tx_bytes", "tx_errors"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RX_BYTES_FIELD_NUMBER: _ClassVar[int]
     RX_ERRORS_FIELD_NUMBER: _ClassVar[int]
@@ -1784,11 +1783,11 @@ class NetworkInterfaceUsage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rx_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., rx_errors: _Optional[_Union[UInt64Value, _Mapping]] = ..., tx_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., tx_errors: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class GetEventsRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ContainerEventResponse(_message.Message):
-    __slots__ = ("container_id", "container_event_type", "created_at", "pod_sandbox_status", "containers_statuses")
+    __slots__ = ["container_id", "container_event_type", "created_at", "pod_sandbox_status", "containers_statuses"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_EVENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -1802,17 +1801,17 @@ class ContainerEventResponse(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., container_event_type: _Optional[_Union[ContainerEventType, str]] = ..., created_at: _Optional[int] = ..., pod_sandbox_status: _Optional[_Union[PodSandboxStatus, _Mapping]] = ..., containers_statuses: _Optional[_Iterable[_Union[ContainerStatus, _Mapping]]] = ...) -> None: ...
 
 class ListMetricDescriptorsRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ListMetricDescriptorsResponse(_message.Message):
-    __slots__ = ("descriptors",)
+    __slots__ = ["descriptors"]
     DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
     descriptors: _containers.RepeatedCompositeFieldContainer[MetricDescriptor]
     def __init__(self, descriptors: _Optional[_Iterable[_Union[MetricDescriptor, _Mapping]]] = ...) -> None: ...
 
 class MetricDescriptor(_message.Message):
-    __slots__ = ("name", "help", "label_keys")
+    __slots__ = ["name", "help", "label_keys"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     HELP_FIELD_NUMBER: _ClassVar[int]
     LABEL_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -1822,27 +1821,27 @@ class MetricDescriptor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., help: _Optional[str] = ..., label_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListPodSandboxMetricsRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class ListPodSandboxMetricsResponse(_message.Message):
-    __slots__ = ("pod_metrics",)
+    __slots__ = ["pod_metrics"]
     POD_METRICS_FIELD_NUMBER: _ClassVar[int]
     pod_metrics: _containers.RepeatedCompositeFieldContainer[PodSandboxMetrics]
     def __init__(self, pod_metrics: _Optional[_Iterable[_Union[PodSandboxMetrics, _Mapping]]] = ...) -> None: ...
 
 class StreamPodSandboxMetricsRequest(_message.Message):
-    __slots__ = ()
+    __slots__ = []
     def __init__(self) -> None: ...
 
 class StreamPodSandboxMetricsResponse(_message.Message):
-    __slots__ = ("pod_sandbox_metrics",)
+    __slots__ = ["pod_sandbox_metrics"]
     POD_SANDBOX_METRICS_FIELD_NUMBER: _ClassVar[int]
     pod_sandbox_metrics: _containers.RepeatedCompositeFieldContainer[PodSandboxMetrics]
     def __init__(self, pod_sandbox_metrics: _Optional[_Iterable[_Union[PodSandboxMetrics, _Mapping]]] = ...) -> None: ...
 
 class PodSandboxMetrics(_message.Message):
-    __slots__ = ("pod_sandbox_id", "metrics", "container_metrics")
+    __slots__ = ["pod_sandbox_id", "metrics", "container_metrics"]
     POD_SANDBOX_ID_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_METRICS_FIELD_NUMBER: _ClassVar[int]
@@ -1852,7 +1851,7 @@ class PodSandboxMetrics(_message.Message):
     def __init__(self, pod_sandbox_id: _Optional[str] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., container_metrics: _Optional[_Iterable[_Union[ContainerMetrics, _Mapping]]] = ...) -> None: ...
 
 class ContainerMetrics(_message.Message):
-    __slots__ = ("container_id", "metrics")
+    __slots__ = ["container_id", "metrics"]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
@@ -1860,7 +1859,7 @@ class ContainerMetrics(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
 
 class Metric(_message.Message):
-    __slots__ = ("name", "timestamp", "metric_type", "label_values", "value")
+    __slots__ = ["name", "timestamp", "metric_type", "label_values", "value"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     METRIC_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1874,13 +1873,13 @@ class Metric(_message.Message):
     def __init__(self, name: _Optional[str] = ..., timestamp: _Optional[int] = ..., metric_type: _Optional[_Union[MetricType, str]] = ..., label_values: _Optional[_Iterable[str]] = ..., value: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class WindowsPodSandboxConfig(_message.Message):
-    __slots__ = ("security_context",)
+    __slots__ = ["security_context"]
     SECURITY_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     security_context: WindowsSandboxSecurityContext
     def __init__(self, security_context: _Optional[_Union[WindowsSandboxSecurityContext, _Mapping]] = ...) -> None: ...
 
 class WindowsSandboxSecurityContext(_message.Message):
-    __slots__ = ("run_as_username", "credential_spec", "host_process", "namespace_options")
+    __slots__ = ["run_as_username", "credential_spec", "host_process", "namespace_options"]
     RUN_AS_USERNAME_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_SPEC_FIELD_NUMBER: _ClassVar[int]
     HOST_PROCESS_FIELD_NUMBER: _ClassVar[int]
@@ -1889,16 +1888,16 @@ class WindowsSandboxSecurityContext(_message.Message):
     credential_spec: str
     host_process: bool
     namespace_options: WindowsNamespaceOption
-    def __init__(self, run_as_username: _Optional[str] = ..., credential_spec: _Optional[str] = ..., host_process: _Optional[bool] = ..., namespace_options: _Optional[_Union[WindowsNamespaceOption, _Mapping]] = ...) -> None: ...
+    def __init__(self, run_as_username: _Optional[str] = ..., credential_spec: _Optional[str] = ..., host_process: bool = ..., namespace_options: _Optional[_Union[WindowsNamespaceOption, _Mapping]] = ...) -> None: ...
 
 class WindowsNamespaceOption(_message.Message):
-    __slots__ = ("network",)
+    __slots__ = ["network"]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     network: NamespaceMode
     def __init__(self, network: _Optional[_Union[NamespaceMode, str]] = ...) -> None: ...
 
 class WindowsContainerConfig(_message.Message):
-    __slots__ = ("resources", "security_context")
+    __slots__ = ["resources", "security_context"]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     SECURITY_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     resources: WindowsContainerResources
@@ -1906,17 +1905,17 @@ class WindowsContainerConfig(_message.Message):
     def __init__(self, resources: _Optional[_Union[WindowsContainerResources, _Mapping]] = ..., security_context: _Optional[_Union[WindowsContainerSecurityContext, _Mapping]] = ...) -> None: ...
 
 class WindowsContainerSecurityContext(_message.Message):
-    __slots__ = ("run_as_username", "credential_spec", "host_process")
+    __slots__ = ["run_as_username", "credential_spec", "host_process"]
     RUN_AS_USERNAME_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_SPEC_FIELD_NUMBER: _ClassVar[int]
     HOST_PROCESS_FIELD_NUMBER: _ClassVar[int]
     run_as_username: str
     credential_spec: str
     host_process: bool
-    def __init__(self, run_as_username: _Optional[str] = ..., credential_spec: _Optional[str] = ..., host_process: _Optional[bool] = ...) -> None: ...
+    def __init__(self, run_as_username: _Optional[str] = ..., credential_spec: _Optional[str] = ..., host_process: bool = ...) -> None: ...
 
 class WindowsContainerResources(_message.Message):
-    __slots__ = ("cpu_shares", "cpu_count", "cpu_maximum", "memory_limit_in_bytes", "rootfs_size_in_bytes", "affinity_cpus")
+    __slots__ = ["cpu_shares", "cpu_count", "cpu_maximum", "memory_limit_in_bytes", "rootfs_size_in_bytes", "affinity_cpus"]
     CPU_SHARES_FIELD_NUMBER: _ClassVar[int]
     CPU_COUNT_FIELD_NUMBER: _ClassVar[int]
     CPU_MAXIMUM_FIELD_NUMBER: _ClassVar[int]
@@ -1932,7 +1931,7 @@ class WindowsContainerResources(_message.Message):
     def __init__(self, cpu_shares: _Optional[int] = ..., cpu_count: _Optional[int] = ..., cpu_maximum: _Optional[int] = ..., memory_limit_in_bytes: _Optional[int] = ..., rootfs_size_in_bytes: _Optional[int] = ..., affinity_cpus: _Optional[_Iterable[_Union[WindowsCpuGroupAffinity, _Mapping]]] = ...) -> None: ...
 
 class WindowsCpuGroupAffinity(_message.Message):
-    __slots__ = ("cpu_mask", "cpu_group")
+    __slots__ = ["cpu_mask", "cpu_group"]
     CPU_MASK_FIELD_NUMBER: _ClassVar[int]
     CPU_GROUP_FIELD_NUMBER: _ClassVar[int]
     cpu_mask: int
@@ -1940,7 +1939,7 @@ class WindowsCpuGroupAffinity(_message.Message):
     def __init__(self, cpu_mask: _Optional[int] = ..., cpu_group: _Optional[int] = ...) -> None: ...
 
 class WindowsPodSandboxStats(_message.Message):
-    __slots__ = ("cpu", "memory", "network", "process", "containers")
+    __slots__ = ["cpu", "memory", "network", "process", "containers"]
     CPU_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
@@ -1954,7 +1953,7 @@ class WindowsPodSandboxStats(_message.Message):
     def __init__(self, cpu: _Optional[_Union[WindowsCpuUsage, _Mapping]] = ..., memory: _Optional[_Union[WindowsMemoryUsage, _Mapping]] = ..., network: _Optional[_Union[WindowsNetworkUsage, _Mapping]] = ..., process: _Optional[_Union[WindowsProcessUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[WindowsContainerStats, _Mapping]]] = ...) -> None: ...
 
 class WindowsContainerStats(_message.Message):
-    __slots__ = ("attributes", "cpu", "memory", "writable_layer")
+    __slots__ = ["attributes", "cpu", "memory", "writable_layer"]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     CPU_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
@@ -1966,7 +1965,7 @@ class WindowsContainerStats(_message.Message):
     def __init__(self, attributes: _Optional[_Union[ContainerAttributes, _Mapping]] = ..., cpu: _Optional[_Union[WindowsCpuUsage, _Mapping]] = ..., memory: _Optional[_Union[WindowsMemoryUsage, _Mapping]] = ..., writable_layer: _Optional[_Union[WindowsFilesystemUsage, _Mapping]] = ...) -> None: ...
 
 class WindowsCpuUsage(_message.Message):
-    __slots__ = ("timestamp", "usage_core_nano_seconds", "usage_nano_cores")
+    __slots__ = ["timestamp", "usage_core_nano_seconds", "usage_nano_cores"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     USAGE_CORE_NANO_SECONDS_FIELD_NUMBER: _ClassVar[int]
     USAGE_NANO_CORES_FIELD_NUMBER: _ClassVar[int]
@@ -1976,7 +1975,7 @@ class WindowsCpuUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., usage_core_nano_seconds: _Optional[_Union[UInt64Value, _Mapping]] = ..., usage_nano_cores: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class WindowsMemoryUsage(_message.Message):
-    __slots__ = ("timestamp", "working_set_bytes", "available_bytes", "page_faults", "commit_memory_bytes")
+    __slots__ = ["timestamp", "working_set_bytes", "available_bytes", "page_faults", "commit_memory_bytes"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     WORKING_SET_BYTES_FIELD_NUMBER: _ClassVar[int]
     AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -1990,7 +1989,7 @@ class WindowsMemoryUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., working_set_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., available_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., page_faults: _Optional[_Union[UInt64Value, _Mapping]] = ..., commit_memory_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class WindowsNetworkUsage(_message.Message):
-    __slots__ = ("timestamp", "default_interface", "interfaces")
+    __slots__ = ["timestamp", "default_interface", "interfaces"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_INTERFACE_FIELD_NUMBER: _ClassVar[int]
     INTERFACES_FIELD_NUMBER: _ClassVar[int]
@@ -2000,7 +1999,7 @@ class WindowsNetworkUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., default_interface: _Optional[_Union[WindowsNetworkInterfaceUsage, _Mapping]] = ..., interfaces: _Optional[_Iterable[_Union[WindowsNetworkInterfaceUsage, _Mapping]]] = ...) -> None: ...
 
 class WindowsNetworkInterfaceUsage(_message.Message):
-    __slots__ = ("name", "rx_bytes", "rx_packets_dropped", "tx_bytes", "tx_packets_dropped")
+    __slots__ = ["name", "rx_bytes", "rx_packets_dropped", "tx_bytes", "tx_packets_dropped"]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RX_BYTES_FIELD_NUMBER: _ClassVar[int]
     RX_PACKETS_DROPPED_FIELD_NUMBER: _ClassVar[int]
@@ -2014,7 +2013,7 @@ class WindowsNetworkInterfaceUsage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rx_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., rx_packets_dropped: _Optional[_Union[UInt64Value, _Mapping]] = ..., tx_bytes: _Optional[_Union[UInt64Value, _Mapping]] = ..., tx_packets_dropped: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class WindowsProcessUsage(_message.Message):
-    __slots__ = ("timestamp", "process_count")
+    __slots__ = ["timestamp", "process_count"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
     timestamp: int
@@ -2022,7 +2021,7 @@ class WindowsProcessUsage(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., process_count: _Optional[_Union[UInt64Value, _Mapping]] = ...) -> None: ...
 
 class WindowsFilesystemUsage(_message.Message):
-    __slots__ = ("timestamp", "fs_id", "used_bytes")
+    __slots__ = ["timestamp", "fs_id", "used_bytes"]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     FS_ID_FIELD_NUMBER: _ClassVar[int]
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]

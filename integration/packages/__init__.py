@@ -1,0 +1,1 @@
+"""Tests of what users install, built here and installed as they do."""

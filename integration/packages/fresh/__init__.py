@@ -1,0 +1,1 @@
+"""Fresh machines of distributions, booted with systemd in containers: `make test-packages`."""

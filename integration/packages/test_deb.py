@@ -1,0 +1,77 @@
+"""The Debian package, installed by dpkg into the root of a machine that does not run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from integration.packages.conftest import Packages, Root
+from shim import __version__
+
+CONFIG = "/etc/pydockershim/config.toml"
+UNIT = "/usr/lib/systemd/system/pydockershim.service"
+WANTED = "/etc/systemd/system/multi-user.target.wants/pydockershim.service"
+
+
+@pytest.fixture
+def deb(root: Root, packages: Packages) -> str:
+    """The package, copied to where the root has it."""
+    package = packages.one("*.deb")
+    shutil.copyfile(package, root.path / "srv" / package.name)
+    return f"/srv/{package.name}"
+
+
+def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: str) -> None:
+    before = root.files()
+
+    root.run("dpkg", "--install", deb)
+    assert root.run("pydockershim", "version").splitlines()[0] == f"pydockershim {__version__}"
+    assert "ExecStart=/usr/bin/pydockershim serve\n" in root.text(UNIT)
+    assert "/run/cri-dockerd.sock" in root.text("/etc/crictl.yaml")
+    assert (root.path / WANTED.removeprefix("/")).is_symlink()
+    assert "cni_conf_dir" in root.run("pydockershim", "config")
+
+    (root.path / CONFIG.removeprefix("/")).write_text('log_level = "debug"\n')
+    root.run("dpkg", "--install", deb)
+    assert "debug" in root.run("pydockershim", "config")
+
+    root.run("dpkg", "--purge", "pydockershim")
+    assert root.files() ^ before == set()
+
+
+def test_a_removal_keeps_the_configuration(root: Root, deb: str) -> None:
+    root.run("dpkg", "--install", deb)
+    before = root.text(CONFIG)
+
+    root.run("dpkg", "--remove", "pydockershim")
+
+    assert root.text(CONFIG) == before
+    assert not (root.path / "usr/lib/pydockershim").exists()
+    assert not (root.path / WANTED.removeprefix("/")).is_symlink()
+
+
+def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
+    listed = root.run("dpkg-deb", "--contents", deb)
+    paths = {Path("/", line.split()[5]) for line in listed.splitlines()}
+
+    allowed = ("/etc/pydockershim", "/usr/lib/pydockershim", "/usr/share/doc/pydockershim", "/usr/lib/systemd/system")
+    outside = {path for path in paths if not any(path.is_relative_to(place) for place in allowed)}
+    assert {path for path in outside if not any(path in Path(place).parents for place in allowed)} == {
+        Path("/usr/bin"),
+        Path("/usr/bin/pydockershim"),
+    }
+    assert {path.name for path in paths if path.match("/usr/lib/systemd/system/*")} == {
+        "pydockershim.service",
+        "pydockershim.socket",
+        "pydockershim.service.d",
+    }
+
+
+def test_a_python_that_is_not_bundled_is_named(root: Root, deb: str) -> None:
+    root.run("dpkg", "--install", deb)
+    launcher = root.path / "usr/lib/pydockershim/bin/pydockershim"
+    launcher.write_text(launcher.read_text().replace("'3.11', ", ""))
+
+    assert "built for CPython 3.12, 3.13, 3.14, but /usr/lib/pydockershim/bin/python3 is 3.11" in root.fails(
+        "pydockershim", "version"
+    )

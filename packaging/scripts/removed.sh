@@ -1,0 +1,2 @@
+# Run by the package manager after the files were removed.
+if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi

@@ -1,0 +1,2 @@
+# Run by the package manager before the files are removed, not on an upgrade.
+/usr/bin/pydockershim uninstall --force

@@ -1,0 +1,1 @@
+"""Build what users install: `make packages` and `make release`."""

@@ -1,0 +1,117 @@
+"""The RPM, by rpmbuild, for distributions whose Python is 3.11 or newer, also beside an older one."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from release.bundle import GLIBC, Machine
+from release.commands import run_tool
+from release.deb import DESCRIPTION, SUMMARY
+from release.environment import PYTHON
+from release.source import Source, supported_pythons
+from release.stage import CONFIGURATION, PREFIX
+
+_SPEC = """\
+Name: pydockershim
+Version: {version}
+Release: 1
+Summary: {summary}
+License: Apache-2.0
+Requires: {pythons}
+Requires: glibc >= {glibc}
+Recommends: containernetworking-plugins
+AutoReqProv: no
+
+%description
+{description}
+
+%install
+cp -a {stage}/. %{{buildroot}}/
+
+%post
+{choose_python}
+{installed}
+%preun
+if [ "$1" = 0 ]; then
+{removing}
+{clean}
+fi
+%postun
+{removed}
+%files
+{files}
+"""
+_DEFINES = {
+    # The build's machine, user and time are not part of the content.
+    "_buildhost": "localhost",
+    "use_source_date_epoch_as_buildtime": "1",
+    "clamp_mtime_to_source_date_epoch": "1",
+    # The libraries are taken as they are: not stripped, not compiled.
+    "__os_install_post": "%{nil}",
+    "debug_package": "%{nil}",
+    "_build_id_links": "none",
+    "_binary_payload": "w6.gzdio",
+}
+_CHOOSE_PYTHON = """\
+# The Python of the distribution may be older, with a newer one beside it.
+for python in {programs}; do
+    if [ -x "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        ln -sf "$python" {link}
+        break
+    fi
+done
+"""
+
+
+def build_rpm(source: Source, stage: Path, into: Path, *, machine: Machine) -> Path:
+    """Build the RPM of a staged tree."""
+    with TemporaryDirectory(prefix="pydockershim-rpm-") as directory:
+        top = Path(directory)
+        spec = top / "pydockershim.spec"
+        spec.write_text(_spec(source, stage))
+        defines = {**_DEFINES, "_topdir": str(top), "_tmppath": str(top / "tmp")}
+        flags = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
+        run_tool(
+            ["rpmbuild", "-bb", "--quiet", "--nodeps", "--target", machine.name, *flags, spec], environ=source.environ
+        )
+        (made,) = top.glob(f"RPMS/{machine.name}/*.rpm")
+        package = into / made.name
+        shutil.copyfile(made, package)
+    return package
+
+
+def _spec(source: Source, stage: Path) -> str:
+    pythons = supported_pythons(source.tree)
+    scripts = {name: (source.tree / f"packaging/scripts/{name}.sh").read_text() for name in _SCRIPTS}
+    beyond = f"3.{int(pythons[-1].removeprefix('3.')) + 1}"
+    own = f"(python3 >= {pythons[0]} with python3 < {beyond})"
+    beside = " or ".join(f"python{python}" for python in reversed(pythons))
+    programs = ["/usr/bin/python3", *(f"/usr/bin/python{python}" for python in reversed(pythons))]
+    return _SPEC.format(
+        version=source.version,
+        summary=SUMMARY,
+        description=DESCRIPTION,
+        pythons=f"({own} or {beside})",
+        glibc=GLIBC,
+        stage=stage,
+        choose_python=_CHOOSE_PYTHON.format(programs=" ".join(programs), link=PREFIX / PYTHON),
+        files="\n".join(_files(stage)),
+        **scripts,
+    )
+
+
+def _files(stage: Path) -> Iterator[str]:
+    """Yield the list of files; directories that other packages have, too, are left to them."""
+    yield "%defattr(-,root,root,-)"
+    yield str(PREFIX)
+    yield f"%dir {CONFIGURATION.parent}"
+    yield f"%config(noreplace) {CONFIGURATION}"
+    covered = (stage / PREFIX.relative_to("/"), stage / CONFIGURATION.parent.relative_to("/"))
+    for path in sorted(stage.rglob("*")):
+        is_file = path.is_symlink() or path.is_file()
+        if is_file and not any(path.is_relative_to(place) for place in covered):
+            yield str(Path("/") / path.relative_to(stage))
+
+
+_SCRIPTS = ("installed", "removing", "removed", "clean")

@@ -1,0 +1,54 @@
+"""The tree of files that the Debian package and the RPM put onto a node."""
+
+import gzip
+import re
+import shutil
+from pathlib import Path
+
+from release.archive import normalise
+from release.bundle import Machine
+from release.environment import LAUNCHER, add_launcher, make_environment
+from release.licences import copyright_text, licences_of
+from release.source import Source
+from shim import share
+from shim.config import show
+
+PREFIX = Path("/usr/lib/pydockershim")
+COMMAND = Path("/usr/bin/pydockershim")
+CONFIGURATION = Path("/etc/pydockershim/config.toml")
+UNITS = Path("/usr/lib/systemd/system")
+DOCUMENTATION = Path("/usr/share/doc/pydockershim")
+
+_EXEC_START = re.compile(r"^(ExecStart=)\S+", re.MULTILINE)
+
+
+def make_stage(source: Source, stage: Path, *, wheel: Path, wheels: Path, machine: Machine) -> None:
+    """Make the tree in the directory `stage`, with one time and plain modes."""
+    home = _at(stage, PREFIX)
+    make_environment(source, home, wheel=wheel, wheels=wheels, machine=machine)
+    add_launcher(source, home, prefix=PREFIX, python=Path("/usr/bin/python3"))
+    command = _at(stage, COMMAND)
+    command.parent.mkdir(parents=True)
+    command.symlink_to(Path("../..") / (PREFIX / LAUNCHER).relative_to("/"))
+    for name in share.UNITS:
+        _write(_at(stage, UNITS / name), _EXEC_START.sub(rf"\g<1>{COMMAND}", share.unit(name)))
+    _write(_at(stage, CONFIGURATION), show.as_template())
+    _add_documentation(source, _at(stage, DOCUMENTATION), home)
+    normalise(stage, time=source.time)
+
+
+def _add_documentation(source: Source, place: Path, home: Path) -> None:
+    _write(place / "copyright", copyright_text(licences_of(home)))
+    shutil.copyfile(source.tree / "README.md", place / "README.md")
+    shutil.copytree(source.tree / "cni_conf_examples", place / "cni_conf_examples")
+    changelog = gzip.compress((source.tree / "CHANGELOG.md").read_bytes(), mtime=source.time)
+    (place / "changelog.gz").write_bytes(changelog)
+
+
+def _at(stage: Path, path: Path) -> Path:
+    return stage / path.relative_to("/")
+
+
+def _write(place: Path, text: str) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)

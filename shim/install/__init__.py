@@ -1,0 +1,1 @@
+"""`pydockershim install` and `uninstall`: what a node needs beside the program, and the way back."""

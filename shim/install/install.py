@@ -1,0 +1,202 @@
+"""Install: units, command, configuration and `crictl.yaml` onto a node, and start the server."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shim.config.model import Config
+from shim.domain.errors import FailedPrecondition
+from shim.install import daemon_json, layout
+from shim.install.layout import NodeFile
+from shim.install.node import Node
+from shim.install.pods import is_docker_empty
+from shim.install.record import PLACE, DockerChange, Record, digest, encode_record, read_record
+from shim.install.steps import Step
+from shim.install.systemd import CRI_DOCKERD, OURS, Systemd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of `pydockershim install`."""
+
+    root: Path = Path("/")
+    """Where the `/` of the node is; anything else than `/` is a node that does not run."""
+    docker: bool = False
+    """Change Docker's daemon.json."""
+    cni: str | None = None
+    """Name of the CNI example to put into /etc/cni/net.d."""
+    start: bool = True
+    """Start the server."""
+    from_package: bool = False
+    """A package manager runs it, for which a server that cannot start yet is no failure."""
+
+
+@dataclass
+class Installation:
+    """One run of `pydockershim install`."""
+
+    options: Options
+    command: str
+    """The program that the unit is to run."""
+    environ: Mapping[str, str]
+    node: Node = field(init=False)
+    systemd: Systemd = field(init=False)
+    record: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read what an earlier installation has recorded."""
+        self.node = Node(self.options.root)
+        self.systemd = Systemd(self.node, self.environ)
+        self.record = read_record(self.node.at(PLACE))
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all steps; what would make a later one fail is raised before the first."""
+        packaged = self._is_packaged()
+        starts = self.options.start and self.systemd.is_running
+        rivals = self._rivals() if starts else ""
+        if rivals and not self.options.from_package:
+            raise FailedPrecondition(rivals)
+        files = list(layout.node_files(command=self.command, cni=self.options.cni, packaged=packaged))
+        change = self._docker_change() if self.options.docker else None
+        for file in files:
+            yield from self._file(file)
+        if not packaged:
+            yield from self._link()
+        if change is not None:
+            yield from self._docker(change)
+        if rivals:
+            yield Step(f"to do: {rivals}")
+        else:
+            yield from self._enable(starts=starts)
+        yield from self._pod_network()
+
+    def _is_packaged(self) -> bool:
+        """Return whether the units come with the program, by a package. FailedPrecondition for those of another one."""
+        for path in layout.packaged_unit_paths():
+            unit = self.node.read_text(path)
+            if unit is None:
+                continue
+            program = layout.started_command(unit)
+            if Path(program).resolve() == Path(self.command).resolve():
+                return True
+            raise FailedPrecondition(
+                f"a package has installed {path}, which runs {program}: remove that package first, or use its command"
+            )
+        return False
+
+    def _rivals(self) -> str:
+        """Return what to do about another server on the same socket; empty where there is none."""
+        rivals = self.systemd.active_rivals() if self.systemd.is_there else []
+        if not rivals:
+            return ""
+        return (
+            f"{' and '.join(rivals)} holds {Config().container_runtime_endpoint}: "
+            f"systemctl disable --now {' '.join(CRI_DOCKERD)}, then pydockershim install"
+        )
+
+    def _file(self, file: NodeFile) -> Iterator[Step]:
+        there = self.node.read(file.path)
+        if there == file.content:
+            if not file.is_ours and str(file.path) not in self.record.files:
+                yield Step(f"keep  {file.path}, which is the same")
+            else:
+                yield Step(f"keep  {file.path}", lambda: self._note_file(file))
+            return
+        known = self.record.files.get(str(file.path))
+        if there is not None and not file.is_ours and digest(there) != known:
+            yield Step(f"keep  {file.path}, which is not from an installation")
+            return
+        yield Step(f"write {file.path}", lambda: self._write(file))
+
+    def _write(self, file: NodeFile) -> None:
+        self._note_file(file)
+        self.node.write(file.path, file.content)
+
+    def _note_file(self, file: NodeFile) -> None:
+        self._note_directories(file.path)
+        self.record.files[str(file.path)] = digest(file.content)
+        self._save()
+
+    def _link(self) -> Iterator[Step]:
+        link = layout.COMMAND_LINK
+        if Path(self.command).parent in layout.ON_THE_PATH or " " in self.command:
+            return
+        if self.node.exists(link) and str(link) not in self.record.links:
+            yield Step(f"keep  {link}, which is not from an installation")
+            return
+        yield Step(f"link  {link} to {self.command}", lambda: self._make_link(link))
+
+    def _make_link(self, link: Path) -> None:
+        self._note_directories(link)
+        self.record.links[str(link)] = self.command
+        self._save()
+        self.node.remove(link)
+        self.node.link(link, self.command)
+
+    def _docker_change(self) -> tuple[DockerChange, str] | None:
+        path = layout.DAEMON_JSON
+        text = self.node.read_text(path)
+        settings = daemon_json.parse_settings(text, path=str(path))
+        wanted = daemon_json.advised(settings, systemd=self._boots_systemd(), path=str(path))
+        if not wanted:
+            return None
+        merged = daemon_json.merged(settings, wanted)
+        earlier = self.record.docker
+        before, added = (text, wanted) if earlier is None else (earlier.before, {**earlier.added, **wanted})
+        return DockerChange(before=before, digest=digest(merged.encode()), added=added), merged
+
+    def _boots_systemd(self) -> bool:
+        return self.systemd.is_running if self.node.is_this_machine else self.systemd.is_there
+
+    def _docker(self, change: tuple[DockerChange, str]) -> Iterator[Step]:
+        record, text = change
+        keys = ", ".join(record.added)
+        yield Step(f"set   {keys} in {layout.DAEMON_JSON}", lambda: self._write_docker(record, text))
+        if not self.systemd.is_running or not self.systemd.is_active("docker.service"):
+            return
+        if daemon_json.EXEC_OPTIONS not in record.added:
+            yield Step("run   systemctl reload docker.service", lambda: self.systemd.run("reload", "docker.service"))
+        elif is_docker_empty(Config().docker_endpoint):
+            yield Step("run   systemctl restart docker.service", lambda: self.systemd.run("restart", "docker.service"))
+        else:
+            yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
+
+    def _write_docker(self, change: DockerChange, text: str) -> None:
+        self._note_directories(layout.DAEMON_JSON)
+        self.record.docker = change
+        self._save()
+        self.node.write(layout.DAEMON_JSON, text.encode())
+
+    def _enable(self, *, starts: bool) -> Iterator[Step]:
+        if not self.systemd.is_there:
+            yield Step("to do: there is no systemctl: start the server with pydockershim serve")
+            return
+        if self.systemd.is_running:
+            yield Step("run   systemctl daemon-reload", lambda: self.systemd.run("daemon-reload"))
+        yield Step(f"run   systemctl enable {' '.join(OURS)}", lambda: self.systemd.run("enable", *OURS))
+        if starts:
+            yield Step(f"run   systemctl restart {' '.join(OURS)}", self._start)
+
+    def _start(self) -> None:
+        socket, service = OURS
+        if not self.systemd.is_active(socket):
+            # systemd does not take over the socket of a service that runs and has made its own.
+            self.systemd.run("stop", service)
+            self.systemd.run("start", socket)
+        self.systemd.run("restart", service)
+
+    def _pod_network(self) -> Iterator[Step]:
+        directory = self.node.at(layout.CNI_DIRECTORY)
+        if self.options.cni is None and not (directory.is_dir() and any(directory.iterdir())):
+            yield Step(
+                f"to do: {layout.CNI_DIRECTORY} is empty: install a network add-on, or for a single node "
+                "pydockershim install --cni 10-bridge"
+            )
+
+    def _note_directories(self, path: Path) -> None:
+        known = self.record.directories
+        known += [str(above) for above in self.node.missing_directories(path) if str(above) not in known]
+
+    def _save(self) -> None:
+        self._note_directories(PLACE)
+        self.node.write(PLACE, encode_record(self.record))

@@ -1,0 +1,45 @@
+"""Pods that are on the node, which only the server can remove without leaving anything."""
+
+from shim.base import deadline
+from shim.checkpoint.aside import SUFFIX
+from shim.checkpoint.root import SANDBOXES
+from shim.config.model import Config
+from shim.domain.errors import ShimError
+from shim.domain.names import PREFIX
+from shim.engine.client import DockerEngine
+
+_SECONDS = 10.0
+
+
+def pods_on_node(config: Config) -> list[str]:
+    """Return a name for each container of a pod that Docker has, and each sandbox that has only its checkpoint."""
+    containers = _containers(config.docker_endpoint)
+    known = set(containers.values())
+    sandboxes = {path.stem for path in (config.root_directory / SANDBOXES).glob(f"*{SUFFIX}")} - containers.keys()
+    return sorted(known | {f"sandbox {sandbox[:12]}" for sandbox in sandboxes})
+
+
+def is_docker_empty(endpoint: str) -> bool:
+    """Return whether Docker answers, and has no container that runs."""
+    engine = DockerEngine(endpoint, request_timeout=_SECONDS)
+    try:
+        with deadline.bound(_SECONDS):
+            return all(row.state != "running" for row in engine.list_containers())
+    except ShimError:
+        return False
+    finally:
+        engine.close()
+
+
+def _containers(endpoint: str) -> dict[str, str]:
+    """Return the containers of pods, name by id; none where Docker does not answer: the checkpoints are there."""
+    engine = DockerEngine(endpoint, request_timeout=_SECONDS)
+    try:
+        with deadline.bound(_SECONDS):
+            rows = engine.list_containers()
+    except ShimError:
+        return {}
+    finally:
+        engine.close()
+    names = {row.id: name.removeprefix("/") for row in rows for name in (row.names or [])[:1]}
+    return {container: name for container, name in names.items() if name.startswith(PREFIX)}

@@ -1,0 +1,59 @@
+"""Record of what an installation changed on a node, so that it can be undone and nothing else is."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from shim.base import atomic_files
+from shim.domain.errors import InvalidArgument, reason_of
+
+PLACE = Path("/etc/pydockershim/installed.json")
+_BYTES = 1 << 20
+
+
+class DockerChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What was changed in Docker's daemon.json."""
+
+    before: str | None
+    """The whole text; None where there was no file."""
+    digest: str
+    """Of the file that was written."""
+    added: dict[str, object]
+    """Keys and the values they were given."""
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """Everything that was made, by its path on the node."""
+
+    files: dict[str, str] = {}
+    """Digest of the content that was written."""
+    links: dict[str, str] = {}
+    """Target of the link."""
+    directories: list[str] = []
+    """Those that were missing, outermost first."""
+    docker: DockerChange | None = None
+
+
+def digest(content: bytes) -> str:
+    """Return what a record says of a content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_record(path: Path) -> Record:
+    """Return the record at `path`, an empty one where there is none. Raise InvalidArgument where it is damaged."""
+    try:
+        return msgspec.json.decode(atomic_files.read_regular(path, most=_BYTES), type=Record)
+    except FileNotFoundError:
+        return Record()
+    except OSError as error:
+        raise InvalidArgument(f"read {path}: {reason_of(error)}") from error
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(
+            f"{path} is damaged: {error}; remove it, and what it recorded is taken for somebody else's"
+        ) from error
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the content of the record's file."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

@@ -1,0 +1,77 @@
+"""systemd's part of an installation: units are enabled, started and stopped."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shim.base.spawn import Outcome, run_bounded
+from shim.doctor.units import BOOTED, SERVICE, SOCKET
+from shim.domain.errors import ShimError, reason_of
+from shim.install.node import Node
+
+OURS = (SOCKET, SERVICE)
+"""In the order in which they start."""
+CRI_DOCKERD = ("cri-docker.socket", "cri-docker.service")
+"""They hold the same socket."""
+
+_SECONDS = 300.0
+"""More than `TimeoutStopSec=` of the unit, which a restart may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Systemd:
+    """systemctl for a node."""
+
+    node: Node
+    environ: Mapping[str, str]
+    booted: Path = BOOTED
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether units of this node can be started."""
+        return self.node.is_this_machine and self.booted.is_dir()
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether units can be enabled."""
+        return self._program() is not None
+
+    def run(self, verb: str, *words: str) -> None:
+        """Run a verb of systemctl. Raise ShimError with what it says."""
+        outcome = self._run(verb, *words)
+        if outcome.returncode != 0:
+            said = outcome.stderr.decode(errors="replace").strip() or f"exit status {outcome.returncode}"
+            raise ShimError(f"systemctl {' '.join((verb, *words))}: {said}")
+
+    def is_active(self, unit: str) -> bool:
+        """Return whether a unit runs, or waits for clients."""
+        return self._run("is-active", "--quiet", unit).returncode == 0
+
+    def active_rivals(self) -> list[str]:
+        """Return the units of cri-dockerd that are active; a name that is an alias of ours is none."""
+        return [unit for unit in CRI_DOCKERD if self.is_active(unit) and self._id(unit) not in OURS]
+
+    def _id(self, unit: str) -> str:
+        shown = self._run("show", "--property=Id", "--value", unit)
+        return shown.stdout.decode(errors="replace").strip()
+
+    def _program(self) -> str | None:
+        return shutil.which("systemctl", path=self.environ.get("PATH"))
+
+    def _run(self, *words: str) -> Outcome:
+        program = self._program()
+        if program is None:
+            raise ShimError("systemctl is not on the PATH")
+        root = () if self.node.is_this_machine else (f"--root={self.node.root}",)
+        try:
+            return run_bounded(
+                Path(program),
+                arguments=[*root, "--no-pager", "--quiet", *words],
+                environment={**self.environ, "LC_ALL": "C"},
+                stdin=b"",
+                timeout=_SECONDS,
+                what=f"systemctl {words[0]}",
+            )
+        except OSError as error:
+            raise ShimError(f"systemctl: {reason_of(error)}") from error

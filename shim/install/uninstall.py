@@ -1,0 +1,121 @@
+"""Uninstall: stop the server and undo what an installation recorded."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shim.base.atomic_files import failing_as
+from shim.checkpoint.root import remove_state
+from shim.config.model import Config
+from shim.doctor.units import SERVICE
+from shim.domain.errors import FailedPrecondition
+from shim.install import daemon_json, layout
+from shim.install.node import Node
+from shim.install.pods import pods_on_node
+from shim.install.record import PLACE, DockerChange, Record, digest, read_record
+from shim.install.steps import Step
+from shim.install.systemd import OURS, Systemd
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """One run of `pydockershim uninstall`."""
+
+    root: Path
+    force: bool
+    """Also with pods on the node, whose state then stays."""
+    config: Config
+    environ: Mapping[str, str]
+    unpacked: Path | None = None
+    """Where a single file has unpacked its environments, which goes last: this process runs from there."""
+    pods: Callable[[Config], list[str]] = pods_on_node
+
+    def steps(self) -> Iterator[Step]:
+        """Yield all steps. Raise FailedPrecondition where pods are left, before the first."""
+        node = Node(self.root)
+        systemd = Systemd(node, self.environ)
+        record = read_record(node.at(PLACE))
+        left = self.pods(self.config) if node.is_this_machine else []
+        if left and not self.force:
+            raise FailedPrecondition(_refusal(left))
+        yield from _stop(node, systemd)
+        if record.docker is not None:
+            yield from _docker(node, record.docker)
+        yield from _files(node, record)
+        if left:
+            yield Step(f"keep  {self.config.root_directory}, for {len(left)} containers of pods that are left")
+        else:
+            yield from self._state(node)
+        yield Step(f"remove {PLACE}", lambda: node.remove(PLACE))
+        for directory in reversed(record.directories):
+            yield from _directory(node, Path(directory))
+        if systemd.is_running:
+            yield Step("run   systemctl daemon-reload", lambda: systemd.run("daemon-reload"))
+        if self.unpacked is not None:
+            yield Step(f"remove {self.unpacked}", partial(_remove_tree, self.unpacked))
+
+    def _state(self, node: Node) -> Iterator[Step]:
+        state = self.config.root_directory
+        if node.at(state).is_dir():
+            yield Step(f"remove {state}", lambda: remove_state(node.at(state)))
+        for cache in (self.config.cni_cache_dir / "results", self.config.cni_cache_dir):
+            yield from _directory(node, cache)
+
+
+def _remove_tree(path: Path) -> None:
+    with failing_as(f"remove {path}"):
+        shutil.rmtree(path)
+
+
+def _refusal(left: list[str]) -> str:
+    shown = ", ".join(left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
+    return (
+        f"{len(left)} containers of pods are on this node ({shown}), and without the server nothing gives their "
+        "addresses back: drain the node and remove them (crictl rmp --all --force), or leave them with --force"
+    )
+
+
+def _stop(node: Node, systemd: Systemd) -> Iterator[Step]:
+    directories = (layout.UNIT_DIRECTORY, *layout.PACKAGED_UNITS)
+    if systemd.is_there and any(node.exists(directory / SERVICE) for directory in directories):
+        now = ("--now",) if systemd.is_running else ()
+        words = ("disable", *now, *OURS)
+        yield Step(f"run   systemctl {' '.join(words)}", lambda: systemd.run(*words))
+
+
+def _docker(node: Node, change: DockerChange) -> Iterator[Step]:
+    path = layout.DAEMON_JSON
+    text = node.read_text(path)
+    if text is None:
+        return
+    restored = daemon_json.restored(text, change, path=str(path))
+    if restored is None:
+        yield Step(f"remove {path}", lambda: node.remove(path))
+    else:
+        yield Step(f"write {path} as it was", lambda: node.write(path, restored.encode()))
+    yield Step("to do: systemctl restart docker, when Docker is to forget these settings")
+
+
+def _files(node: Node, record: Record) -> Iterator[Step]:
+    for name, written in record.files.items():
+        path = Path(name)
+        there = node.read(path)
+        if there is None:
+            continue
+        if digest(there) != written and layout.UNIT_DIRECTORY not in path.parents:
+            yield Step(f"keep  {path}, which was changed after the installation")
+        else:
+            yield Step(f"remove {path}", partial(node.remove, path))
+    for name, target in record.links.items():
+        link = node.at(Path(name))
+        if link.is_symlink() and str(link.readlink()) == target:
+            yield Step(f"remove {name}", partial(node.remove, Path(name)))
+
+
+def _directory(node: Node, path: Path) -> Iterator[Step]:
+    if node.at(path).is_dir():
+        yield Step(f"remove {path}, if it is empty", partial(node.remove_directory_if_empty, path))

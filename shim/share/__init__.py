@@ -1,0 +1,27 @@
+"""Files for a node, the same that a checkout shows: systemd units and CNI examples.
+
+`systemd` and `cni` are links in a checkout and directories in a wheel, so each file has one place.
+"""
+
+from importlib.resources import files
+
+UNITS = ("pydockershim.service", "pydockershim.socket", "pydockershim.service.d/socket-activation.conf")
+"""Below the directory of units."""
+
+_CONFLIST = ".conflist"
+
+
+def unit(name: str) -> str:
+    """Return the text of one of `UNITS`."""
+    return files(__name__).joinpath("systemd", name).read_text()
+
+
+def example_names() -> list[str]:
+    """Return the names of the CNI examples, without their suffix."""
+    found = (entry.name for entry in files(__name__).joinpath("cni").iterdir())
+    return sorted(name.removesuffix(_CONFLIST) for name in found if name.endswith(_CONFLIST))
+
+
+def example(name: str) -> str:
+    """Return the text of one of `example_names`."""
+    return files(__name__).joinpath("cni", name + _CONFLIST).read_text()

@@ -1,0 +1,237 @@
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from shim.config.load import load
+from shim.config.model import Config
+from shim.domain.errors import FailedPrecondition, InvalidArgument
+from shim.install.install import Installation, Options
+from shim.install.node import Node
+from shim.install.record import PLACE
+from tests.install.conftest import Tree
+
+UNIT = "/etc/systemd/system/pydockershim.service"
+CONFIG = "/etc/pydockershim/config.toml"
+CRICTL = "/etc/crictl.yaml"
+DAEMON = "/etc/docker/daemon.json"
+
+
+def test_the_unit_runs_the_program_that_installed_it(tree: Tree) -> None:
+    tree.install(command="/srv/venv/bin/pydockershim")
+
+    assert "\nExecStart=/srv/venv/bin/pydockershim serve\n" in tree.text(UNIT)
+
+
+def test_systemd_holds_the_socket(tree: Tree) -> None:
+    tree.install()
+
+    assert "ListenStream=/run/cri-dockerd.sock" in tree.text("/etc/systemd/system/pydockershim.socket")
+    assert "fd://" in tree.text("/etc/systemd/system/pydockershim.service.d/socket-activation.conf")
+    assert (
+        tree.log.read_text()
+        == f"--root={tree.root} --no-pager --quiet enable pydockershim.socket pydockershim.service\n"
+    )
+
+
+def test_the_configuration_sets_nothing_and_has_every_setting(tree: Tree) -> None:
+    tree.install()
+
+    text = tree.text(CONFIG)
+    assert tomllib.loads(text) == {}
+    without_marks = "\n".join(line[1:] for line in text.splitlines() if line.startswith("#") and line[1:2].isalpha())
+    place = tree.put("/all.toml", without_marks)
+    assert load(flags={}, environ={}, file=place).config == Config()
+
+
+def test_crictl_asks_the_server(tree: Tree) -> None:
+    tree.install()
+
+    assert f"runtime-endpoint: {Config().container_runtime_endpoint}\n" in tree.text(CRICTL)
+
+
+def test_the_command_is_on_the_path(tree: Tree) -> None:
+    tree.install(command="/srv/venv/bin/pydockershim")
+
+    link = Node(tree.root).at(Path("/usr/local/bin/pydockershim"))
+    assert str(link.readlink()) == "/srv/venv/bin/pydockershim"
+
+
+def test_a_command_on_the_path_needs_no_link(tree: Tree) -> None:
+    tree.install(command="/usr/local/bin/pydockershim")
+
+    assert not tree.has("/usr/local/bin/pydockershim")
+
+
+@pytest.mark.parametrize("path", [CRICTL, CONFIG, "/etc/cni/net.d/10-bridge.conflist"])
+def test_files_of_others_are_left_as_they_are(tree: Tree, path: str) -> None:
+    tree.put(path, "theirs\n")
+
+    tree.install(cni="10-bridge")
+    tree.uninstall()
+
+    assert tree.text(path) == "theirs\n"
+
+
+def test_a_configuration_that_was_edited_outlives_an_upgrade_and_a_removal(tree: Tree) -> None:
+    tree.install()
+    tree.put(CONFIG, 'log_level = "debug"\n')
+
+    tree.install()
+    tree.uninstall()
+
+    assert tree.text(CONFIG) == 'log_level = "debug"\n'
+    assert not tree.has(UNIT)
+
+
+def test_an_upgrade_replaces_the_unit(tree: Tree) -> None:
+    tree.put(UNIT, "[Service]\nExecStart=/old serve\n")
+
+    tree.install()
+
+    assert "/old" not in tree.text(UNIT)
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(tree: Tree) -> None:
+    before = tree.listing()
+    tree.install(docker=True, cni="10-bridge", dry=True)
+    planned = list(tree.announced)
+    assert tree.listing() == before
+    assert not tree.log.exists()
+
+    tree.announced.clear()
+    tree.install(docker=True, cni="10-bridge")
+    assert tree.announced == planned
+
+
+def test_nothing_is_left_after_an_uninstall(tree: Tree) -> None:
+    tree.put("/etc/docker/daemon.json", '{ "debug":true }')
+    tree.put("/etc/hosts", "")
+    before = tree.listing()
+
+    tree.install(docker=True, cni="10-bridge")
+    tree.install(docker=True, cni="10-bridge")
+    tree.put("/var/lib/pydockershim/engine.json", "{}")
+    assert tree.listing() != before
+    tree.uninstall()
+
+    now = tree.listing()
+    assert {path: now[path] for path in now if not path.startswith("var")} == before
+    assert not tree.has("/var/lib/pydockershim")
+
+
+def test_a_dry_uninstall_does_nothing(tree: Tree) -> None:
+    tree.install(docker=True)
+    before = tree.listing()
+
+    tree.uninstall(dry=True)
+
+    assert tree.listing() == before
+    assert f"remove {UNIT}" in tree.announced
+
+
+def test_state_of_others_stays(tree: Tree) -> None:
+    tree.install()
+    tree.put("/var/lib/pydockershim/theirs", "")
+
+    tree.uninstall()
+
+    assert tree.has("/var/lib/pydockershim/theirs")
+
+
+def test_docker_keeps_its_other_settings(tree: Tree) -> None:
+    tree.put(DAEMON, '{"log-level": "warn", "exec-opts": ["a=b"]}')
+
+    tree.install(docker=True)
+
+    assert json.loads(tree.text(DAEMON)) == {
+        "log-level": "warn",
+        "exec-opts": ["a=b", "native.cgroupdriver=systemd"],
+        "live-restore": True,
+    }
+
+
+def test_a_cgroup_driver_that_is_chosen_stays(tree: Tree) -> None:
+    tree.put(DAEMON, '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": true}')
+
+    tree.install(docker=True)
+
+    assert tree.text(DAEMON) == '{"exec-opts": ["native.cgroupdriver=cgroupfs"], "live-restore": true}'
+
+
+def test_docker_is_left_alone_unless_asked_for(tree: Tree) -> None:
+    tree.install()
+
+    assert not tree.has(DAEMON)
+
+
+def test_of_a_daemon_json_that_was_edited_since_only_the_settings_go(tree: Tree) -> None:
+    tree.put(DAEMON, '{"exec-opts": ["a=b"]}')
+    tree.install(docker=True)
+    tree.put(DAEMON, json.dumps({**json.loads(tree.text(DAEMON)), "debug": True}))
+
+    tree.uninstall()
+
+    assert json.loads(tree.text(DAEMON)) == {"exec-opts": ["a=b"], "debug": True}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"exec-opts": "a"}'])
+def test_a_broken_daemon_json_is_named_before_anything_is_done(tree: Tree, text: str) -> None:
+    tree.put(DAEMON, text)
+    before = tree.listing()
+
+    with pytest.raises(InvalidArgument, match=DAEMON):
+        tree.install(docker=True)
+
+    assert tree.listing() == before
+
+
+def test_a_mode_and_a_link_of_a_file_stay(tree: Tree) -> None:
+    place = tree.put("/srv/daemon.json", "{}")
+    place.chmod(0o600)
+    link = Node(tree.root).at(Path(DAEMON))
+    link.parent.mkdir(parents=True)
+    link.symlink_to(place)
+
+    tree.install(docker=True)
+
+    assert link.is_symlink()
+    assert json.loads(place.read_text())["live-restore"] is True
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
+def test_files_can_be_read_by_all_whatever_the_umask(tree: Tree) -> None:
+    old = os.umask(0o077)
+    try:
+        tree.install()
+    finally:
+        os.umask(old)
+
+    assert Node(tree.root).at(Path(CRICTL)).stat().st_mode & 0o777 == 0o644
+    assert Node(tree.root).at(Path(CRICTL)).parent.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_units_of_its_own_package_are_not_doubled(tree: Tree) -> None:
+    tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
+
+    tree.install(command="/usr/bin/pydockershim")
+
+    assert not tree.has(UNIT)
+    assert not tree.has(CONFIG)
+    assert tree.has(CRICTL)
+
+
+def test_the_units_of_another_package_are_no_base(tree: Tree) -> None:
+    tree.put("/usr/lib/systemd/system/pydockershim.service", "[Service]\nExecStart=/usr/bin/pydockershim serve\n")
+
+    with pytest.raises(FailedPrecondition, match="remove that package first"):
+        tree.install()
+
+
+def test_a_damaged_record_is_named(tree: Tree) -> None:
+    tree.put(str(PLACE), "{")
+
+    with pytest.raises(InvalidArgument, match="is damaged"):
+        Installation(options=Options(root=tree.root), command="/p", environ={})

@@ -1,0 +1,47 @@
+"""Pods that are left keep an uninstallation from going on."""
+
+from pathlib import Path
+
+import pytest
+
+from shim.config.model import Config
+from shim.domain.errors import FailedPrecondition
+from shim.install.pods import pods_on_node
+from shim.install.uninstall import Removal
+
+
+def removal(tmp_path: Path, *, force: bool) -> Removal:
+    config = Config(root_directory=tmp_path / "state", docker_endpoint=f"unix://{tmp_path}/absent.sock")
+    # No systemctl on the PATH, and a node that is this machine: nothing of the steps is run.
+    return Removal(root=Path("/"), force=force, config=config, environ={"PATH": str(tmp_path)})
+
+
+def test_pods_that_docker_does_not_show_are_known_by_their_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "state" / "sandboxes").mkdir(parents=True)
+    (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
+
+    assert pods_on_node(removal(tmp_path, force=False).config) == ["sandbox abababababab"]
+
+
+def test_with_pods_it_refuses_and_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "state" / "sandboxes").mkdir(parents=True)
+    (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
+
+    with pytest.raises(FailedPrecondition, match=r"1 containers of pods .*sandbox abababababab.*crictl rmp"):
+        next(removal(tmp_path, force=False).steps())
+
+
+def test_by_force_their_state_stays(tmp_path: Path) -> None:
+    (tmp_path / "state" / "sandboxes").mkdir(parents=True)
+    (tmp_path / "state" / "sandboxes" / f"{'ab' * 32}.json").write_text("{}")
+
+    words = [step.words for step in removal(tmp_path, force=True).steps()]
+
+    assert f"keep  {tmp_path / 'state'}, for 1 containers of pods that are left" in words
+    assert not any(word.startswith(f"remove {tmp_path / 'state'}") for word in words)
+
+
+def test_without_pods_the_state_goes(tmp_path: Path) -> None:
+    (tmp_path / "state" / "sandboxes").mkdir(parents=True)
+
+    assert f"remove {tmp_path / 'state'}" in [step.words for step in removal(tmp_path, force=False).steps()]

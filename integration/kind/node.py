@@ -58,6 +58,7 @@ class KindNode:
             binds=binds,
             init=False,
             network_mode=_NETWORK,
+            restart_policy={"Name": "on-failure", "MaximumRetryCount": 1},
         )
         self.engine.api.create_container(
             NODE_IMAGE, name=self.name, hostname=self.name, volumes=["/var"], host_config=host, tty=True, detach=True

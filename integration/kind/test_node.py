@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -188,7 +188,16 @@ def sandboxes(cri: Cri) -> dict[str, int]:
     return {found.id: found.state for found in cri.sandboxes()}
 
 
-def test_after_a_restart_of_the_node_pods_of_before_are_over_and_give_their_address_back(kind_node: KindNode) -> None:
+def restart_host(node: KindNode) -> None:
+    """Restart the Docker of the host, which starts its containers again as after a reboot."""
+    node.engine.restart()
+    node.wait_booted()
+
+
+@pytest.mark.parametrize("restart", [KindNode.restart, restart_host], ids=["node", "host"])
+def test_after_a_restart_pods_of_before_are_over_and_give_their_address_back(
+    kind_node: KindNode, restart: Callable[[KindNode], None]
+) -> None:
     with kind_node.cri() as cri:
         config = pod_config("of-before", uid=uuid.uuid4().hex)
         sandbox = cri.run(config)
@@ -196,7 +205,7 @@ def test_after_a_restart_of_the_node_pods_of_before_are_over_and_give_their_addr
         cri.start(container)
         assert len(leases(kind_node)) == 1
 
-    kind_node.restart()
+    restart(kind_node)
 
     with kind_node.cri() as cri:
         assert sandboxes(cri) == {sandbox: pb.SANDBOX_NOTREADY}

@@ -39,7 +39,7 @@ def run(path: Path, *, stdin: bytes = b"", timeout: float = 30.0) -> Outcome:
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or read
         return False
     return state not in "ZX"  # whose parent has yet to wait for it
 

@@ -118,7 +118,7 @@ bench-http: venv ## what reading Docker's HTTP costs beside h11 and the SDK, in 
 	$(PY) -m integration.bench.http
 
 bench-hostile: venv ## memory and delays that hostile exec sessions cost (root)
-	$(BOX) $(PY) -m integration.bench.hostile $(ARGS)
+	$(ISOLATED) $(PY) -m integration.bench.hostile $(ARGS)
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)

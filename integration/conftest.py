@@ -29,6 +29,7 @@ from integration.node.netns import Netns
 from integration.node.registry import Registry
 from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
 
 _DEFAULT_ENGINES = ("20.10", "28")
 _ON_BOTH_STORES = (
@@ -298,6 +299,11 @@ class Served:
         """Wait until the server answers the client, and Docker the server."""
         wait_until(self._answers)
 
+    def has_network(self) -> bool:
+        """Whether pods get a network, which kubelets wait for as well before they run any."""
+        conditions = self.cri.runtime.Status(pb.StatusRequest()).status.conditions
+        return any(condition.status for condition in conditions if condition.type == "NetworkReady")
+
     def _answers(self) -> bool:
         try:
             self.cri.containers()
@@ -338,6 +344,7 @@ def serving(
     try:
         with connected(dirs.socket) as cri:
             served = Served(server, cri, engine, dirs)
+            wait_until(served.has_network)
             try:
                 cri.run(pod_config("first"))
                 cri.run(pod_config("first-of-host", linux=HOST_NETWORK))

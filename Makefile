@@ -15,7 +15,7 @@ V2_SECONDS := 3600
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-bounds test-v2 chaos soak fuzz demo run
+.PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
 .PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release test-packages
 
@@ -57,6 +57,9 @@ fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [-
 
 test: lint types contracts ## all checks and all tests (root)
 	$(ISOLATED) $(PY) -m pytest tests integration $(ARGS)
+
+test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --json FILE" (root)
+	$(PY) -m integration.pythons $(ARGS)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
@@ -114,7 +117,7 @@ bench-http: venv ## what reading Docker's HTTP costs beside h11 and the SDK, in 
 	$(PY) -m integration.bench.http
 
 bench-hostile: venv ## memory and delays that hostile exec sessions cost (root)
-	$(BOX) $(PY) -m integration.bench.hostile $(ARGS)
+	$(ISOLATED) $(PY) -m integration.bench.hostile $(ARGS)
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)

@@ -29,10 +29,20 @@ from integration.node.netns import Netns
 from integration.node.registry import Registry
 from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
 
 _DEFAULT_ENGINES = ("20.10", "28")
-_IMAGE_TESTS = Path(__file__).parent / "image"
-"""What depends on the image store, and so runs on both stores."""
+_ON_BOTH_STORES = (
+    *("image", "stats"),
+    *("fields/test_image_volumes.py", "fields/test_mounts.py", "fields/test_process.py", "fields/test_users.py"),
+    *("logs/test_format.py", "logs/test_rotation.py"),
+    *("pods/test_containers.py", "pods/test_sandbox.py", "pods/test_stop.py"),
+    *("view/test_others.py", "view/test_restarts.py", "view/test_sick_images.py"),
+)
+"""Folders and files whose tests also run on the containerd image store, Docker's default from 29 on.
+
+What an image says, its layers and a container's own one come from the store; the rest is what users do most.
+"""
 _serial = count()
 
 
@@ -46,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         choices=ENGINES,
         help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store, by default "
-        "for the tests of images alone)",
+        "for a part of the tests)",
     )
     parser.addoption(
         "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
@@ -56,8 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses an engine, however indirectly, once for each."""
     if "engine_name" in metafunc.fixturenames:
-        default = ENGINES if metafunc.definition.path.is_relative_to(_IMAGE_TESTS) else _DEFAULT_ENGINES
-        names = metafunc.config.getoption("--engine") or default
+        here = metafunc.definition.path.relative_to(Path(__file__).parent)
+        both = any(here.is_relative_to(path) for path in _ON_BOTH_STORES)
+        names = metafunc.config.getoption("--engine") or (ENGINES if both else _DEFAULT_ENGINES)
         metafunc.parametrize("engine_name", names, scope="session")
 
 
@@ -291,6 +302,11 @@ class Served:
         """Wait until the server answers the client, and Docker the server."""
         wait_until(self._answers)
 
+    def has_network(self) -> bool:
+        """Whether pods get a network, which kubelets wait for as well before they run any."""
+        conditions = self.cri.runtime.Status(pb.StatusRequest()).status.conditions
+        return any(condition.status for condition in conditions if condition.type == "NetworkReady")
+
     def _answers(self) -> bool:
         try:
             self.cri.containers()
@@ -331,6 +347,7 @@ def serving(
     try:
         with connected(dirs.socket) as cri:
             served = Served(server, cri, engine, dirs)
+            wait_until(served.has_network)
             try:
                 cri.run(pod_config("first"))
                 cri.run(pod_config("first-of-host", linux=HOST_NETWORK))

@@ -62,21 +62,21 @@ def container_state(value: pb.ContainerState) -> pb.ContainerStateValue:
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
-        ({}, {"ready", "stopped"}),
-        ({"state": state(pb.SANDBOX_READY)}, {"ready"}),
-        ({"state": state(pb.SANDBOX_NOTREADY)}, {"stopped"}),
-        ({"label_selector": {"app": "web"}}, {"ready", "stopped"}),
-        ({"label_selector": {"app": "web", "tier": "back"}}, {"stopped"}),
-        ({"label_selector": {"app": "db"}}, set()),
-        ({"label_selector": {"tier": "front"}, "state": state(pb.SANDBOX_NOTREADY)}, set()),
-        ({"id": "none"}, set()),
+        ({}, ["ready", "stopped"]),
+        ({"state": state(pb.SANDBOX_READY)}, ["ready"]),
+        ({"state": state(pb.SANDBOX_NOTREADY)}, ["stopped"]),
+        ({"label_selector": {"app": "web"}}, ["ready", "stopped"]),
+        ({"label_selector": {"app": "web", "tier": "back"}}, ["stopped"]),
+        ({"label_selector": {"app": "db"}}, []),
+        ({"label_selector": {"tier": "front"}, "state": state(pb.SANDBOX_NOTREADY)}, []),
+        ({"id": "none"}, []),
     ],
     ids=str,
 )
 def test_sandboxes_fit_every_part_of_the_filter(
-    listed: Listed, served: Served, filters: dict[str, Any], found: set[str]
+    listed: Listed, served: Served, filters: dict[str, Any], found: list[str]
 ) -> None:
-    assert {listed.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)} == found
+    assert sorted(listed.names[sandbox.id] for sandbox in served.cri.sandboxes(**filters)) == found
 
 
 @pytest.mark.parametrize("length", [64, 63, 13])
@@ -87,21 +87,21 @@ def test_a_sandbox_is_filtered_by_its_id_or_the_beginning(listed: Listed, served
 @pytest.mark.parametrize(
     ("filters", "found"),
     [
-        ({}, {"created", "running", "exited"}),
-        ({"state": container_state(pb.CONTAINER_CREATED)}, {"created"}),
-        ({"state": container_state(pb.CONTAINER_RUNNING)}, {"running"}),
-        ({"state": container_state(pb.CONTAINER_EXITED)}, {"exited"}),
-        ({"state": container_state(pb.CONTAINER_UNKNOWN)}, set()),
-        ({"label_selector": {"role": "main"}}, {"running", "exited"}),
-        ({"label_selector": {"role": "main", "stage": "old"}}, {"exited"}),
-        ({"label_selector": {"role": ""}}, set()),
+        ({}, ["created", "exited", "running"]),
+        ({"state": container_state(pb.CONTAINER_CREATED)}, ["created"]),
+        ({"state": container_state(pb.CONTAINER_RUNNING)}, ["running"]),
+        ({"state": container_state(pb.CONTAINER_EXITED)}, ["exited"]),
+        ({"state": container_state(pb.CONTAINER_UNKNOWN)}, []),
+        ({"label_selector": {"role": "main"}}, ["exited", "running"]),
+        ({"label_selector": {"role": "main", "stage": "old"}}, ["exited"]),
+        ({"label_selector": {"role": ""}}, []),
     ],
     ids=str,
 )
 def test_containers_fit_every_part_of_the_filter(
-    listed: Listed, served: Served, filters: dict[str, Any], found: set[str]
+    listed: Listed, served: Served, filters: dict[str, Any], found: list[str]
 ) -> None:
-    assert {listed.names[container.id] for container in served.cri.containers(**filters)} == found
+    assert sorted(listed.names[container.id] for container in served.cri.containers(**filters)) == found
 
 
 @pytest.mark.parametrize("length", [64, 13])

@@ -4,7 +4,7 @@ import bisect
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,11 @@ def cpu_time(group: Path) -> int:
 class CpuHistory:
     """CPU time of a group, noted a hundred times a second inside a `with` block."""
 
-    def __init__(self, group: Path) -> None:
+    def __init__(self, group: Path, *, idle: tuple[int, int]) -> None:
+        """Watch a group that used nothing between two moments, ns since the epoch, and then went on evenly."""
         self._group = group
-        self._moments: list[int] = []
-        self._used: list[int] = []
+        self._moments: list[int] = [*idle]
+        self._used: list[int] = [0, 0]
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -73,6 +74,10 @@ class CpuHistory:
     def rate(self, begin: int, end: int) -> float:
         """Return the same per second."""
         return self.between(begin, end) / (end - begin) * 1e9
+
+    def rates(self, end: int, *, windows: Iterable[int]) -> list[float]:
+        """Return the same for windows of so many nanoseconds, as far as the group is that old."""
+        return [self.rate(end - window, end) for window in windows if end - window >= self._moments[0]]
 
     def at(self, moment: int) -> float:
         """Nanoseconds that had been used at a moment, ns since the epoch."""

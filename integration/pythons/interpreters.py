@@ -1,0 +1,70 @@
+"""Interpreters of other versions: the machine's, or Debian's, unpacked.
+
+Debian's of a later release needs a later C library than the machine has. So that library is unpacked beside it, and the
+program's own headers name both; whatever it starts goes on with the machine's.
+"""
+
+import platform
+import shutil
+from pathlib import Path
+
+from integration.node.commands import NodeError, run
+from integration.node.packages import Bundle, Unpacked, ensure_unpacked
+
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+_SECONDS = 60
+_LIBRARIES = (
+    *("libbz2-1.0", "libc6", "libdb5.3t64", "libexpat1", "libffi8", "libgcc-s1", "liblzma5", "libncursesw6"),
+    *("libreadline8t64", "libsqlite3-0", "libssl3t64", "libstdc++6", "libtinfo6", "libuuid1", "libzstd1", "zlib1g"),
+)
+_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+
+
+def find(version: str) -> Path:
+    """Return an interpreter: of the search path, of pyenv, or else of Debian's next release; NodeError for none."""
+    name = f"python{version}"
+    of_pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/{name}"))
+    for path in (shutil.which(name), *of_pyenv):
+        if path is not None and _runs(Path(path)):
+            return Path(path)
+    return _of_debian(version)
+
+
+def exact_version(interpreter: Path) -> str:
+    """Return the version with its last number."""
+    code = "import platform; print(platform.python_version())"
+    return run([interpreter, "-I", "-c", code], timeout=_SECONDS).strip()
+
+
+def _runs(interpreter: Path) -> bool:
+    """Tell whether it runs: what pyenv puts on the search path may not."""
+    try:
+        exact_version(interpreter)
+    except NodeError:
+        return False
+    return True
+
+
+def _of_debian(version: str) -> Path:
+    name = f"python{version}"
+    packages = (name, f"{name}-minimal", f"lib{name}-minimal", f"lib{name}-stdlib")
+    unpacked = ensure_unpacked(
+        Bundle(name=name, suites=("testing", "unstable"), packages=tuple(sorted((*packages, *_LIBRARIES))))
+    )
+    interpreter = unpacked.root / "usr/bin" / name
+    if not _runs(interpreter):
+        _use_own_libraries(interpreter, unpacked)
+    return interpreter
+
+
+def _use_own_libraries(interpreter: Path, unpacked: Unpacked) -> None:
+    patchelf = shutil.which("patchelf")
+    if patchelf is None:
+        raise NodeError(f"run {interpreter}: patchelf is missing: apt-get install patchelf")
+    machine = platform.machine()
+    libraries = unpacked.root / "usr/lib" / f"{machine}-linux-gnu"
+    loader = libraries / _LOADERS[machine]
+    run(
+        [patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, interpreter],
+        timeout=_SECONDS,
+    )

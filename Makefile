@@ -9,6 +9,10 @@ PY     := $(VENV)/python
 ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
+# Each of so many pytest workers is isolated. They wait for Docker more than they work.
+WORKERS ?= 3
+SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*popen//python=$(ISOLATED) $(PY)'
+
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator.
 V2_TESTS   := integration/fields/test_resources.py integration/fields/test_update.py integration/stats/test_stats.py
 V2_SECONDS := 3600
@@ -56,7 +60,8 @@ fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [-
 	$(PY) -m tests.fuzz $(ARGS)
 
 test: lint types contracts ## all checks and all tests (root)
-	$(ISOLATED) $(PY) -m pytest tests integration $(ARGS)
+	$(PY) -m integration.node prepare
+	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
 
 test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --json FILE" (root)
 	$(PY) -m integration.pythons $(ARGS)

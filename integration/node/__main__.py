@@ -9,6 +9,7 @@ python -m integration.node release               undo what a killed `host` left 
 import argparse
 import os
 import sys
+from contextlib import redirect_stdout
 
 from integration.node.commands import NodeError, run_foreground
 from integration.node.host import prepared_host, release
@@ -32,7 +33,9 @@ def _carry_out(arguments: argparse.Namespace) -> int:
         case "prepare":
             prepare()
         case "run":
-            return run_isolated(arguments.command, node=prepare(), on_disk=arguments.disk)
+            with redirect_stdout(sys.stderr):  # standard output is the command's, which may be a protocol
+                node = prepare()
+            return run_isolated(arguments.command, node=node, on_disk=arguments.disk)
         case "host":
             with prepared_host():
                 return run_foreground(arguments.command)

@@ -282,6 +282,12 @@ def remove_control_groups(parent: str) -> None:
         _remove_tree(directory)
 
 
+def control_groups_of_children() -> list[Path]:
+    """Return the control groups of isolated runs that the main thread has started, and that have not ended."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [group for child in children for group in _control_groups(_CGROUP_PREFIX + child)]
+
+
 def _control_groups(pattern: str) -> list[Path]:
     # Version 2 has one hierarchy at the root, version 1 one per controller below it.
     return [*_CGROUP_ROOT.glob(pattern), *_CGROUP_ROOT.glob(f"*/{pattern}")]

@@ -1,4 +1,5 @@
 import os
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -64,3 +65,18 @@ def test_only_control_groups_of_dead_boxes_are_swept(tmp_path: Path, monkeypatch
 
     assert (living.exists(), dead.exists()) == (True, False)
     assert isolation.cgroup_parent_here() == f"/{living.name}"
+
+
+def test_isolated_runs_that_this_process_has_started_are_found_by_their_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
+    other = tmp_path / f"cpu/pydockershim-test-{os.getpid()}"
+    other.mkdir(parents=True)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        started = tmp_path / f"cpu/pydockershim-test-{child.pid}"
+        started.mkdir()
+
+        assert isolation.control_groups_of_children() == [started]
+
+    assert isolation.control_groups_of_children() == []

@@ -5,12 +5,14 @@
 #    source ~/.local/share/bash_completion/pydockershim
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_pydockershim_subparsers=(serve doctor config version)
+_shtab_pydockershim_subparsers=(serve doctor config version install uninstall)
 
 _shtab_pydockershim_serve_option_strings=(-h --help --config --container-runtime-endpoint --docker-endpoint --root-directory --cri-dockerd-root-directory --netns-directory --pod-infra-container-image --pinned-images --kubelet-root-dir --image-credential-provider-config --image-credential-provider-bin-dir --image-pull-progress-deadline --runtime-request-timeout --cni-conf-dir --cni-bin-dir --cni-cache-dir --cni-plugin-timeout --cni-conf-template --cni-gc-interval --network-plugin --pod-cidr --streaming-bind-addr --streaming-tls-cert-file --streaming-tls-key-file --streaming-tls-client-ca-file --streaming-allow-plain-remote --streaming-idle-timeout --streaming-creation-timeout --streaming-max-sessions --streaming-max-sessions-per-container --restrict-oom-score-adj --pod-annotations --container-annotations --docker-log-driver --docker-log-max-size --docker-log-max-file --shutdown-grace --metrics-bind-addr --tracing-endpoint --tracing-sampling-rate-per-million --log-level --log-format --ipv6-dual-stack --hairpin-mode --network-plugin-mtu --runtime-cgroups)
 _shtab_pydockershim_doctor_option_strings=(-h --help --config --container-runtime-endpoint --docker-endpoint --root-directory --cri-dockerd-root-directory --netns-directory --pod-infra-container-image --pinned-images --kubelet-root-dir --image-credential-provider-config --image-credential-provider-bin-dir --image-pull-progress-deadline --runtime-request-timeout --cni-conf-dir --cni-bin-dir --cni-cache-dir --cni-plugin-timeout --cni-conf-template --cni-gc-interval --network-plugin --pod-cidr --streaming-bind-addr --streaming-tls-cert-file --streaming-tls-key-file --streaming-tls-client-ca-file --streaming-allow-plain-remote --streaming-idle-timeout --streaming-creation-timeout --streaming-max-sessions --streaming-max-sessions-per-container --restrict-oom-score-adj --pod-annotations --container-annotations --docker-log-driver --docker-log-max-size --docker-log-max-file --shutdown-grace --metrics-bind-addr --tracing-endpoint --tracing-sampling-rate-per-million --log-level --log-format --ipv6-dual-stack --hairpin-mode --network-plugin-mtu --runtime-cgroups)
 _shtab_pydockershim_config_option_strings=(-h --help --format --config --container-runtime-endpoint --docker-endpoint --root-directory --cri-dockerd-root-directory --netns-directory --pod-infra-container-image --pinned-images --kubelet-root-dir --image-credential-provider-config --image-credential-provider-bin-dir --image-pull-progress-deadline --runtime-request-timeout --cni-conf-dir --cni-bin-dir --cni-cache-dir --cni-plugin-timeout --cni-conf-template --cni-gc-interval --network-plugin --pod-cidr --streaming-bind-addr --streaming-tls-cert-file --streaming-tls-key-file --streaming-tls-client-ca-file --streaming-allow-plain-remote --streaming-idle-timeout --streaming-creation-timeout --streaming-max-sessions --streaming-max-sessions-per-container --restrict-oom-score-adj --pod-annotations --container-annotations --docker-log-driver --docker-log-max-size --docker-log-max-file --shutdown-grace --metrics-bind-addr --tracing-endpoint --tracing-sampling-rate-per-million --log-level --log-format --ipv6-dual-stack --hairpin-mode --network-plugin-mtu --runtime-cgroups)
 _shtab_pydockershim_version_option_strings=(-h --help)
+_shtab_pydockershim_install_option_strings=(-h --help --docker --cni --no-start --dry-run --root)
+_shtab_pydockershim_uninstall_option_strings=(-h --help --force --dry-run --root)
 _shtab_pydockershim_option_strings=(-h --help --version --buildinfo)
 
 _shtab_pydockershim_serve___config_COMPGEN=_shtab_compgen_files
@@ -72,7 +74,8 @@ _shtab_pydockershim_config___restrict_oom_score_adj_choices=(auto true false)
 _shtab_pydockershim_config___docker_log_driver_choices=(json-file local)
 _shtab_pydockershim_config___log_level_choices=(debug info warning error)
 _shtab_pydockershim_config___log_format_choices=(auto console json)
-_shtab_pydockershim_pos_0_choices=(serve doctor config version)
+_shtab_pydockershim_install___cni_choices=(10-bridge 20-dual-stack 30-ptp 40-bandwidth 50-macvlan 60-ipvlan)
+_shtab_pydockershim_pos_0_choices=(serve doctor config version install uninstall)
 
 _shtab_pydockershim_serve__h_nargs=0
 _shtab_pydockershim_serve___help_nargs=0
@@ -85,6 +88,15 @@ _shtab_pydockershim_config___help_nargs=0
 _shtab_pydockershim_config___ipv6_dual_stack_nargs='?'
 _shtab_pydockershim_version__h_nargs=0
 _shtab_pydockershim_version___help_nargs=0
+_shtab_pydockershim_install__h_nargs=0
+_shtab_pydockershim_install___help_nargs=0
+_shtab_pydockershim_install___docker_nargs=0
+_shtab_pydockershim_install___no_start_nargs=0
+_shtab_pydockershim_install___dry_run_nargs=0
+_shtab_pydockershim_uninstall__h_nargs=0
+_shtab_pydockershim_uninstall___help_nargs=0
+_shtab_pydockershim_uninstall___force_nargs=0
+_shtab_pydockershim_uninstall___dry_run_nargs=0
 _shtab_pydockershim_pos_0_nargs=A...
 _shtab_pydockershim__h_nargs=0
 _shtab_pydockershim___help_nargs=0

@@ -65,7 +65,7 @@ def _serve(given: argparse.Namespace) -> int:
     import structlog  # noqa: PLC0415
 
     from shim.base import log  # noqa: PLC0415
-    from shim.daemon import serve  # noqa: PLC0415
+    from shim.daemon.serve import serve  # noqa: PLC0415
 
     log.configure(level=loaded.config.log_level, style=loaded.config.log_format)
     for warning in warnings:

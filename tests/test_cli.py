@@ -92,7 +92,7 @@ def test_wrong_settings_are_one_line_and_an_exit_code(
 @pytest.mark.parametrize("flag", ["--hairpin-mode=hairpin-veth", "--config=/nowhere/x.toml"])
 def test_flags_alone_serve_as_with_cri_dockerd(flag: str, tmp_path: Path) -> None:
     script = (
-        "import sys, shim.daemon as daemon\n"
+        "import sys, shim.daemon.serve as daemon\n"
         "daemon.serve = lambda config: not print(config.container_runtime_endpoint)\n"
         "from shim.cli import main\n"
         "sys.exit(main())"
@@ -129,7 +129,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 @pytest.mark.parametrize(("ended", "status"), [(True, 0), (False, 1)])
 def test_a_thread_that_does_not_end_does_not_keep_the_process(ended: bool, status: int) -> None:
     script = (
-        "import sys, threading, shim.daemon as daemon\n"
+        "import sys, threading, shim.daemon.serve as daemon\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
         f"daemon.serve = lambda config: {ended}\n"
         "from shim.cli import main\n"

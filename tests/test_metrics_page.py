@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from shim import telemetry
+from shim.daemon import telemetry
 from shim.stats.descriptors import CONTAINER, NETWORK
 from shim.stats.metric import ContainerMetric, PodMetric
 

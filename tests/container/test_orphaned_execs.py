@@ -3,10 +3,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from shim.daemon.recover import end_execs
 from shim.domain.errors import DeadlineExceeded
 from shim.domain.ids import ContainerId
 from shim.engine.detach_keys import detach_keys
-from shim.recover import end_execs
 from shim.runtime import Runtime
 from tests.fakes.engine import FakeEngine
 from tests.fakes.engine_state import ExecScript

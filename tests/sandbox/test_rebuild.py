@@ -15,10 +15,10 @@ from shim.checkpoint.model import SandboxCheckpoint
 from shim.checkpoint.store import CheckpointStore
 from shim.cni.cache import Attachment, Owner, write_cached
 from shim.container.start import start_container
+from shim.daemon.recover import recover_checkpoints
 from shim.domain import labels, names
 from shim.domain.errors import ShimError
 from shim.domain.ids import SandboxId
-from shim.recover import recover_checkpoints
 from shim.runtime import Runtime
 from shim.sandbox import dns
 from shim.sandbox.status import pod_sandbox_status

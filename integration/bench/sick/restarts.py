@@ -132,7 +132,7 @@ def floor(engine: Engine) -> dict[str, float]:
     """Seconds of what every start has to do: load the program, and inspect every container through Docker."""
 
     def imports() -> None:
-        subprocess.run([sys.executable, "-c", "import shim.daemon"], check=True)
+        subprocess.run([sys.executable, "-c", "import shim.daemon.serve"], check=True)
 
     def inspects() -> None:
         rows = engine.api.containers(all=True)

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from structlog.testing import capture_logs
 
-from shim import state_dump
 from shim.base.locks import KeyedLocks
-from shim.state_dump import StateDump
+from shim.daemon import state_dump
+from shim.daemon.state_dump import StateDump
 
 
 @contextmanager

@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from shim import __version__
-from shim import telemetry as telemetry_module
 from shim.api.v1 import CRI_VERSION
 from shim.base import meter
 from shim.base.meter import Kind
+from shim.daemon import telemetry as telemetry_module
+from shim.daemon.telemetry import telemetry
 from shim.domain.errors import FailedPrecondition
 from shim.logs.protocol import Figures
-from shim.telemetry import telemetry
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs

@@ -22,12 +22,12 @@ import grpc
 import msgspec
 import pytest
 
-from shim import daemon
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.daemon import serve as daemon
+from shim.daemon.state_dump import StateDump
 from shim.domain.ids import SandboxId
 from shim.runtime import Runtime
-from shim.state_dump import StateDump
 from shim.streaming.listener import listen
 from shim.streaming.sessions import PortForwardTask
 from tests.facts import mode_of

@@ -35,6 +35,16 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
+from shim.daemon.recover import (
+    end_execs,
+    end_orphaned_plugins,
+    recover_checkpoints,
+    remove_leftover_containers,
+    remove_orphaned_files,
+    restore_limits,
+)
+from shim.daemon.state_dump import StateDump
+from shim.daemon.watchdog import Watchdog, check_server
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, Unavailable
 from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
@@ -43,17 +53,8 @@ from shim.engine.interface import Engine
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
-from shim.recover import (
-    end_execs,
-    end_orphaned_plugins,
-    recover_checkpoints,
-    remove_leftover_containers,
-    remove_orphaned_files,
-    restore_limits,
-)
 from shim.runtime import Cni, ImagePuller, Runtime
 from shim.sandbox.collect import collect_networks
-from shim.state_dump import StateDump
 from shim.stats.disk import LayerMeter
 from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
@@ -63,7 +64,6 @@ from shim.streaming.server import StreamServer
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 from shim.view.watch import Watcher
-from shim.watchdog import Watchdog, check_server
 
 _RECOVER_RETRY = 1.0
 """Seconds between two tries of a recovery step that needs Docker, while Docker is unavailable."""
@@ -392,7 +392,7 @@ def _serve_metrics(rt: Runtime) -> Iterator[None]:
         yield
         return
     # Imported on demand: it takes two MiB, which most nodes do not need.
-    from shim.telemetry import telemetry  # noqa: PLC0415
+    from shim.daemon.telemetry import telemetry  # noqa: PLC0415
 
     with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs):
         yield

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from shim import daemon, pod
+from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.base.deferred_checks import DeferredChecks
 from shim.cgroup.places import Group
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.config.model import Config
 from shim.container.remove import remove_container
-from shim.domain import labels, names
-from shim.domain.errors import ShimError
-from shim.recover import (
+from shim.daemon import serve as daemon
+from shim.daemon.recover import (
     end_orphaned_plugins,
     remove_leftover_containers,
     remove_orphaned_files,
     restore_limits,
 )
+from shim.domain import labels, names
+from shim.domain.errors import ShimError
 from shim.runtime import Runtime
 from shim.sandbox.dns import write_resolv_conf
 from shim.view.node import NodeView

@@ -17,7 +17,7 @@ from integration.conformance.results import State, case
 from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
 
 _SERVICE_AUTHORITY = "openshift-service-ca.crt"
-"""A ConfigMap that OpenShift's API server projects into every pod, and an operator makes; elsewhere nothing reads it."""
+"""A ConfigMap that OpenShift's API server projects into every pod; elsewhere nothing reads it."""
 
 _AT_ONCE = 3
 """How many scenarios run side by side: most of their time they wait."""

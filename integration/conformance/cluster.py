@@ -159,7 +159,7 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
             for daemon in _control_plane(binaries, home=home):
                 daemon.spawn()
                 started.append(daemon)
-                if daemon is started[1]:
+                if daemon.argv[0].endswith("kube-apiserver"):
                     daemon.wait_ready(api.ready, timeout=_START_SECONDS)
             started.append(kubelet)
             made.start_kubelet()

@@ -90,8 +90,8 @@ def cp_copies_both_ways(case: Case) -> None:
 @scenario()
 def port_forward_reaches_a_port(case: Case) -> None:
     """By WebSocket and by SPDY, several connections each, one after the other over the same forward."""
-    case.run(pod("p", container("httpd", "-f", "-p", "8080", "-h", "/var/www")))
-    eventually(lambda: case.kubectl.try_to("exec", "p", "--", "nc", "-z", "127.0.0.1", "8080").code == 0)
+    listens = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
+    case.run(pod("p", container("httpd", "-f", "-p", "8080", "-h", "/var/www", readinessProbe=listens)))
     for environ in ({}, _SPDY):
         with _forwarding(case, "p", 8080, environ) as port:
             for _ in range(5):

@@ -19,6 +19,14 @@ CONFIGURATION = Path("/etc/pydockershim/config.toml")
 UNITS = Path("/usr/lib/systemd/system")
 DOCUMENTATION = Path("/usr/share/doc/pydockershim")
 
+_FOR_SHELLS = {
+    "completions/pydockershim.bash": "/usr/share/bash-completion/completions/pydockershim",
+    "completions/_pydockershim": "/usr/share/zsh/vendor-completions/_pydockershim",
+    "completions/pydockershim.fish": "/usr/share/fish/vendor_completions.d/pydockershim.fish",
+}
+"""Below packaging, and where each shell looks."""
+_MAN = Path("/usr/share/man/man1/pydockershim.1.gz")
+
 _EXEC_START = re.compile(r"^(ExecStart=)\S+", re.MULTILINE)
 
 
@@ -34,6 +42,7 @@ def make_stage(source: Source, stage: Path, *, wheel: Path, wheels: Path, machin
         _write(_at(stage, UNITS / name), _EXEC_START.sub(rf"\g<1>{COMMAND}", share.unit(name)))
     _write(_at(stage, CONFIGURATION), show.as_template())
     _add_documentation(source, _at(stage, DOCUMENTATION), home)
+    _add_help(source, stage)
     normalise(stage, time=source.time)
 
 
@@ -43,6 +52,15 @@ def _add_documentation(source: Source, place: Path, home: Path) -> None:
     shutil.copytree(source.tree / "cni_conf_examples", place / "cni_conf_examples")
     changelog = gzip.compress((source.tree / "CHANGELOG.md").read_bytes(), mtime=source.time)
     (place / "changelog.gz").write_bytes(changelog)
+
+
+def _add_help(source: Source, stage: Path) -> None:
+    """Add what shells complete, and the man page."""
+    for name, place in _FOR_SHELLS.items():
+        _write(_at(stage, Path(place)), (source.tree / "packaging" / name).read_text())
+    page = _at(stage, _MAN)
+    page.parent.mkdir(parents=True)
+    page.write_bytes(gzip.compress((source.tree / "packaging/man/pydockershim.1").read_bytes(), mtime=source.time))
 
 
 def _at(stage: Path, path: Path) -> Path:

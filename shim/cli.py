@@ -105,6 +105,7 @@ def _install(given: argparse.Namespace) -> int:
         root=given.root.absolute(),
         docker=given.docker,
         cni=given.cni,
+        as_cri_dockerd=given.as_cri_dockerd,
         start=given.start,
         from_package=given.from_package,
     )
@@ -208,6 +209,9 @@ def _add_installation(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         help="set live-restore and the cgroup driver of systemd in Docker's daemon.json",
     )
     install.add_argument("--cni", choices=share.example_names(), help="the pod network of a single node, by an example")
+    install.add_argument(
+        "--as-cri-dockerd", action="store_true", help="give command and units the names of cri-dockerd's, too"
+    )
     install.add_argument("--no-start", dest="start", action="store_false", help="enable the server, do not start it")
     install.add_argument("--from-package", action="store_true", help=argparse.SUPPRESS)  # packaging/scripts
     uninstall = commands.add_parser("uninstall", help="stop the server and undo what install did", allow_abbrev=False)

@@ -54,7 +54,14 @@ def test_its_files_are_in_its_own_places_only(root: Root, deb: str) -> None:
     listed = root.run("dpkg-deb", "--contents", deb)
     paths = {Path("/", line.split()[5]) for line in listed.splitlines()}
 
-    allowed = ("/etc/pydockershim", "/usr/lib/pydockershim", "/usr/share/doc/pydockershim", "/usr/lib/systemd/system")
+    of_shells = (
+        "/usr/share/bash-completion/completions",
+        "/usr/share/fish/vendor_completions.d",
+        "/usr/share/man/man1",
+        "/usr/share/zsh/vendor-completions",
+    )
+    own = ("/etc/pydockershim", "/usr/lib/pydockershim", "/usr/share/doc/pydockershim", "/usr/lib/systemd/system")
+    allowed = (*own, *of_shells)
     outside = {path for path in paths if not any(path.is_relative_to(place) for place in allowed)}
     assert {path for path in outside if not any(path in Path(place).parents for place in allowed)} == {
         Path("/usr/bin"),

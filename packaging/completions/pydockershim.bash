@@ -11,7 +11,7 @@ _shtab_pydockershim_serve_option_strings=(-h --help --config --container-runtime
 _shtab_pydockershim_doctor_option_strings=(-h --help --config --container-runtime-endpoint --docker-endpoint --root-directory --cri-dockerd-root-directory --netns-directory --pod-infra-container-image --pinned-images --kubelet-root-dir --image-credential-provider-config --image-credential-provider-bin-dir --image-pull-progress-deadline --runtime-request-timeout --cni-conf-dir --cni-bin-dir --cni-cache-dir --cni-plugin-timeout --cni-conf-template --cni-gc-interval --network-plugin --pod-cidr --streaming-bind-addr --streaming-tls-cert-file --streaming-tls-key-file --streaming-tls-client-ca-file --streaming-allow-plain-remote --streaming-idle-timeout --streaming-creation-timeout --streaming-max-sessions --streaming-max-sessions-per-container --restrict-oom-score-adj --pod-annotations --container-annotations --docker-log-driver --docker-log-max-size --docker-log-max-file --shutdown-grace --metrics-bind-addr --tracing-endpoint --tracing-sampling-rate-per-million --log-level --log-format --ipv6-dual-stack --hairpin-mode --network-plugin-mtu --runtime-cgroups)
 _shtab_pydockershim_config_option_strings=(-h --help --format --config --container-runtime-endpoint --docker-endpoint --root-directory --cri-dockerd-root-directory --netns-directory --pod-infra-container-image --pinned-images --kubelet-root-dir --image-credential-provider-config --image-credential-provider-bin-dir --image-pull-progress-deadline --runtime-request-timeout --cni-conf-dir --cni-bin-dir --cni-cache-dir --cni-plugin-timeout --cni-conf-template --cni-gc-interval --network-plugin --pod-cidr --streaming-bind-addr --streaming-tls-cert-file --streaming-tls-key-file --streaming-tls-client-ca-file --streaming-allow-plain-remote --streaming-idle-timeout --streaming-creation-timeout --streaming-max-sessions --streaming-max-sessions-per-container --restrict-oom-score-adj --pod-annotations --container-annotations --docker-log-driver --docker-log-max-size --docker-log-max-file --shutdown-grace --metrics-bind-addr --tracing-endpoint --tracing-sampling-rate-per-million --log-level --log-format --ipv6-dual-stack --hairpin-mode --network-plugin-mtu --runtime-cgroups)
 _shtab_pydockershim_version_option_strings=(-h --help)
-_shtab_pydockershim_install_option_strings=(-h --help --docker --cni --no-start --dry-run --root)
+_shtab_pydockershim_install_option_strings=(-h --help --docker --cni --as-cri-dockerd --no-start --dry-run --root)
 _shtab_pydockershim_uninstall_option_strings=(-h --help --force --dry-run --root)
 _shtab_pydockershim_option_strings=(-h --help --version --buildinfo)
 
@@ -91,6 +91,7 @@ _shtab_pydockershim_version___help_nargs=0
 _shtab_pydockershim_install__h_nargs=0
 _shtab_pydockershim_install___help_nargs=0
 _shtab_pydockershim_install___docker_nargs=0
+_shtab_pydockershim_install___as_cri_dockerd_nargs=0
 _shtab_pydockershim_install___no_start_nargs=0
 _shtab_pydockershim_install___dry_run_nargs=0
 _shtab_pydockershim_uninstall__h_nargs=0

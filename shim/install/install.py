@@ -25,6 +25,8 @@ class Options:
     """Change Docker's daemon.json."""
     cni: str | None = None
     """Name of the CNI example to put into /etc/cni/net.d."""
+    as_cri_dockerd: bool = False
+    """Give command and units the names of cri-dockerd's, too."""
     start: bool = True
     """Start the server."""
     from_package: bool = False
@@ -56,12 +58,15 @@ class Installation:
         rivals = self._rivals() if starts else ""
         if rivals and not self.options.from_package:
             raise FailedPrecondition(rivals)
-        files = list(layout.node_files(command=self.command, cni=self.options.cni, packaged=packaged))
+        aliases = self.options.as_cri_dockerd
+        files = list(layout.node_files(command=self.command, cni=self.options.cni, aliases=aliases, packaged=packaged))
         change = self._docker_change() if self.options.docker else None
         for file in files:
             yield from self._file(file)
-        if not packaged:
-            yield from self._link()
+        if not packaged and Path(self.command).parent not in layout.ON_THE_PATH:
+            yield from self._link(layout.COMMAND_LINK)
+        if aliases:
+            yield from self._link(layout.CRI_DOCKERD_LINK)
         if change is not None:
             yield from self._docker(change)
         if rivals:
@@ -117,10 +122,7 @@ class Installation:
         self.record.files[str(file.path)] = digest(file.content)
         self._save()
 
-    def _link(self) -> Iterator[Step]:
-        link = layout.COMMAND_LINK
-        if Path(self.command).parent in layout.ON_THE_PATH or " " in self.command:
-            return
+    def _link(self, link: Path) -> Iterator[Step]:
         if self.node.exists(link) and str(link) not in self.record.links:
             yield Step(f"keep  {link}, which is not from an installation")
             return

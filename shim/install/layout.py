@@ -15,6 +15,7 @@ UNIT_DIRECTORY = Path("/etc/systemd/system")
 PACKAGED_UNITS = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 """Where a package puts its units."""
 COMMAND_LINK = Path("/usr/local/bin/pydockershim")
+CRI_DOCKERD_LINK = Path("/usr/bin/cri-dockerd")
 ON_THE_PATH = (Path("/usr/local/sbin"), Path("/usr/local/bin"), Path("/usr/sbin"), Path("/usr/bin"))
 """What a login shell and systemd search for commands."""
 CRICTL = Path("/etc/crictl.yaml")
@@ -34,13 +35,16 @@ class NodeFile:
     """It is replaced whatever it holds; another one is left as it is where it holds what no installation wrote."""
 
 
-def node_files(*, command: str, cni: str | None, packaged: bool) -> Iterator[NodeFile]:
+def node_files(*, command: str, cni: str | None, aliases: bool, packaged: bool) -> Iterator[NodeFile]:
     """Yield all files of an installation; of one whose units are those of a package, the files beside them."""
     if not packaged:
         for name in share.UNITS:
             text = _EXEC_START.sub(rf"\g<1>{command}", share.unit(name))
             yield NodeFile(path=UNIT_DIRECTORY / name, content=text.encode(), is_ours=True)
         yield NodeFile(path=DEFAULT_FILE, content=show.as_template().encode(), is_ours=False)
+    if aliases:
+        for name in share.AS_CRI_DOCKERD:
+            yield NodeFile(path=UNIT_DIRECTORY / name, content=share.alias_unit(name).encode(), is_ours=True)
     yield NodeFile(path=CRICTL, content=_crictl().encode(), is_ours=False)
     if cni is not None:
         name = f"{cni}.conflist"

@@ -7,6 +7,8 @@ from importlib.resources import files
 
 UNITS = ("pydockershim.service", "pydockershim.socket", "pydockershim.service.d/socket-activation.conf")
 """Below the directory of units."""
+AS_CRI_DOCKERD = ("pydockershim.service.d/as-cri-dockerd.conf", "pydockershim.socket.d/as-cri-dockerd.conf")
+"""Drop-ins that give the units the names of cri-dockerd's, too."""
 
 _CONFLIST = ".conflist"
 
@@ -14,6 +16,11 @@ _CONFLIST = ".conflist"
 def unit(name: str) -> str:
     """Return the text of one of `UNITS`."""
     return files(__name__).joinpath("systemd", name).read_text()
+
+
+def alias_unit(name: str) -> str:
+    """Return the text of one of `AS_CRI_DOCKERD`."""
+    return files(__name__).joinpath("systemd", "as-cri-dockerd", name).read_text()
 
 
 def example_names() -> list[str]:

@@ -34,10 +34,11 @@ class Tree:
         *,
         docker: bool = False,
         cni: str | None = None,
+        as_cri_dockerd: bool = False,
         dry: bool = False,
         command: str = "/opt/p/bin/pydockershim",
     ) -> None:
-        options = Options(root=self.root, docker=docker, cni=cni)
+        options = Options(root=self.root, docker=docker, cni=cni, as_cri_dockerd=as_cri_dockerd)
         installation = Installation(options=options, command=command, environ=self.environ)
         run_steps(installation.steps(), announce=self.announced.append, dry=dry)
 

@@ -65,6 +65,19 @@ def test_a_command_on_the_path_needs_no_link(tree: Tree) -> None:
     assert not tree.has("/usr/local/bin/pydockershim")
 
 
+def test_the_names_of_cri_dockerd_are_given_where_asked_for(tree: Tree) -> None:
+    before = tree.listing()
+
+    tree.install(as_cri_dockerd=True, command="/usr/local/bin/pydockershim")
+
+    link = Node(tree.root).at(Path("/usr/bin/cri-dockerd"))
+    assert str(link.readlink()) == "/usr/local/bin/pydockershim"
+    assert "Alias=cri-docker.service" in tree.text("/etc/systemd/system/pydockershim.service.d/as-cri-dockerd.conf")
+    assert "Alias=cri-docker.socket" in tree.text("/etc/systemd/system/pydockershim.socket.d/as-cri-dockerd.conf")
+    tree.uninstall()
+    assert tree.listing() == before
+
+
 @pytest.mark.parametrize("path", [CRICTL, CONFIG, "/etc/cni/net.d/10-bridge.conflist"])
 def test_files_of_others_are_left_as_they_are(tree: Tree, path: str) -> None:
     tree.put(path, "theirs\n")

@@ -11,7 +11,8 @@ def test_every_unit_of_the_checkout_is_there() -> None:
     directory = ROOT / "packaging" / "systemd"
     files = {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
-    assert {name: share.unit(name) for name in share.UNITS} == files
+    aliases = {f"as-cri-dockerd/{name}": share.alias_unit(name) for name in share.AS_CRI_DOCKERD}
+    assert {name: share.unit(name) for name in share.UNITS} | aliases == files
 
 
 def test_every_example_of_the_checkout_is_there() -> None:

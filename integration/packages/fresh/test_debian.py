@@ -53,7 +53,7 @@ def test_one_package_makes_a_node_outlives_an_upgrade_and_leaves_nothing(
     machine.load(pause_image, busybox_image(node.busybox))
     files, mounts = machine.files(), machine.mounts()
 
-    machine.run("apt-get", "install", "--yes", "--no-download", machine.put(packages.one("*.deb")))
+    machine.run("apt-get", "install", "--yes", machine.put(packages.one("*.deb")))
     machine.run("pydockershim", "install", "--docker", "--cni", "10-bridge")
 
     for unit in UNITS:
@@ -68,7 +68,7 @@ def test_one_package_makes_a_node_outlives_an_upgrade_and_leaves_nothing(
         assert cri.exec(container, "hostname").exit_code == 0
         assert cri.sandbox_status(pod).network.ip
 
-    machine.run("apt-get", "install", "--yes", "--no-download", machine.put(newer))
+    machine.run("apt-get", "install", "--yes", machine.put(newer))
 
     assert NEWER in machine.run("dpkg-query", "--show", "pydockershim")
     with machine.cri() as cri:

@@ -1,4 +1,4 @@
-"""The programs of others: where they are, their versions, and what cannot run for want of one."""
+"""The programs of others: where they are, their versions, and what cannot run without one."""
 
 import os
 import re

@@ -62,11 +62,11 @@ class Steps:
         began = time.monotonic()
         over = threading.Event()
 
-        def tell() -> None:
+        def report_progress() -> None:
             while not over.wait(_HEARTBEAT_SECONDS):
                 print(f"     ... {title} ({time.monotonic() - began:.0f} s)", flush=True)
 
-        threading.Thread(target=tell, name="progress", daemon=True).start()
+        threading.Thread(target=report_progress, name="progress", daemon=True).start()
         try:
             yield
         finally:

@@ -39,11 +39,11 @@ def rules(tmp_path: Path) -> Path:
 
 
 def run(promtool: Path, *words: object) -> str:
-    told = subprocess.run(
+    reported = subprocess.run(
         [promtool, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    assert told.returncode == 0, told.stdout
-    return told.stdout
+    assert reported.returncode == 0, reported.stdout
+    return reported.stdout
 
 
 def test_prometheus_understands_the_files(promtool: Path, rules: Path) -> None:

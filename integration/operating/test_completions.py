@@ -28,7 +28,7 @@ def library_path(root: Path) -> str:
 def test_fish_completes(node: Node, tmp_path: Path, line: str, completed: str) -> None:
     root = node.shells.root
 
-    told = subprocess.run(
+    reported = subprocess.run(
         [root / "usr/bin/fish", "--no-config", "-c", _COMPLETE, "--", COMPLETIONS / "pydockershim.fish", line],
         env={"HOME": str(tmp_path), "LD_LIBRARY_PATH": library_path(root), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -36,8 +36,8 @@ def test_fish_completes(node: Node, tmp_path: Path, line: str, completed: str) -
         check=True,
     )
 
-    assert [row.split("\t")[0] for row in told.stdout.splitlines()] == [completed]
-    assert told.stderr == ""
+    assert [row.split("\t")[0] for row in reported.stdout.splitlines()] == [completed]
+    assert reported.stderr == ""
 
 
 def test_zsh_takes_them_for_the_command(node: Node, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_zsh_takes_them_for_the_command(node: Node, tmp_path: Path) -> None:
         "autoload +X _pydockershim && functions _pydockershim > /dev/null && print loaded\n"
     )
 
-    told = subprocess.run(
+    reported = subprocess.run(
         [root / "bin/zsh", "-f", script],
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -61,4 +61,4 @@ def test_zsh_takes_them_for_the_command(node: Node, tmp_path: Path) -> None:
         check=True,
     )
 
-    assert (told.stdout.split(), told.stderr) == (["_pydockershim", "loaded"], "")
+    assert (reported.stdout.split(), reported.stderr) == (["_pydockershim", "loaded"], "")

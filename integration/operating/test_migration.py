@@ -50,11 +50,11 @@ class Shell:
         for path, other in (paths or {}).items():
             assert path in block
             block = block.replace(path, str(other))
-        told = subprocess.run(
+        reported = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block], env=self._environ, capture_output=True, text=True, check=False
         )
-        assert (told.returncode, told.stderr) == (0, ""), told
-        return told.stdout
+        assert (reported.returncode, reported.stderr) == (0, ""), reported
+        return reported.stdout
 
     def called(self) -> list[str]:
         """The calls of systemctl and pydockershim so far."""

@@ -212,7 +212,7 @@ def test_a_container_that_a_user_makes_of_such_an_image_is_not_listed(served: Se
     labels = {"io.kubernetes.docker.type": "podsandbox", "io.pydockershim.config": "{}"}
     images.load(reference, {"Labels": labels})
     api = served.engine.api
-    stranger = api.create_container(reference, name="somebodys")["Id"]
+    stranger = api.create_container(reference, name="of-a-user")["Id"]
     try:
         # Once a later pod is listed, the events about the stranger have been seen.
         marker = served.cri.run(pod_config("marker"))

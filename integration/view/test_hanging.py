@@ -278,7 +278,7 @@ def test_status_answers_while_docker_resolves_the_name_of_a_registry(
 ) -> None:
     """Engine 20.10 holds a lock meanwhile that its info needs."""
     adapter = DockerEngine(engine.url, request_timeout=60)
-    image = pb.ImageSpec(image="registry.no-answer.test/nobody/made-this:1")
+    image = pb.ImageSpec(image="registry.no-answer.test/missing/image:1")
     assert runtime_condition(untrusting.cri).status
     with silent_name_server():
         pull = untrusting.cri.images.PullImage.future(pb.PullImageRequest(image=image), timeout=120)

@@ -102,7 +102,7 @@ class ConfDirectory:
         self._plugins = StatusWatch(bin_dirs, find=find)
         self._listing = Listing(self._directory, problem=_HANGS)
         self._silent_since: float | None = None
-        self._is_told = False
+        self._is_reported = False
         """Whether it was logged that the directory does not answer."""
         self._read = threading.Condition()
         self._is_read = False
@@ -133,7 +133,7 @@ class ConfDirectory:
         try:
             first.result(START_SECONDS)
         except TimeoutError:
-            pass  # whoever needs the network waits for it
+            pass  # what needs the network waits for it
         except OSError as error:
             self.stop()
             raise FailedPrecondition(f"{what}: {reason_of(error)}") from error
@@ -245,7 +245,7 @@ class ConfDirectory:
         with self._lock:
             self._silent_since = (self._silent_since or time.monotonic()) if silent else None
             hangs = self._silent_since is not None and time.monotonic() - self._silent_since >= TRUSTED_SECONDS
-            before, self._is_told = self._is_told, hangs
+            before, self._is_reported = self._is_reported, hangs
         if hangs and not before:
             log.warning("CNI configuration directory does not answer", directory=str(self._directory))
         elif before and not hangs:

@@ -62,7 +62,7 @@ def probe_at(path: Path) -> Probe:
 
 
 def _trouble(status: pb.RuntimeStatus) -> str:
-    """Return why the runtime is not ready. The network is none of it: doctor looks at that by itself."""
+    """Return why the runtime is not ready. The network is none of it: doctor checks that by itself."""
     unready = [each for each in status.conditions if each.type == _RUNTIME_READY and not each.status]
     return "; ".join(f"{each.reason}: {each.message}" for each in unready)
 

@@ -100,5 +100,5 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _short(path: str) -> str:
-    """Return the last two parts of a path, which tell a file."""
+    """Return the last two parts of a path, which distinguish a file."""
     return "/".join(path.rsplit("/", 2)[-2:])

@@ -1,4 +1,4 @@
-"""The watchdog: tells systemd that the server works, as long as it does (`WatchdogSec=`, sd_notify(3)).
+"""The watchdog: notifies systemd that the server works, as long as it does (`WatchdogSec=`, sd_notify(3)).
 
 Checked is what a restart can repair: a client gets an answer to an RPC at the socket, and the lock of the node view is
 free. That Docker is sick is no reason for a restart: then the answer is an error, and comes all the same.

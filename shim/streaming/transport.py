@@ -148,7 +148,7 @@ class Session:
         self._check_watchers()
         if self._sender.polled & select.POLLIN and (ready & select.POLLIN or self._pipe.holds_data):
             return self._receive_some()
-        # While nothing is read for want of room, the end of the connection is reported by the poll alone.
+        # While nothing is read without room for it, the end of the connection is reported by the poll alone.
         return not ready & _GONE
 
     def _receive_some(self) -> bool:

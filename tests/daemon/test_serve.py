@@ -204,7 +204,7 @@ def test_systemd_is_notified_when_it_serves_and_when_it_stops(tmp_path: Path) ->
             assert systemd.recv(100) == b"STOPPING=1"
 
 
-def test_systemd_is_told_that_it_works_for_as_long_as_it_does(tmp_path: Path) -> None:
+def test_systemd_is_notified_for_as_long_as_it_works(tmp_path: Path) -> None:
     environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "4000000"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

@@ -113,7 +113,7 @@ def checks() -> Iterator[Checks]:
     watchdog.stop()
 
 
-def test_systemd_is_told_again_and_again(checks: Checks) -> None:
+def test_systemd_is_notified_again_and_again(checks: Checks) -> None:
     for _ in range(3):
         assert checks.passed.acquire(timeout=SECONDS)
 
@@ -121,7 +121,7 @@ def test_systemd_is_told_again_and_again(checks: Checks) -> None:
 @pytest.mark.parametrize(
     ("failure", "text"), [(ShimError("no answer"), "no answer"), (ZeroDivisionError(), "ZeroDivisionError()")]
 )
-def test_a_failure_is_reported_once_and_systemd_is_not_told(checks: Checks, failure: Exception, text: str) -> None:
+def test_a_failure_is_reported_once_and_systemd_is_not_notified(checks: Checks, failure: Exception, text: str) -> None:
     with capture_logs() as lines:
         checks.failure = failure
         assert checks.failed.acquire(timeout=SECONDS)

@@ -102,7 +102,7 @@ def test_a_server_whose_docker_is_away(endpoint: str) -> None:
 
 
 class WithDockerDown(Runtime):
-    """It knows its Docker from before, as Version may say; only Status tells how it is now."""
+    """It knows its Docker from before, as Version may say; only Status reports how it is now."""
 
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         down = pb.RuntimeCondition(type="RuntimeReady", reason="DockerDaemonNotReady", message="connection refused")

@@ -48,11 +48,11 @@ def test_text_has_no_meaning_for_roff(generator: ModuleType, text: str, escaped:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff on this machine")
 def test_groff_has_no_warning(generator: ModuleType) -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         ["groff", "-man", "-ww", "-z", "-rLL=100n", generator.MAN], capture_output=True, text=True, check=False
     )
 
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (reported.returncode, reported.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_bash_completes(words: list[str], completed: set[str]) -> None:
     script = f'source {BASH}; COMP_WORDS=("$@"); COMP_CWORD={len(line) - 1}; '
     script += '_shtab_pydockershim; printf "%s\\n" "${COMPREPLY[@]}"'
 
-    told = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=True)
+    reported = subprocess.run(["bash", "-c", script, "bash", *line], capture_output=True, text=True, check=True)
 
-    assert {word.strip() for word in told.stdout.splitlines()} == completed
+    assert {word.strip() for word in reported.stdout.splitlines()} == completed

@@ -248,11 +248,11 @@ def test_watchers_are_not_called_for_what_the_client_sends(monkeypatch: pytest.M
         calls: list[int] = []
         called = threading.Event()
 
-        def look() -> None:
+        def check() -> None:
             calls.append(1)
             called.set()
 
-        session.watch(look)
+        session.watch(check)
         assert called.wait(SECONDS)
         client = SpdyClient(far)
         for _ in range(10):

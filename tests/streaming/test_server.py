@@ -267,7 +267,7 @@ def test_refusals_are_counted_and_logged_once_in_a_while(running: Running, monke
         for _ in range(20):
             running.ask("/exec/guess", SPDY + V4)[1].close()
 
-    assert counted == {("streaming", "404"): 20}
+    assert counted["streaming", "404"] == 20  # a connection of a test before may be refused late
     assert len([line for line in lines if line["log_level"] != "debug"]) == 1
 
 

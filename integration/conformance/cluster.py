@@ -169,6 +169,8 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
         for daemon in reversed(started):
             daemon.stop(timeout=_STOP_SECONDS)
         logind.close()
+        served.revive()
+        served.clear()  # pods have files of the volumes open, and the server those of their logs
         unmount_all(home)
         unmount_all(Path("/var/log"))
 

@@ -16,9 +16,6 @@ from integration.conformance.results import Case as Result
 from integration.conformance.results import State, case
 from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
 
-_SERVICE_AUTHORITY = "openshift-service-ca.crt"
-"""A ConfigMap that OpenShift's API server projects into every pod; elsewhere nothing reads it."""
-
 _AT_ONCE = 3
 """How many scenarios run side by side: most of their time they wait."""
 
@@ -85,7 +82,6 @@ def _carry_out(which: Scenario, cluster: Cluster) -> None:
     cluster.kubectl("create", "namespace", namespace)
     hands = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))
     try:
-        hands.kubectl("create", "configmap", _SERVICE_AUTHORITY, "--from-literal=service-ca.crt=none")
         eventually(lambda: hands.get("serviceaccounts", "default"))
         eventually(lambda: hands.get("configmaps", "kube-root-ca.crt"))
         which.run(hands)

@@ -64,8 +64,8 @@ test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are suc
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
 
-test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it (root)
-	$(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
+test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
+	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
 
 kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
 	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)

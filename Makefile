@@ -17,7 +17,8 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release test-packages
+.PHONY: conformance test-kind kind-image kind-demo
+.PHONY: clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed

@@ -12,17 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import docker
 import yaml
 
 from integration.kind.image import CHECKOUT, NODE_IMAGE, build_context
-from integration.node.commands import NodeError, run, tail
+from integration.node.commands import NodeError, run
 from integration.node.engine import Engine
 
 CLUSTER_IMAGE = "node.test/kubernetes-node:1"
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
 PROGRAMS = ("kind", "kubectl", "kubeadm", "kubelet", "crictl", "etcd", *CONTROL_PLANE)
 _SECONDS = 900
+_SHOWN_LINES = 100
+"""kubeadm ends with the addresses of its functions; the reason stands above them."""
 
 _PROGRAMS_DOCKERFILE = """\
 FROM node.test/tools:1
@@ -75,8 +76,9 @@ class Cluster:
         )
         said = done.stdout.decode(errors="replace")
         if done.returncode != 0:
+            everything = "\n".join([said, done.stderr.decode(errors="replace")]).splitlines()
             raise NodeError(
-                f"{' '.join(words)}: exit status {done.returncode}\n{tail(said)}\n{tail(_text(done.stderr))}"
+                "\n".join([f"{' '.join(words)}: exit status {done.returncode}", *everything[-_SHOWN_LINES:]])
             )
         return said
 
@@ -99,15 +101,12 @@ class Cluster:
                     self.run("docker", "exec", node, "ip", "route", "replace", pods, "via", address)
 
 
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
-
-
-def build_cluster_image(api: docker.APIClient, *, programs: Path, tools: Path, scratch: Path) -> None:
+def build_cluster_image(engine: Engine, client: Path, *, programs: Path, tools: Path, scratch: Path) -> None:
     """Build CLUSTER_IMAGE on NODE_IMAGE: programs, the unit of the kubelet, and images of the control plane."""
     missing = [name for name in PROGRAMS if not (programs / name).exists()]
     if missing:
         raise NodeError(f"{programs} lacks {', '.join(missing)}")
+    api = engine.api
     with tools.open("rb") as archive:
         api.import_image_from_data(archive, repository="node.test/tools", tag="1")
     inside = scratch / "programs"
@@ -117,7 +116,7 @@ def build_cluster_image(api: docker.APIClient, *, programs: Path, tools: Path, s
     context = scratch / "kubernetes-node"
     _copy(programs, context / "bin", names=["kubeadm", "kubelet", "kubectl", "crictl"])
     (context / "images").mkdir()
-    _save(api, _references(programs), context / "images/kubernetes.tar")
+    _save(engine, client, _references(programs), context / "images/kubernetes.tar")
     (context / "kubelet.service").write_text(_KUBELET_UNIT)
     shutil.copy(CHECKOUT / "cni_conf_examples/kubenet.conflist.template", context)
     (context / "Dockerfile").write_text(_NODE_DOCKERFILE)
@@ -137,14 +136,13 @@ def _references(programs: Path) -> list[str]:
     return [name for name in listed if "pause" not in name and "coredns" not in name]
 
 
-def _save(api: docker.APIClient, references: Sequence[str], target: Path) -> None:
+def _save(engine: Engine, client: Path, references: Sequence[str], target: Path) -> None:
     """Save one image with all programs under the name of each."""
     for reference in references:
         repository, _, tag = reference.rpartition(":")
-        api.tag("node.test/programs:1", repository, tag)
-    with target.open("wb") as file:
-        for chunk in api.get_image(list(references)):  # type: ignore[arg-type]  # a list of names is what /images/get takes
-            file.write(chunk)
+        engine.api.tag("node.test/programs:1", repository, tag)
+    # By the command line client: the SDK saves one name at a time.
+    run([client, "--host", engine.url, "save", "--output", target, *references], timeout=_SECONDS)
 
 
 @contextmanager

@@ -69,7 +69,9 @@ def outer(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engi
         scratch = tmp_path_factory.mktemp("cluster-image")
         build(engine.api, prepared=prepared(), node=node, scratch=scratch)
         programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
-        build_cluster_image(engine.api, programs=programs, tools=tools, scratch=scratch)
+        build_cluster_image(
+            engine, program("docker", node.stable.path), programs=programs, tools=tools, scratch=scratch
+        )
         yield engine
     finally:
         engine.close()

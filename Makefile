@@ -21,7 +21,8 @@ V2_SECONDS := 3600
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo clean clean-packages packages release test-packages
+.PHONY: conformance test-kind kind-image kind-demo
+.PHONY: clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
@@ -69,8 +70,8 @@ test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are suc
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
 
-test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it (root)
-	$(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
+test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
+	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
 
 kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
 	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)

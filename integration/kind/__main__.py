@@ -2,9 +2,10 @@
 
 import os
 import sys
+from pathlib import Path
 
-from integration.kind.conftest import VARIABLE
-from integration.kind.prepare import prepare
+from integration.kind.conftest import PROGRAMS_VARIABLE, VARIABLE
+from integration.kind.prepare import ensure_tools, prepare
 from integration.node.commands import NodeError
 from integration.node.isolation import run_isolated
 from integration.node.prepare import prepare as prepare_node
@@ -24,6 +25,8 @@ def _run(command: list[str]) -> int:
         raise NodeError("a node in a privileged container needs root")
     prepared = prepare()
     os.environ[VARIABLE] = f"{prepared.base}:{prepared.wheels}"
+    if directory := os.environ.get("BIN"):
+        os.environ[PROGRAMS_VARIABLE] = f"{Path(directory).absolute()}:{ensure_tools()}"
     return run_isolated(command, node=prepare_node())
 
 

@@ -19,19 +19,26 @@ from integration.node.isolation import Node
 VARIABLE = "PYDOCKERSHIM_KIND"
 """Where `python -m integration.kind` has put what it prepared: the archive of the base and the directory of wheels."""
 
+PROGRAMS_VARIABLE = "PYDOCKERSHIM_KIND_BIN"
+"""The directory of kind and Kubernetes, and the archive of what etcd and kube-proxy need, where BIN is given."""
+
 collect_ignore_glob = [] if VARIABLE in os.environ else ["test_*.py"]
+
+
+def prepared() -> Prepared:
+    """Return what was prepared."""
+    base, wheels = map(Path, os.environ[VARIABLE].split(":"))
+    return Prepared(base=base, wheels=wheels)
 
 
 @pytest.fixture(scope="session")
 def kind_node(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KindNode]:
     """Build the image and boot a node of it."""
-    base, wheels = map(Path, os.environ[VARIABLE].split(":"))
     engine = make_engine(node, "28")
     engine.start()
     made = KindNode(engine, program("docker", node.stable.path), "kind-control-plane")
     try:
-        prepared = Prepared(base=base, wheels=wheels)
-        build(engine.api, prepared=prepared, node=node, scratch=tmp_path_factory.mktemp("node-image"))
+        build(engine.api, prepared=prepared(), node=node, scratch=tmp_path_factory.mktemp("node-image"))
         made.start()
         yield made
     finally:

@@ -43,14 +43,14 @@ def build(api: docker.APIClient, *, prepared: Prepared, node: Node, scratch: Pat
     """Build NODE_IMAGE."""
     with prepared.base.open("rb") as base:
         api.import_image_from_data(base, repository="node.test/base", tag="1")
-    _build(api, _stand_in(node, scratch / "stand-in"), tag=STAND_IN)
+    build_context(api, _stand_in(node, scratch / "stand-in"), tag=STAND_IN)
     context = scratch / "context"
     for name in _IN_CONTEXT:
         source = CHECKOUT / name
         (context / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if source.is_dir() else shutil.copy)(source, context / name)
     shutil.copytree(prepared.wheels, context / "build/kind/wheels")
-    _build(api, context, tag=NODE_IMAGE, target="kind-node", buildargs={"NODE": STAND_IN, "PIP_NO_INDEX": "1"})
+    build_context(api, context, tag=NODE_IMAGE, target="kind-node", buildargs={"NODE": STAND_IN, "PIP_NO_INDEX": "1"})
 
 
 def _stand_in(node: Node, context: Path) -> Path:
@@ -67,9 +67,10 @@ def _stand_in(node: Node, context: Path) -> Path:
     return context
 
 
-def _build(
+def build_context(
     api: docker.APIClient, context: Path, *, tag: str, target: str = "", buildargs: dict[str, str] | None = None
 ) -> None:
+    """Build an image of a directory, without a network."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(context, arcname=".")

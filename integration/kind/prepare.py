@@ -20,6 +20,7 @@ PACKAGES = (
     *("systemd-sysv", "dbus", "docker.io", "python3-venv", "kmod", "procps"),
     *("iproute2", "iptables", "nftables", "conntrack", "ethtool", "socat"),
 )
+TOOLS = ("iptables", "nftables", "conntrack", "kmod", "libc6", "bash", "coreutils")
 _SUITE = "bookworm"
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 _SECONDS = 900
@@ -60,6 +61,24 @@ def _ensure_base() -> Path:
         )
         made.rename(base)
     return base
+
+
+def ensure_tools() -> Path:
+    """Return an archive of the little that etcd and kube-proxy need around them."""
+    tools = cache_directory() / f"kind-tools-{_digest(*TOOLS)}.tar"
+    if not tools.exists():
+        ensure_installed(["mmdebstrap"])
+        with step("making a root file system for etcd and kube-proxy"):
+            links = " ".join(f"{name}:{name}-nft" for name in ("iptables", "ip6tables"))
+            hook = (
+                f'for pair in {links}; do for verb in "" -save -restore; do '
+                'ln -sf "${pair#*:}$verb" "$1/usr/sbin/${pair%:*}$verb"; done; done'
+            )
+            words = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(TOOLS)}"]
+            made = tools.with_suffix(".new.tar")
+            run([*words, f"--customize-hook={hook}", _SUITE, made], timeout=_SECONDS)
+            made.rename(tools)
+    return tools
 
 
 def _ensure_wheels() -> Path:

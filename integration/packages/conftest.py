@@ -1,6 +1,7 @@
 """Packages, built once, and a root of a node that they are installed into."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ def root(tmp_path: Path) -> Iterator[Root]:
         run(["mount", "--rbind", "/dev", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "--make-rslave", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "-t", "proc", "proc", place / "proc"], timeout=_COMMAND_SECONDS)
+        # A server that has run on this machine leaves its state there, which a purge would remove.
+        shutil.rmtree(place / "var/lib/pydockershim", ignore_errors=True)
         yield Root(place)
     finally:
         unmount_all(memory)

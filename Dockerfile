@@ -50,6 +50,9 @@ FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY shim shim
+# shim/share links to these.
+COPY packaging/systemd packaging/systemd
+COPY cni_conf_examples cni_conf_examples
 RUN python -m venv /opt/pydockershim \
  && /opt/pydockershim/bin/pip install --no-cache-dir .
 

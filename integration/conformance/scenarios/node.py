@@ -115,7 +115,7 @@ def shutdown_of_the_node_ends_pods_in_their_grace(case: Case) -> None:
         logind.wait_released(SHUTDOWN_SECONDS * 6)
         assert (place / "bye").read_text() == "bye\n"
         eventually(lambda: case.phase("p") in ("Failed", "Succeeded"), lambda: case.pod("p"))
-        assert "shutdown" in case.pod("p")["status"]["message"]
+        eventually(lambda: condition(case.pod("p"), "DisruptionTarget") == "True", lambda: case.pod("p")["status"])
         eventually(lambda: condition(case.cluster.node(), "Ready") == "False", case.cluster.node)
     finally:
         logind.shut_down(active=False)

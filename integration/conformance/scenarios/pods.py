@@ -120,7 +120,7 @@ def deployment_rolls_out_a_change(case: Case) -> None:
     eventually(lambda: len(case.get("pods")["items"]) == 3)
     after = {item["metadata"]["uid"] for item in case.get("pods")["items"]}
     assert not before & after
-    assert case.kubectl("exec", "deployment/web", "--", "printenv", "CHANGED") == "yes\n"
+    assert case.kubectl("exec", "deployment/web", "--", "sh", "-c", "echo $CHANGED") == "yes\n"
 
 
 @scenario()
@@ -260,7 +260,7 @@ def deadline_ends_a_pod(case: Case) -> None:
 def ephemeral_container_sees_its_target(case: Case) -> None:
     """Kubectl debug: it shares the processes of the container it is for."""
     case.run(pod("p", container("sh", "-c", "exec sleep 4321")))
-    command = "cat /proc/1/cmdline | tr '\\0' ' '; sleep 3600"
+    command = "cat /proc/1/cmdline | tr '\\0' ' '; echo; sleep 3600"
     spec = ["--target=main", "--container=debugger", "--profile=general"]
     image = ["--image=docker.io/library/busybox:latest", "--image-pull-policy=IfNotPresent"]
     case.kubectl("debug", "p", *image, *spec, "--", "sh", "-c", command)

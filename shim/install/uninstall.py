@@ -17,6 +17,7 @@ from shim.install.pods import pods_on_node
 from shim.install.record import PLACE, DockerChange, Record, digest, read_record
 from shim.install.steps import Step
 from shim.install.systemd import OURS, Systemd
+from shim.netns.pin import remove_empty_directory
 
 _SHOWN = 5
 
@@ -62,6 +63,9 @@ class Removal:
         state = self.config.root_directory
         if node.at(state).is_dir():
             yield Step(f"remove {state}", lambda: remove_state(node.at(state)))
+        pins = self.config.netns_directory
+        if node.is_this_machine and pins.is_dir():
+            yield Step(f"remove {pins}, if it is empty", partial(remove_empty_directory, pins))
         for cache in (self.config.cni_cache_dir / "results", self.config.cni_cache_dir):
             yield from _directory(node, cache)
 

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shim.base.atomic_files import failing_as
@@ -68,6 +68,26 @@ def unpin(path: Path) -> None:
                 if is_pinned(path):
                     raise
         path.unlink(missing_ok=True)
+
+
+def remove_empty_directory(directory: Path) -> None:
+    """Take back a directory that pins have been in: unmount it from itself and remove it, unless it holds anything."""
+    with failing_as(f"remove the directory {directory}"):
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if any(directory.iterdir()):
+                return
+            # Another file system than that around it was mounted by somebody else.
+            if directory.stat().st_dev == directory.parent.stat().st_dev and _shared(directory):
+                unmount(directory)
+        finally:
+            os.close(descriptor)
+        with suppress(OSError):  # in use, or a mount of somebody else's
+            directory.rmdir()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 
 from shim.base.gather import gather
 from shim.domain.errors import FailedPrecondition, ShimError
-from shim.netns.pin import ProcessEnded, ensure_pinned, is_pinned, unpin
+from shim.netns.pin import ProcessEnded, ensure_pinned, is_pinned, remove_empty_directory, unpin
 from tests.mounts import mounts_on, small_tmpfs
 from tests.netns.conftest import Pod
 
@@ -236,6 +236,26 @@ def test_unpin_at_the_same_moment(directory: Path, pod: Pod) -> None:
         ensure_pinned(path, pid=pod.pid)
         gather([partial(unpin, path)] * 4)
         assert not path.exists()
+
+
+def test_a_directory_without_pins_is_taken_back(directory: Path, pod: Pod) -> None:
+    pin = directory / "cri-a"
+    ensure_pinned(pin, pid=pod.pid)
+
+    remove_empty_directory(directory)
+    assert is_pinned(pin)
+
+    unpin(pin)
+    remove_empty_directory(directory)
+    remove_empty_directory(directory)
+    assert not mounts_on(directory)
+    assert not directory.exists()
+
+
+def test_a_directory_that_somebody_else_has_mounted_stays_mounted(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "theirs") as theirs:
+        remove_empty_directory(theirs.path)
+        assert mounts_on(theirs.path)
 
 
 def test_unpin_removes_a_plain_leftover(tmp_path: Path) -> None:

@@ -19,8 +19,15 @@ from integration.waiting import wait_until
 _BOOT_SECONDS = 300
 _SOCKET = "run/cri-dockerd.sock"
 _PLACES = ("/etc", "/opt", "/usr", "/var/lib")
-_OF_OTHERS = ("/var/lib/dpkg", "/var/lib/docker", "/var/lib/containerd", "/var/lib/systemd", "/var/lib/cni")
-"""Where dpkg, Docker, systemd and the CNI plugins have something new at any time."""
+_OF_OTHERS = (
+    "/var/lib/apt",
+    "/var/lib/dpkg",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/systemd",
+    "/var/lib/cni",
+)
+"""Where apt, dpkg, Docker, systemd and the CNI plugins have something new at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,9 @@ class Machine:
         return Path(f"/proc/{self.engine.api.inspect_container(self.container)['State']['Pid']}/root")
 
     def wait_booted(self) -> None:
-        """Wait until systemd has nothing left to start, and Docker answers."""
+        """Wait until systemd has nothing left to start, and Docker is up."""
         wait_until(lambda: self.tried("systemctl", "is-system-running", "--wait")[1].strip() in _BOOTED, _BOOT_SECONDS)
-        wait_until(lambda: self.tried("docker", "info")[0] == 0, _BOOT_SECONDS)
+        wait_until(lambda: self.tried("systemctl", "is-active", "docker")[0] == 0, _BOOT_SECONDS)
 
 
 _BOOTED = ("running", "degraded")

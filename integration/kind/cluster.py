@@ -5,6 +5,7 @@ control plane.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,19 @@ _PROGRAMS_DOCKERFILE = """\
 FROM node.test/tools:1
 COPY bin /usr/local/bin
 ENV PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+_ETCD = """\
+#!/bin/bash
+# kubeadm gives flags of etcd 3.6; those of 3.5, which Debian has, have other names.
+words=()
+for word in "$@"; do
+    case $word in
+        --feature-gates=InitialCorruptCheck=true) word=--experimental-initial-corrupt-check=true ;;
+        --watch-progress-notify-interval=*) word=--experimental-${word#--} ;;
+    esac
+    words+=("$word")
+done
+exec etcd-3.5 "${words[@]}"
 """
 _NODE_DOCKERFILE = f"""\
 FROM {NODE_IMAGE}
@@ -90,6 +104,13 @@ class Cluster:
         """Return the names of the node containers."""
         return self.run("kind", "get", "nodes", "--name", self.name).split()
 
+    def diagnosis(self) -> str:
+        """Return what shows why a cluster is not as it should be."""
+        script = "docker ps --all; for c in $(docker ps -aq --filter name=k8s_[ek]); do docker logs --tail 15 $c; done"
+        kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf get pods,endpointslices -A -o wide"
+        words = ["sh", "-c", f"({script}; {kubectl}) 2>&1 || true"]
+        return "\n".join(self.run("docker", "exec", node, *words) for node in self.nodes())
+
     def connect_nodes(self) -> None:
         """Set the routes between the pods of the nodes, which is the work of a network add-on."""
         template = "{range .items[*]}{.metadata.name} {.spec.podCIDR} {.status.addresses[0].address}{'\\n'}{end}"
@@ -111,6 +132,14 @@ def build_cluster_image(engine: Engine, client: Path, *, programs: Path, tools: 
         api.import_image_from_data(archive, repository="node.test/tools", tag="1")
     inside = scratch / "programs"
     _copy(programs, inside / "bin", names=["etcd", *CONTROL_PLANE])
+    for name in ("iptables", "ip6tables"):
+        for verb in ("", "-save", "-restore"):
+            # Debian's alternatives, which are chosen when the package is installed and not when it is unpacked.
+            (inside / "bin" / f"{name}{verb}").symlink_to("/usr/sbin/xtables-nft-multi")
+    if etcd_tag(programs).startswith("3.5."):
+        (inside / "bin/etcd").rename(inside / "bin/etcd-3.5")
+        (inside / "bin/etcd").write_text(_ETCD)
+        (inside / "bin/etcd").chmod(0o755)
     (inside / "Dockerfile").write_text(_PROGRAMS_DOCKERFILE)
     build_context(api, inside, tag="node.test/programs:1")
     context = scratch / "kubernetes-node"
@@ -133,7 +162,16 @@ def _references(programs: Path) -> list[str]:
     kubeadm = programs / "kubeadm"
     version = run([kubeadm, "version", "-o", "short"], timeout=_SECONDS).strip()
     listed = run([kubeadm, "config", "images", "list", f"--kubernetes-version={version}"], timeout=_SECONDS).split()
-    return [name for name in listed if "pause" not in name and "coredns" not in name]
+    etcd = f"registry.k8s.io/etcd:{etcd_tag(programs)}"
+    return [etcd, *(name for name in listed if name.rpartition("/")[2].partition(":")[0] in CONTROL_PLANE)]
+
+
+def etcd_tag(programs: Path) -> str:
+    """Return the tag of the etcd that is there: kubeadm chooses its flags by it."""
+    found = re.search(r"etcd Version: (\S+)", run([programs / "etcd", "--version"], timeout=_SECONDS))
+    if found is None:
+        raise NodeError(f"{programs / 'etcd'} does not say its version")
+    return f"{found[1]}-0"
 
 
 def _save(engine: Engine, client: Path, references: Sequence[str], target: Path) -> None:
@@ -153,6 +191,8 @@ def cluster(engine: Engine, *, programs: Path, client: Path, config: Path, name:
     settings["networking"] = {"disableDefaultCNI": True}
     # There is no image of CoreDNS here, and no route to a registry.
     settings["kubeadmConfigPatches"].append("kind: InitConfiguration\nskipPhases: [preflight, addon/coredns]\n")
+    etcd = f"kind: ClusterConfiguration\netcd:\n  local:\n    imageTag: {etcd_tag(programs)}\n"
+    settings["kubeadmConfigPatches"].append(etcd)
     (home / "cluster.yaml").write_text(yaml.safe_dump(settings))
     path = os.pathsep.join([str(programs), str(client.parent), os.environ["PATH"]])
     environ = {"PATH": path, "DOCKER_HOST": engine.url, "KUBECONFIG": str(home / "kubeconfig")}
@@ -162,5 +202,8 @@ def cluster(engine: Engine, *, programs: Path, client: Path, config: Path, name:
         made.run(*create, "--config", str(home / "cluster.yaml"))
         made.connect_nodes()
         yield made
+    except BaseException as error:
+        error.add_note(made.diagnosis())
+        raise
     finally:
         made.run("kind", "delete", "cluster", "--name", name)

@@ -69,14 +69,9 @@ def ensure_tools() -> Path:
     if not tools.exists():
         ensure_installed(["mmdebstrap"])
         with step("making a root file system for etcd and kube-proxy"):
-            links = " ".join(f"{name}:{name}-nft" for name in ("iptables", "ip6tables"))
-            hook = (
-                f'for pair in {links}; do for verb in "" -save -restore; do '
-                'ln -sf "${pair#*:}$verb" "$1/usr/sbin/${pair%:*}$verb"; done; done'
-            )
             words = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(TOOLS)}"]
             made = tools.with_suffix(".new.tar")
-            run([*words, f"--customize-hook={hook}", _SUITE, made], timeout=_SECONDS)
+            run([*words, _SUITE, made], timeout=_SECONDS)
             made.rename(tools)
     return tools
 

@@ -19,6 +19,7 @@ from integration.conftest import make_engine
 from integration.kind.cluster import Cluster, build_cluster_image, cluster
 from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
 from integration.kind.image import CHECKOUT, build, build_context
+from integration.node.commands import NodeError
 from integration.node.engine import Engine, program
 from integration.node.isolation import Node, new_home
 from integration.waiting import wait_until
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(PROGRAMS_VARIABLE not in os.environ, reason="nee
 
 APP = "node.test/app:1"
 PAGE = "hello from a pod on Docker"
-SECONDS = 300.0
+SECONDS = 120.0
 _APP = """\
 FROM scratch
 COPY busybox /busybox
@@ -156,7 +157,7 @@ def use_pods(made: Cluster, nodes: list[str]) -> None:
     address = made.kubectl("get", "service", "app", "-o", "jsonpath={.spec.clusterIP}")
     pods = made.kubectl("get", "pods", "-l", "app=app", "-o", "name").split()
     for each in nodes:  # the Service and the host port, from each node
-        assert PAGE in made.run("docker", "exec", each, "python3", "-c", fetching(f"http://{address}/"))
+        wait_until(lambda each=each: answers(made, each, f"http://{address}/"), SECONDS)  # type: ignore[misc]
         of_node = made.engine.api.inspect_container(each)["NetworkSettings"]["Networks"]["kind"]["IPAddress"]
         with urllib.request.urlopen(f"http://{of_node}:8081/", timeout=60) as answer:
             assert PAGE in answer.read().decode(), each
@@ -173,8 +174,13 @@ def use_pods(made: Cluster, nodes: list[str]) -> None:
         assert archive.getnames() == ["www/index.html"]
 
 
-def fetching(url: str) -> str:
-    return f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
+def answers(made: Cluster, node: str, url: str) -> bool:
+    """Whether the page can be had in a node. The rules of a Service come some time after its pods are Ready."""
+    script = f"import urllib.request; print(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
+    try:
+        return PAGE in made.run("docker", "exec", node, "python3", "-c", script)
+    except NodeError:
+        return False
 
 
 def forward(made: Cluster, pod: str) -> None:
@@ -196,7 +202,7 @@ def everything_runs(made: Cluster, number: int) -> bool:
     try:
         statuses = made.kubectl("get", "nodes", "--no-headers").split()
         return statuses.count("Ready") == number and ready_pods(made, number)
-    except Exception:  # noqa: BLE001 - whatever kubectl says of an API server that starts
+    except NodeError:
         return False
 
 

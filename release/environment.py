@@ -81,4 +81,13 @@ def _install(source: Source, place: Path, wheels: Sequence[Path], *, machine: Ma
     run_tool([*words, "--root-user-action=ignore", *platform_flags(machine, python), *wheels], environ=source.environ)
     shutil.rmtree(place / "bin", ignore_errors=True)
     for note in place.glob("*.dist-info/direct_url.json"):
-        note.unlink()
+        _forget(note)
+
+
+def _forget(note: Path) -> None:
+    """Remove a note of where a wheel was on this machine, and its row in the record, which has its digest."""
+    record = note.with_name("RECORD")
+    name = f"{note.parent.name}/{note.name},"
+    rows = record.read_text().splitlines(keepends=True)
+    record.write_text("".join(row for row in rows if not row.startswith(name)))
+    note.unlink()

@@ -53,6 +53,12 @@ _DEFINES = {
     "_build_id_links": "none",
     "_binary_payload": "w6.gzdio",
 }
+_OF_EVERY_SYSTEM = frozenset(
+    {
+        *("/etc", "/usr", "/usr/bin", "/usr/lib", "/usr/lib/systemd", "/usr/lib/systemd/system"),
+        *("/usr/share", "/usr/share/doc", "/usr/share/man", "/usr/share/man/man1"),
+    }
+)
 _CHOOSE_PYTHON = """\
 # The Python of the distribution may be older, with a newer one beside it.
 for python in {programs}; do
@@ -102,16 +108,16 @@ def _spec(source: Source, stage: Path) -> str:
 
 
 def _files(stage: Path) -> Iterator[str]:
-    """Yield the list of files; directories that other packages have, too, are left to them."""
+    """Yield the list of files and of directories that not every system has; the others are left to their packages."""
     yield "%defattr(-,root,root,-)"
     yield str(PREFIX)
-    yield f"%dir {CONFIGURATION.parent}"
     yield f"%config(noreplace) {CONFIGURATION}"
-    covered = (stage / PREFIX.relative_to("/"), stage / CONFIGURATION.parent.relative_to("/"))
+    home = stage / PREFIX.relative_to("/")
     for path in sorted(stage.rglob("*")):
-        is_file = path.is_symlink() or path.is_file()
-        if is_file and not any(path.is_relative_to(place) for place in covered):
-            yield str(Path("/") / path.relative_to(stage))
+        installed = Path("/") / path.relative_to(stage)
+        if path.is_relative_to(home) or installed == CONFIGURATION or str(installed) in _OF_EVERY_SYSTEM:
+            continue
+        yield f"%dir {installed}" if path.is_dir() and not path.is_symlink() else str(installed)
 
 
 _SCRIPTS = ("installed", "removing", "removed", "clean")

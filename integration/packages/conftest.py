@@ -56,7 +56,7 @@ class Root:
 
     def run(self, *words: str | Path) -> str:
         """Run a program in it and return what it prints; NodeError when it fails."""
-        environ = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        environ = {"DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         return run(["chroot", self.path, *words], timeout=_COMMAND_SECONDS, env=environ)
 
     def fails(self, *words: str | Path) -> str:

@@ -351,7 +351,7 @@ def test_a_stop_ends_process_threads_descriptors_and_calls(dead: Path) -> None:
         with pytest.raises(Unavailable):
             call.result(SECONDS)
     assert not Path(f"/proc/{pid}").exists()
-    assert open_descriptors() == before
+    wait_until(lambda: open_descriptors() <= before)  # a thread of an earlier test may have one for a moment
     with pytest.raises(Unavailable, match="the server is stopping"):
         host_fs.call(pid_of, path="p", what="pid")
 

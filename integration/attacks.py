@@ -1,6 +1,7 @@
 """What a hostile client sends in an exec session: `python -m integration.attacks NAME SECONDS URL...` sends it.
 
-Each URL is that of an exec with stdout and stderr, and is attacked by a thread; nothing that comes back is read.
+Each URL is that of an exec of `COMMAND` with stdout and stderr, and is attacked by a thread once the command runs; then
+nothing that comes back is read.
 Instead of a URL, `sink` takes all that is sent and does nothing: what the clients alone cost a machine.
 """
 
@@ -15,6 +16,9 @@ from tests.streaming.spdy import wire
 from tests.streaming.spdy.client import Deflater, counted, syn_stream
 
 SINK = "sink"
+_BEGUN = b"the command runs"
+COMMAND = ("sh", "-c", f"echo {_BEGUN.decode()}; exec sleep 600")
+"""What the attacked sessions run."""
 _KINDS = ("error", "stdout", "stderr")
 _PIECE = 1 << 16
 
@@ -77,7 +81,9 @@ def _attack(peer: socket.socket, data: bytes, stop: threading.Event) -> None:
 def _connected(url: str) -> socket.socket:
     """Open what a URL of the command line names."""
     if url != SINK:
-        return exec_client(url).socket
+        client = exec_client(url)
+        client.read_until(_BEGUN)
+        return client.socket
     ours, theirs = socket.socketpair()
     threading.Thread(target=_read_all, args=(theirs,), daemon=True).start()
     return ours
@@ -90,7 +96,7 @@ def _read_all(peer: socket.socket) -> None:
 
 
 def main() -> None:
-    """Attack; a line is printed when all sessions are open."""
+    """Attack; a line is printed when all commands run."""
     name, seconds, *urls = sys.argv[1:]
     sockets = [_connected(url) for url in urls]
     print("open", flush=True)

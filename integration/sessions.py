@@ -38,6 +38,15 @@ class Client:
             count += got
         return count
 
+    def read_until(self, output: bytes) -> None:
+        """Read until such output has come. NodeError when the session ends before."""
+        read = b""
+        while output not in read:
+            piece = self.socket.recv(_PIECE)
+            if not piece:
+                raise NodeError(f"the session has ended without {output!r}: {read!r}")
+            read += piece
+
     def close(self) -> None:
         """Go away."""
         self.socket.close()

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -60,6 +61,7 @@ from shim.stats.images import StoreMeter
 from shim.stats.sampler import Sampler
 from shim.stream_runtime import serve_session
 from shim.streaming.listener import Listener, listen
+from shim.streaming.pace import SWITCH_INTERVAL
 from shim.streaming.server import StreamServer
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
@@ -102,6 +104,7 @@ def serve(config: Config) -> bool:
     """
     # A crash of the interpreter, and the signal of systemd's watchdog, leave the stacks of all threads in the log.
     faulthandler.enable()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     _raise_descriptor_limit()
     dump = StateDump()
     watchdog = watchdog_seconds(os.environ)

@@ -114,8 +114,9 @@ def _timed(cri: Cri, engine: Engine) -> list[Read]:
         for name, call in calls.items():
             try:
                 timings.call(name, call)
-            except grpc.RpcError:
+            except grpc.RpcError as error:
                 refused[name] = refused.get(name, 0) + 1
+                print(f"    {name} refused: {error.code().name} {error.details()}", flush=True)
         if number % 10 == 0:
             timings.call("floor: Docker's GET /containers/json", lambda: engine.api.containers(all=True))
         time.sleep(PAUSE_SECONDS)

@@ -1,7 +1,7 @@
 """The single file `pydockershim.pyz`: a zip archive that Python runs, with the private environment in it.
 
 It unpacks the environment once, into a cache, since compiled libraries cannot be loaded from an archive. shiv and pex
-do the like for one Python version at a time, or resolve libraries anew at the first start; this one holds what
+do the like for one Python version at a time, or resolve libraries again at the first start; this one holds what
 the packages hold, for all versions, and its start is `bootstrap.py`.
 """
 

@@ -8,9 +8,10 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from integration.bench.setup import ENGINES, prepared, serving
 from integration.cri import Cri, container_config, pod_config
@@ -146,19 +147,24 @@ def measure(engine_name: str, *, rounds: int) -> list[Bar]:
         return bars
 
 
-def main() -> int:
-    """Measure and print; the exit status says whether that could be done, not how fast it is."""
-    parser = argparse.ArgumentParser(prog="python -m integration.bench.streaming", description=__doc__)
-    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=30, help="of the short command (%(default)s)")
-    arguments = parser.parse_args()
+def print_bars(measured: Callable[[], Iterable[Bar]]) -> int:
+    """Measure and print; the exit status says whether that could be done, not how good it is."""
     try:
-        bars = measure(arguments.engine, rounds=arguments.rounds)
+        bars = measured()
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
     print("\n".join(map(str, bars)))
     return 0
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.streaming", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=30, help="of the short command (%(default)s)")
+    arguments = parser.parse_args()
+    return print_bars(partial(measure, arguments.engine, rounds=arguments.rounds))
 
 
 if __name__ == "__main__":

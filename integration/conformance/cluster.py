@@ -82,7 +82,7 @@ class Api:
             connection.close()
 
     def ready(self) -> bool:
-        """Tell whether it serves."""
+        """Return whether it serves."""
         try:
             return self.raw("/readyz")[0] == http.HTTPStatus.OK
         except OSError:
@@ -117,7 +117,7 @@ class Cluster:
         return dict(self.api.get(f"/api/v1/nodes/{NODE_NAME}") or {})
 
     def ready(self) -> bool:
-        """Tell whether the node is Ready."""
+        """Return whether the node is Ready."""
         return condition(self.node(), "Ready") == "True"
 
     def start_kubelet(self) -> None:

@@ -114,7 +114,7 @@ def _name(run: Run) -> str:
 
 
 def _not_run(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    """Tell for each suite what of the known machines has no cell at all."""
+    """Return, by suite, which of the known machines have no cell at all."""
     yield ["", *_TITLES]
     for title, wanted in _wanted():
         cells = []

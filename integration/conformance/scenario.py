@@ -105,7 +105,7 @@ class Case:
         eventually(lambda: self.is_ready(name), lambda: self.pod(name).get("status"))
 
     def is_ready(self, name: str) -> bool:
-        """Tell whether a pod is ready."""
+        """Return whether a pod is ready."""
         conditions = self.pod(name).get("status", {}).get("conditions", ())
         return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 

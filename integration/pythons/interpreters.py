@@ -37,7 +37,7 @@ def exact_version(interpreter: Path) -> str:
 
 
 def _runs(interpreter: Path) -> bool:
-    """Tell whether it runs: what pyenv puts on the search path may not."""
+    """Return whether it runs: what pyenv puts on the search path may not."""
     try:
         exact_version(interpreter)
     except NodeError:

@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from shim.base import atomic_files, deadline
+from shim.base.decoding import prepare_types
 from shim.base.deferred_checks import DeferredChecks
 from shim.checkpoint import root as state
 from shim.checkpoint.engine import EngineStore
@@ -105,6 +106,7 @@ def serve(config: Config) -> bool:
     # A crash of the interpreter, and the signal of systemd's watchdog, leave the stacks of all threads in the log.
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL)
+    prepare_types()
     _raise_descriptor_limit()
     dump = StateDump()
     watchdog = watchdog_seconds(os.environ)

@@ -11,6 +11,7 @@ import threading
 from typing import BinaryIO
 
 from shim.base import log
+from shim.base.decoding import prepare_types
 from shim.config.model import Config
 from shim.doctor.checks import CHECKS, Check
 from shim.doctor.findings import Finding
@@ -34,6 +35,7 @@ def _run(number: int, check: Check, config: Config, output: _Output) -> None:
     try:
         for module in check.modules:
             importlib.import_module(module)
+        prepare_types()
         output.send(Report(number, "begun"))
         for finding in check.run(config, os.environ):
             output.send(Report(number, "found", finding))

@@ -47,7 +47,7 @@ def merged(settings: Settings, wanted: Settings) -> str:
 def restored(text: str, change: DockerChange, *, path: str) -> str | None:
     """Return the text without the change, None for no file.
 
-    A file that nobody has touched since becomes what it was, to the byte. From another one the added keys are taken
+    A file that was not changed since becomes what it was, to the byte. From another one the added keys are taken
     away where they still have the added value.
     """
     if digest(text.encode()) == change.digest:

@@ -19,6 +19,7 @@ from typing import assert_never, get_args
 import msgspec
 import structlog
 
+from shim.base.decoding import prepare_types
 from shim.base.log import LEVELS, configure
 from shim.base.parent_death import die_with_parent
 from shim.config.model import LogFormat
@@ -329,6 +330,7 @@ def main() -> None:
     # A stopped process would hold the locks of its logs for as long as it is stopped, and the next one wait for them.
     die_with_parent(given.parent)
     os.umask(0o022)
+    prepare_types()
     with socket.socket(fileno=given.orders) as orders:
         try:
             Worker(orders).run()

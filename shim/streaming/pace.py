@@ -14,7 +14,7 @@ from collections import deque
 
 SWITCH_INTERVAL = 0.0005
 """Seconds after which a thread that computes lets another one go on, set for the process. With Python's own 5 ms one
-session of tiny frames held RPCs up for 170 ms; less costs no throughput (`make bench-hostile`, `make bench-streaming`)."""
+session of tiny frames held RPCs up for 170 ms. Costs no throughput (`make bench-hostile`, `make bench-streaming`)."""
 
 MIN_READ = 4 * 1024
 MAX_READ = 64 * 1024

@@ -39,6 +39,7 @@ def test_a_slow_session_waits_for_the_turn_of_another_and_a_quick_one_does_not()
     turns = Turns()
     slow, quick = Pace(turns), Pace(turns)
     spend(slow, SLOW)
+    spend(quick, 0)  # a first read takes a turn
     turns.take()
     done = threading.Event()
 

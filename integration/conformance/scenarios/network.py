@@ -101,8 +101,8 @@ def pod_reaches_the_api_server_and_has_a_token_for_it(case: Case) -> None:
     done = case.kubectl.try_to("exec", "p", "--", "wget", "-S", "-O-", f"http://{ADDRESS}:6443/version")
     assert "400 Bad Request" in done.err, done
     token = case.exec("p", "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token")
-    told = case.kubectl("auth", "whoami", f"--token={token}", "-o", "jsonpath={.status.userInfo.username}")
-    assert told == f"system:serviceaccount:{case.namespace}:default"
+    username = case.kubectl("auth", "whoami", f"--token={token}", "-o", "jsonpath={.status.userInfo.username}")
+    assert username == f"system:serviceaccount:{case.namespace}:default"
 
 
 @scenario(alone=True, needs=["kube-proxy"])

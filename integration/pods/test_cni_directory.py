@@ -213,3 +213,46 @@ def test_a_server_starts_although_the_directory_hangs(hanging: tuple[Served, Han
     kubelet.pod()
     kubelet.remove_all()
     assert served.snapshot() == before
+
+
+@pytest.fixture
+def templated(engine: Engine, images: Images, node_dirs: NodeDirs) -> Iterator[tuple[Served, HangingVolume]]:  # noqa: ARG001 - as above
+    """A server that writes its network itself, of a template on a volume that can hang."""
+    template = conflist(bridge(node_dirs.cni_leases, link=LINK, subnets=("10.98.0.0/16",)), name="written").encode()
+    volume = HangingVolume(node_dirs.state.with_name("templates"), name="cni.template", content=template)
+    settings = {"cni_conf_template": volume.file, "pod_cidr": "10.98.0.0/16"}
+    try:
+        with own_link(LINK), serving(engine, node_dirs, **settings) as served:
+            yield served, volume
+    finally:
+        volume.close()
+
+
+def test_a_template_that_hangs_costs_only_what_is_made_of_it(
+    templated: tuple[Served, HangingVolume], images: Images
+) -> None:
+    served, volume = templated
+    kubelet = Kubelet(served.cri, images.busybox)
+    new = pb.UpdateRuntimeConfigRequest(runtime_config=pb.RuntimeConfig(network_config={"pod_cidr": "10.97.0.0/16"}))
+    served.server.stop()
+    with volume.hanging():
+        served.restart()
+        wait_network(served, ready=True, says="network written of")
+        kubelet.started(kubelet.pod())
+        with pytest.raises(grpc.RpcError) as refusal:
+            served.cri.runtime.UpdateRuntimeConfig(new, timeout=SECONDS)
+        assert failure(refusal)[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert str(volume.file) in failure(refusal)[1]
+    wait_until(lambda: updated(served, new))
+    kubelet.remove_all()
+
+
+def updated(served: Served, config: pb.UpdateRuntimeConfigRequest) -> bool:
+    """Whether the configuration is taken; a volume is in use again once all that waited for it was answered."""
+    try:
+        served.cri.runtime.UpdateRuntimeConfig(config)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        return False
+    return True

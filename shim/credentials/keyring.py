@@ -1,5 +1,6 @@
 """The node's credentials, used when a pull has none: the kubelet's files first, then its credential providers."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -98,16 +99,20 @@ class Keyring:
 def keyring_of_node(config: Config, *, environ: Mapping[str, str], call: HostCall = call_here) -> Keyring:
     """Create the keyring of the settings, which reads files by `call`.
 
-    Raise InvalidArgument and FailedPrecondition as `read_providers`.
+    Raise InvalidArgument and FailedPrecondition as `read_providers`, DeadlineExceeded where a path of theirs hangs.
     """
     paths = search_paths(kubelet_root=config.kubelet_root_dir, working=Path.cwd(), home=home_directory(environ))
-    return Keyring(paths=paths, providers=_providers(config), call=call)
+    return Keyring(paths=paths, providers=_providers(config, call), call=call)
 
 
-def _providers(config: Config) -> list[Provider]:
+def _providers(config: Config, call: HostCall) -> list[Provider]:
     file, directory = config.image_credential_provider_config, config.image_credential_provider_bin_dir
     if bool(file) != bool(directory):
         raise InvalidArgument(
             "image_credential_provider_config and image_credential_provider_bin_dir are given both or not at all"
         )
-    return [Provider(settings) for settings in read_providers(Path(file), bin_dir=Path(directory))] if file else []
+    if not file:
+        return []
+    for path in (file, directory):  # asked for where that may hang, so that the start of the server does not
+        call(os.path.exists, path, path=path, what="read credential providers")
+    return [Provider(settings) for settings in read_providers(Path(file), bin_dir=Path(directory))]

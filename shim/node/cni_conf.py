@@ -26,11 +26,11 @@ def prepare_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = 
     """Write the configuration at the start, if ranges are known; one for ranges that are not known any more goes.
 
     FailedPrecondition where the template cannot be read, InvalidArgument where it is wrong, also without ranges.
-    `call` is how the directory is used, and raises DeadlineExceeded where that hangs.
+    `call` is how the template and the directory are used, and raises DeadlineExceeded where one of them hangs.
     """
     if not config.cni_conf_template:
         return
-    _render(config, ranges=_ANY)
+    _render(config, ranges=_ANY, call=call)
     if ranges:
         write_cni_conf(config, ranges=ranges, call=call)
     else:
@@ -46,15 +46,16 @@ def write_cni_conf(config: Config, *, ranges: Sequence[str], call: HostCall = ca
     """
     if not config.cni_conf_template or not ranges:
         return
-    path, content = config.cni_conf_dir / FILE, _render(config, ranges=ranges)
+    path, content = config.cni_conf_dir / FILE, _render(config, ranges=ranges, call=call)
     if call(partial(write_file, path, content), path=str(config.cni_conf_dir), what="write cni configuration"):
         log.info("wrote CNI configuration", file=str(path), ranges=list(ranges))
 
 
-def _render(config: Config, *, ranges: Sequence[str]) -> bytes:
+def _render(config: Config, *, ranges: Sequence[str], call: HostCall) -> bytes:
     source = config.cni_conf_template
+    read = partial(read_regular, Path(source), most=TEMPLATE_LIMIT)
     try:
-        template = read_regular(Path(source), most=TEMPLATE_LIMIT).decode()
+        template = call(read, path=source, what="read cni_conf_template").decode()
     except OSError as error:
         raise FailedPrecondition(f"cni_conf_template {source}: cannot be read: {reason_of(error)}") from error
     except UnicodeDecodeError as error:

@@ -237,3 +237,21 @@ def test_a_large_file_is_read_in_parts_by_the_helper_process(tmp_path: Path, kub
         assert [user for _, user in found(keyring)] == ["me"]
     finally:
         host_fs.stop()
+
+
+@pytest.mark.parametrize("dead", ["providers.yaml", "bin"])
+def test_providers_on_a_volume_that_hangs_are_an_error_that_names_them(tmp_path: Path, dead: str) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "providers.yaml").write_text("never read")
+
+    def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        if path == str(tmp_path / dead):
+            raise DeadlineExceeded(f"{what}: {path} has not answered for 10 s; is the volume behind it alive?")
+        return function(*arguments)
+
+    config = Config(
+        image_credential_provider_config=str(tmp_path / "providers.yaml"),
+        image_credential_provider_bin_dir=str(tmp_path / "bin"),
+    )
+    with pytest.raises(DeadlineExceeded, match=f"{tmp_path / dead} has not answered"):
+        keyring_of_node(config, environ={}, call=call)

@@ -1,5 +1,6 @@
 """ContainerStatus."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ def container_status(rt: Runtime, *, container_id: str, verbose: bool) -> pb.Con
 
 
 def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
-    """Build the status of one container, also for PodSandboxStatus and events."""
+    """Build the status of one container."""
     state = record.state
     return pb.ContainerStatus(
         id=record.id,
@@ -46,6 +47,18 @@ def status_message(rt: Runtime, record: ContainerRecord) -> pb.ContainerStatus:
         stop_signal=cri_signal(record.stop_signal),
         user=container_user(record.user, record.host.group_add),
     )
+
+
+def pod_status_messages(rt: Runtime, records: Iterable[ContainerRecord]) -> list[pb.ContainerStatus]:
+    """Build the statuses of a pod's containers, newest first.
+
+    A kubelet with EventedPLEG acts on the first of each name in PodSandboxStatus, and does not sort them itself: behind
+    an older attempt that has ended, the one that runs is missed, and asked for again.
+    """
+    newest_first = sorted(
+        records, key=lambda record: (record.state.created_at, record.config.metadata.attempt), reverse=True
+    )
+    return [status_message(rt, record) for record in newest_first]
 
 
 def _image_spec(rt: Runtime, record: ContainerRecord) -> pb.ImageSpec:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shim.api.v1 import api_pb2 as pb
-from shim.container.status import status_message
+from shim.container.status import pod_status_messages
 from shim.runtime import Runtime
 from shim.sandbox.find import last_known_sandbox
 from shim.sandbox.status import sandbox_status_message
@@ -58,5 +58,5 @@ def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
         container_event_type=change.kind,
         created_at=change.at,
         pod_sandbox_status=sandbox_status_message(rt, sandbox) if sandbox else None,
-        containers_statuses=[status_message(rt, each) for each in containers],
+        containers_statuses=pod_status_messages(rt, containers),
     )

@@ -8,7 +8,7 @@ import msgspec
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.container.status import status_message
+from shim.container.status import pod_status_messages
 from shim.domain import labels
 from shim.runtime import Runtime
 from shim.sandbox import network
@@ -25,7 +25,7 @@ def pod_sandbox_status(rt: Runtime, *, sandbox_id: str, verbose: bool) -> pb.Pod
     return pb.PodSandboxStatusResponse(
         status=sandbox_status_message(rt, record),
         info={"info": msgspec.json.encode(_verbose(rt, record)).decode()} if verbose else {},
-        containers_statuses=[status_message(rt, container) for container in rt.view.containers_of(record.id)],
+        containers_statuses=pod_status_messages(rt, rt.view.containers_of(record.id)),
         timestamp=now,
     )
 

@@ -33,6 +33,23 @@ def test_the_status_agrees_with_the_list_and_carries_the_containers(rt: Runtime)
     assert dict(answer.info) == {}
 
 
+def test_the_containers_come_newest_first(rt: Runtime, engine: FakeEngine) -> None:
+    """A kubelet with EventedPLEG takes the first of each name for the present one, and starts it again if it ended."""
+    sandbox = ready_pod(rt)
+    made = []
+    for attempt in range(3):
+        for name in ("app", "side"):
+            metadata = pb.ContainerMetadata(name=name, attempt=attempt)
+            container = running(rt, sandbox, name, metadata=metadata, log_path=f"{name}/{attempt}.log")
+            made.append(container)
+            if attempt < 2:
+                engine.exit_container(container, exit_code=1)
+                rt.view.refresh_container(container)
+    answer = pod_sandbox_status(rt, sandbox_id=sandbox, verbose=False)
+    assert [status.id for status in answer.containers_statuses] == made[::-1]
+    assert [status.state for status in answer.containers_statuses[:2]] == [pb.CONTAINER_RUNNING] * 2
+
+
 def test_verbose_has_the_pid(rt: Runtime) -> None:
     sandbox = ready_pod(rt)
     info = json.loads(pod_sandbox_status(rt, sandbox_id=sandbox, verbose=True).info["info"])

@@ -3,6 +3,7 @@
 In some rounds the server loses its state and all containers instead of being asked to remove its pods.
 """
 
+import math
 import shutil
 import signal
 import tempfile
@@ -29,13 +30,16 @@ from shim.api.v1 import api_pb2 as pb
 KILLS = ("server kill", "plugins kill", "docker kill")
 WIPED = 0.25
 """Part of the rounds in which state and containers are lost."""
-WIDTH = 16
+WIDTH = 12
 """Pods that come or go at the same time."""
-MOST_STEPS = 12
-"""Pods that have come or gone between two kills: by the clock, a slow machine would be killed all the time."""
+MOST_STEPS = 0.25
+"""Part of the pods of a round that come or go between two kills, at most: by the clock, a slow machine would do nothing
+but start again."""
 SETTLE_SECONDS = 180.0
 """For pods and whatever they leave, once nothing fails any more."""
-_CALL_SECONDS = 60.0
+PLUGIN_SECONDS = 60
+"""How long a plugin may take: none hangs here, and many run at once."""
+_CALL_SECONDS = 120.0
 _AGAIN_SECONDS = 0.1
 _FAULT_SECONDS = (0.1, 0.8)
 _DELAY_SECONDS = 0.5
@@ -68,7 +72,11 @@ def stress(
     """Run `pods` pods, `width` a round, or as many as begin within so many seconds. Ends with the first violation."""
     random, done = Random(seed), Stressed()
     until = time.monotonic() + seconds
-    with new_target(node, engine, HOME / f"stress-{seed}") as target, connected(target.dirs.socket) as cri:
+    home = HOME / f"stress-{seed}"
+    with (
+        new_target(node, engine, home, plugin_seconds=PLUGIN_SECONDS) as target,
+        connected(target.dirs.socket) as cri,
+    ):
         network = bridge(target.dirs.cni_leases, link=BRIDGE, subnets=(SUBNET, "fd00:95::/64"), ipMasq=True)
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         (target.dirs.cni_conf / "00-stress.conflist").write_text(conflist(network, portmap, name=_NETWORK))
@@ -87,7 +95,8 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
     numbers = range(done.pods, done.pods + count)
     wiped = random.random() < WIPED
     try:
-        with _Kills(target, done.faults, Random(random.random())) as kills:
+        most_steps = math.ceil(count * MOST_STEPS)
+        with _Kills(target, done.faults, Random(random.random()), most_steps=most_steps) as kills:
             _each(numbers, lambda number: _run(cri, number), kills)
             if not wiped:
                 _each(numbers, lambda number: _remove(cri, number), kills)
@@ -107,9 +116,10 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
 class _Kills:
     """Kill something again and again while the block runs, as its pods come and go; all runs again at its end."""
 
-    def __init__(self, target: Target, faults: Counter[str], random: Random) -> None:
-        self._target, self._faults, self._random = target, faults, random
+    def __init__(self, target: Target, faults: Counter[str], random: Random, *, most_steps: int) -> None:
+        self._target, self._faults, self._random, self._most_steps = target, faults, random, most_steps
         self._steps = threading.Semaphore(0)
+        self._calm_since = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="kills")
 
@@ -117,15 +127,20 @@ class _Kills:
         """Count a pod that has come or gone."""
         self._steps.release()
 
+    def calm_seconds(self) -> float:
+        """Return how long nothing has been killed."""
+        return time.monotonic() - self._calm_since
+
     def _go_on(self) -> None:
         while True:
-            for _ in range(self._random.randint(1, MOST_STEPS)):
+            for _ in range(self._random.randint(1, self._most_steps)):
                 self._steps.acquire()
             if self._over.wait(self._random.uniform(0, _DELAY_SECONDS)):
                 return
             name = self._random.choice(KILLS)
             FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
             self._faults[name] += 1
+            self._calm_since = time.monotonic()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -133,26 +148,25 @@ class _Kills:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._steps.release(MOST_STEPS)
+        self._steps.release(self._most_steps)
         self._thread.join()
 
 
 def _each(numbers: range, work: Callable[[int], None], kills: _Kills) -> None:
     def step(number: int) -> None:
-        _until_done(lambda: work(number))
+        _until_done(lambda: work(number), kills)
         kills.step()
 
     with ThreadPoolExecutor(WIDTH) as pool:
         list(pool.map(step, numbers))
 
 
-def _until_done(step: Callable[[], None]) -> None:
-    give_up = time.monotonic() + SETTLE_SECONDS
+def _until_done(step: Callable[[], None], kills: _Kills) -> None:
     while True:
         try:
             return step()
         except grpc.RpcError:
-            if time.monotonic() > give_up:
+            if kills.calm_seconds() > SETTLE_SECONDS:
                 raise
             time.sleep(_AGAIN_SECONDS)
 

@@ -24,6 +24,7 @@ from integration.chaos.faults import FAULTS
 from integration.chaos.target import BRIDGE, SUBNET, Target, new_target
 from integration.cri import Cri, connected, pod_config
 from integration.networks import bridge, conflist, nat_rules
+from integration.node.commands import NodeError
 from integration.node.isolation import HOME, Node
 from shim.api.v1 import api_pb2 as pb
 
@@ -96,7 +97,7 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
     wiped = random.random() < WIPED
     try:
         most_steps = math.ceil(count * MOST_STEPS)
-        with _Kills(target, done.faults, Random(random.random()), most_steps=most_steps) as kills:
+        with _Kills(target, done, Random(random.random()), most_steps=most_steps) as kills:
             _each(numbers, lambda number: _run(cri, number), kills)
             if not wiped:
                 _each(numbers, lambda number: _remove(cri, number), kills)
@@ -116,8 +117,8 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
 class _Kills:
     """Kill something again and again while the block runs, as its pods come and go; all runs again at its end."""
 
-    def __init__(self, target: Target, faults: Counter[str], random: Random, *, most_steps: int) -> None:
-        self._target, self._faults, self._random, self._most_steps = target, faults, random, most_steps
+    def __init__(self, target: Target, done: Stressed, random: Random, *, most_steps: int) -> None:
+        self._target, self._done, self._random, self._most_steps = target, done, random, most_steps
         self._steps = threading.Semaphore(0)
         self._calm_since = time.monotonic()
         self._over = threading.Event()
@@ -138,8 +139,12 @@ class _Kills:
             if self._over.wait(self._random.uniform(0, _DELAY_SECONDS)):
                 return
             name = self._random.choice(KILLS)
-            FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
-            self._faults[name] += 1
+            try:
+                FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
+            except NodeError as error:
+                self._done.violations.append(f"after {name}: {error}")
+                return
+            self._done.faults[name] += 1
             self._calm_since = time.monotonic()
 
     def __enter__(self) -> Self:

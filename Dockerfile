@@ -19,6 +19,8 @@
 # A node of kind (docs/kind.md), whose pods are run by a Docker and a pydockershim inside it:
 #
 #   make kind-image
+#
+# It is the first target: Docker's older builder goes through this file from its top, and ends with the target.
 
 ARG NODE=kindest/node:v1.36.2
 FROM ${NODE} AS kind-node
@@ -44,7 +46,8 @@ RUN mkdir -p /etc/pydockershim \
  && containerd config dump \
     | sed -n "s/^ *\(sandbox\|sandbox_image\) *= *['\"]\([^'\"]*\)['\"] *$/pod_infra_container_image = \"\2\"/p" \
     | head -n 1 >/etc/pydockershim/config.toml \
- && systemctl enable docker.service docker.socket pydockershim.service kind-images.service
+ && systemctl enable docker.service docker.socket pydockershim.service \
+      kind-images.service registry-notice.path
 
 FROM python:3.11-slim AS build
 WORKDIR /src

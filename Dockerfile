@@ -44,7 +44,8 @@ RUN mkdir -p /etc/pydockershim \
  && containerd config dump \
     | sed -n "s/^ *\(sandbox\|sandbox_image\) *= *['\"]\([^'\"]*\)['\"] *$/pod_infra_container_image = \"\2\"/p" \
     | head -n 1 >/etc/pydockershim/config.toml \
- && systemctl enable docker.service docker.socket pydockershim.service kind-images.service
+ && systemctl enable docker.service docker.socket pydockershim.service \
+      kind-images.service registry-notice.path
 
 FROM python:3.11-slim AS build
 WORKDIR /src

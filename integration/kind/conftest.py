@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import make_engine
-from integration.kind.image import build
+from integration.kind.image import build, containerd_store
 from integration.kind.node import KindNode
 from integration.kind.prepare import Prepared
 from integration.node.engine import program
@@ -43,3 +43,16 @@ def kind_node(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
     finally:
         engine.close()
+
+
+@pytest.fixture
+def node_with_containerd_store(kind_node: KindNode, tmp_path: Path) -> Iterator[KindNode]:
+    """Boot a second node whose Docker keeps its images in containerd."""
+    (tmp_path / "daemon.json").write_text(containerd_store())
+    binds = [f"{tmp_path}/daemon.json:/etc/docker/daemon.json:ro"]
+    made = KindNode(kind_node.engine, kind_node.docker, "kind-worker", binds=binds)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()

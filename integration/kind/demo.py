@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from integration.node.commands import NodeError, run, tail
+from integration.node.commands import NodeError, tail
 from integration.node.packages import BUSYBOX, ensure_unpacked
 
 NODE = "kindest/node:v1.36.2"
@@ -81,16 +81,22 @@ def main() -> int:
     parser.add_argument("verb", choices=["image", "run"])
     parser.add_argument("--node", default=NODE, help=f"node image of kind to build on ({NODE})")
     parser.add_argument("--bin", default="", help="directory with kind and kubectl, searched before the PATH")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        help="directory with wheels of all that pydockershim needs, for the Python of the node image: "
+        "a node image that has Docker and Python then needs no network",
+    )
     given = parser.parse_args()
     path = os.pathsep.join(filter(None, [given.bin, os.environ["PATH"]]))
-    steps = Steps({**os.environ, "PATH": path, "DOCKER_BUILDKIT": "1"})
+    steps = Steps({**os.environ, "PATH": path})
     try:
         if given.verb == "image":
             _check_programs(["docker"], path)
-            build_image(steps, node=given.node)
+            build_image(steps, node=given.node, wheels=given.wheels)
         else:
             _check_programs(["docker", "kind", "kubectl"], path)
-            _demo(steps, node=given.node)
+            _demo(steps, node=given.node, wheels=given.wheels)
     except NodeError as cause:
         print(f"kind: {cause}", file=sys.stderr)
         return 1
@@ -107,18 +113,25 @@ def _check_programs(names: Sequence[str], path: str) -> None:
         raise NodeError(f"not on the PATH: {', '.join(missing)} (BIN=directory adds one)")
 
 
-def build_image(steps: Steps, *, node: str) -> None:
-    """Build the node image."""
+def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
+    """Build the node image; with `wheels` without a network."""
     shutil.rmtree(_WHEELS, ignore_errors=True)
+    alone = []
+    if wheels is not None:
+        if not wheels.is_dir():
+            raise NodeError(f"--wheels {wheels} is not a directory")
+        # A wheel of another state would be taken instead of this checkout's.
+        shutil.copytree(wheels, _WHEELS, ignore=shutil.ignore_patterns("pydockershim-*"))
+        alone = ["--network", "none", "--build-arg", "PIP_NO_INDEX=1"]
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     steps.command("wheel of this checkout", *pip, "--wheel-dir", str(_WHEELS), str(_CHECKOUT))
-    words = ["docker", "build", "--target", "kind-node", "--build-arg", f"NODE={node}", "--tag", IMAGE, "."]
+    words = ["docker", "build", "--target", "kind-node", "--build-arg", f"NODE={node}", *alone, "--tag", IMAGE, "."]
     steps.command(f"image {IMAGE} on {node}", *words, cwd=_CHECKOUT)
 
 
-def _demo(steps: Steps, *, node: str) -> None:
-    if not run(["docker", "images", "--quiet", IMAGE], timeout=_SECONDS).strip():
-        build_image(steps, node=node)
+def _demo(steps: Steps, *, node: str, wheels: Path | None) -> None:
+    if not steps.command(f"image {IMAGE}, if it is there", "docker", "images", "--quiet", IMAGE).strip():
+        build_image(steps, node=node, wheels=wheels)
     if CLUSTER in steps.command("clusters that are there", "kind", "get", "clusters").split():
         raise NodeError(f"cluster {CLUSTER} is there already: kind delete cluster --name {CLUSTER}")
     undo: list[Callable[[], object]] = []

@@ -1,6 +1,7 @@
 """The node image: the target `kind-node` of the Dockerfile, built on the stand-in without a network."""
 
 import io
+import json
 import shutil
 import tarfile
 from dataclasses import replace
@@ -39,11 +40,22 @@ version = 2
 _IN_CONTEXT = ("Dockerfile", "packaging/kind/files", "packaging/systemd")
 
 
-def build(api: docker.APIClient, *, prepared: Prepared, node: Node, scratch: Path) -> None:
-    """Build NODE_IMAGE."""
+def containerd_store() -> str:
+    """Return a daemon.json with which Docker keeps its images in containerd."""
+    settings = json.loads((CHECKOUT / "packaging/kind/files/etc/docker/daemon.json").read_text())
+    return json.dumps(settings | {"features": {"containerd-snapshotter": True}, "storage-driver": "overlayfs"})
+
+
+def build_stand_in(api: docker.APIClient, *, prepared: Prepared, node: Node, scratch: Path) -> None:
+    """Build STAND_IN."""
     with prepared.base.open("rb") as base:
         api.import_image_from_data(base, repository="node.test/base", tag="1")
     build_context(api, _stand_in(node, scratch / "stand-in"), tag=STAND_IN)
+
+
+def build(api: docker.APIClient, *, prepared: Prepared, node: Node, scratch: Path) -> None:
+    """Build NODE_IMAGE on STAND_IN."""
+    build_stand_in(api, prepared=prepared, node=node, scratch=scratch)
     context = scratch / "context"
     for name in _IN_CONTEXT:
         source = CHECKOUT / name

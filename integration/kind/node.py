@@ -31,6 +31,9 @@ class KindNode:
     docker: Path
     """Docker's command line client, which is what kind uses."""
     name: str
+    binds: Sequence[str] = ()
+    """Files of the host that it has instead of its own, as kind's extraMounts."""
+    image: str = NODE_IMAGE
 
     def run(self, *words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         """Run a command in the node, as kind does, to its end."""
@@ -48,8 +51,9 @@ class KindNode:
 
     def start(self) -> None:
         """Create and start the container."""
-        self.engine.api.create_network(_NETWORK)
-        binds = [f"{_MODULES}:{_MODULES}:ro"] if _MODULES.exists() else []
+        if not self.engine.api.networks(names=[_NETWORK]):
+            self.engine.api.create_network(_NETWORK)
+        binds = [*self.binds, *([f"{_MODULES}:{_MODULES}:ro"] if _MODULES.exists() else [])]
         host = self.engine.api.create_host_config(
             privileged=True,
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],
@@ -61,7 +65,7 @@ class KindNode:
             restart_policy={"Name": "on-failure", "MaximumRetryCount": 1},
         )
         self.engine.api.create_container(
-            NODE_IMAGE, name=self.name, hostname=self.name, volumes=["/var"], host_config=host, tty=True, detach=True
+            self.image, name=self.name, hostname=self.name, volumes=["/var"], host_config=host, tty=True, detach=True
         )
         self.engine.api.start(self.name)
         self.wait_booted()
@@ -107,7 +111,6 @@ class KindNode:
     def remove(self) -> None:
         """Remove the container and its volume, as `kind delete cluster` does."""
         self._cli("rm", "--force", "--volumes", self.name)
-        self.engine.api.remove_network(_NETWORK)
 
     def _cli(self, *words: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         return subprocess.run(

@@ -1,8 +1,8 @@
 """What is fetched while there is a network: a root file system of Debian packages, and wheels.
 
 `kindest/node` cannot be had where no registry is reached. The stand-in for it has what the layer needs of a node:
-systemd, containerd, Docker, iptables and Python, all of them Debian packages with their units. Newer programs of Docker
-lie over Debian 12's.
+systemd, containerd, Docker, iptables and Python, all of them Debian packages with their units, and like that image no
+D-Bus: runc asks systemd by its private socket. Newer programs of Docker lie over Debian 12's.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from integration.node.commands import run, step
 from integration.node.packages import NEWER, cache_directory, ensure_installed, ensure_unpacked
 
 PACKAGES = (
-    *("systemd-sysv", "dbus", "docker.io", "python3-venv", "kmod", "procps"),
+    *("systemd-sysv", "docker.io", "python3-venv", "kmod", "procps"),
     *("iproute2", "iptables", "nftables", "conntrack", "ethtool", "socat"),
 )
 TOOLS = ("iptables", "nftables", "conntrack", "kmod", "libc6", "bash", "coreutils")

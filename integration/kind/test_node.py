@@ -1,6 +1,7 @@
 """The node image: it boots, its Docker and server are as a kubelet needs them, and pods run, also over restarts."""
 
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from integration.cri import Cri, container_config, pod_config
-from integration.kind.image import PAUSE, VERSION
+from integration.kind.image import CHECKOUT, PAUSE, VERSION
 from integration.kind.node import KindNode
 from integration.node.images import BUSYBOX, archive, busybox_image
 from integration.node.isolation import Node
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 LEASES = "/var/lib/cni/networks/pods-bridge"
@@ -47,8 +49,9 @@ def nothing_is_left(node: KindNode) -> None:
 
 def test_it_boots_without_a_failed_unit(kind_node: KindNode) -> None:
     assert kind_node.output("systemctl", "list-units", "--failed", "--plain", "--no-legend").strip() == ""
-    for unit in ("docker.service", "containerd.service", "pydockershim.service", "kind-images.service"):
+    for unit in ("docker.service", "containerd.service", "pydockershim.service"):
         assert kind_node.output("systemctl", "is-active", unit).strip() == "active", unit
+    kind_node.output("test", "-e", "/var/lib/kind-images/loaded")
 
 
 def test_its_docker_is_as_a_kubelet_needs_it(kind_node: KindNode) -> None:
@@ -67,7 +70,9 @@ def test_the_images_of_the_node_are_in_docker(kind_node: KindNode) -> None:
 
 def test_images_in_the_containerd_of_the_node_are_loaded_as_well(kind_node: KindNode, node: Node) -> None:
     image = replace(busybox_image(node.busybox), reference="node.test/in-containerd:1")
-    kind_node.output("/usr/bin/ctr", "--namespace=k8s.io", "images", "import", "--digests", "-", stdin=archive(image))
+    # As `kind build node-image` brings them there.
+    words = ["--namespace=k8s.io", "images", "import", "--all-platforms", "--no-unpack", "--digests", "-"]
+    kind_node.output("/usr/bin/ctr", *words, stdin=archive(image))
     assert kind_node.run("docker", "image", "inspect", image.reference).returncode != 0
 
     kind_node.output("rm", "/var/lib/kind-images/loaded")
@@ -118,20 +123,22 @@ def test_a_pod_runs_below_the_slice_of_its_pod(kind_node: KindNode) -> None:
     nothing_is_left(kind_node)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cat /kind/version",
-        "mkdir -p /kind",
-        "containerd config dump",
-        "cat /etc/containerd/config.toml",
-        "journalctl --no-pager",
-        "journalctl --no-pager -u containerd.service",
-        "ctr --namespace=k8s.io images list -q",
-    ],
-)
+TABLE = (CHECKOUT / "tests/data/kind-commands.tsv").read_text().splitlines()
+COMMANDS = [row[2] for row in (line.split("\t") for line in TABLE[2:]) if row[1] == "node"]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_what_kind_runs_in_a_node_succeeds(kind_node: KindNode, command: str) -> None:
-    assert kind_node.output(*command.split()) or command.startswith("mkdir")
+    kind_node.output("mkdir", "-p", "/kind", "/etc/kubernetes/pki")
+    kind_node.output(*shlex.split(command), stdin=b"any\n")
+    kind_node.wait_serving()  # one of them restarts containerd
+
+
+def test_registries_that_are_set_up_for_containerd_are_named(kind_node: KindNode) -> None:
+    kind_node.output("mkdir", "-p", "/etc/containerd/certs.d/localhost:5001")
+    words = ["journalctl", "--no-pager", "-u", "registry-notice.service"]
+
+    wait_until(lambda: "is not read by Docker" in kind_node.output(*words))
 
 
 def test_the_exported_logs_have_the_server_and_docker(kind_node: KindNode) -> None:
@@ -140,8 +147,7 @@ def test_the_exported_logs_have_the_server_and_docker(kind_node: KindNode) -> No
     assert "pydockershim[" in journal
     assert "dockerd[" in journal
     assert kind_node.output("cat", "/kind/version").strip() == VERSION
-    archived = kind_node.run("sh", "-c", "tar --hard-dereference -C /var/log/ -chf - . || [ $? -eq 1 ]")
-    assert archived.returncode == 0
+    archived = kind_node.run("tar", "--hard-dereference", "-C", "/var/log/", "-chf", "-", ".")
     assert len(archived.stdout) > 10_000
 
 
@@ -169,6 +175,24 @@ def test_a_loaded_image_is_one_of_dockers_and_can_have_another_name(kind_node: K
     with kind_node.cri() as cri:
         status = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image="docker.io/library/app:2")))
     assert status.image.id == image_id
+
+
+def test_pods_run_on_the_containerd_image_store(node_with_containerd_store: KindNode, node: Node) -> None:
+    there = node_with_containerd_store
+    words = ["docker", "info", "--format", "{{.Driver}} {{.CgroupDriver}} {{.DriverStatus}}"]
+    assert re.match(r"overlayfs systemd .*io\.containerd\.snapshotter", there.output(*words))
+    image = busybox_image(node.busybox, reference="node.test/loaded:1")
+    there.output("ctr", "--namespace=k8s.io", "images", "import", "--digests", "-", stdin=archive(image))
+    there.output("docker", "image", "inspect", PAUSE, "busybox:latest", image.reference)
+
+    with there.cri() as cri, pod(cri, "stored") as (sandbox, container):
+        pid = there.output("docker", "inspect", "--format", "{{.State.Pid}}", container).strip()
+        assert f"/docker-{container}.scope" in there.output("cat", f"/proc/{pid}/cgroup")
+        there.output("systemctl", "restart", "docker.service")
+        there.wait_serving()
+        assert sandboxes(cri)[sandbox] == pb.SANDBOX_READY
+        assert cri.exec(container, "echo", "still here").stdout == b"still here\n"
+    nothing_is_left(there)
 
 
 def test_pods_outlive_restarts_of_the_server_and_of_docker(kind_node: KindNode) -> None:

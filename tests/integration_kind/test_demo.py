@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.kind.demo import missing_programs
+from integration.kind import demo
+from integration.kind.demo import Steps, build_image, missing_programs
 
 
 @pytest.fixture
@@ -32,3 +33,53 @@ def test_the_demo_says_what_is_missing_and_changes_nothing(programs: Path) -> No
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kind: not on the PATH: kind (BIN=directory adds one)\n"
+
+
+def test_the_builder_is_the_one_that_docker_has(programs: Path) -> None:
+    """With DOCKER_BUILDKIT=1, a docker without the plugin buildx refuses to build."""
+    (programs / "docker").write_text(f"#!/bin/sh\n/usr/bin/env >{programs}/environ\nexit 3\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.kind.demo", "run", f"--bin={programs}"],
+        env={"PATH": str(with_kind(programs))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (1, "kind: docker images --quiet pydockershim/node: exit status 3\n\n")
+    assert "BUILDKIT" not in (programs / "environ").read_text()
+
+
+def with_kind(programs: Path) -> Path:
+    (programs / "kind").symlink_to("kubectl")
+    return programs
+
+
+class Recorded(Steps):
+    """Writes down what would run."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.ran: list[tuple[str, ...]] = []
+
+    def command(self, title: str, *words: str, cwd: Path | None = None) -> str:
+        self.ran.append(words)
+        return ""
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["with a network", "with wheels"])
+def test_wheels_that_are_given_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    monkeypatch.setattr(demo, "_WHEELS", tmp_path / "built")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in ("grpcio-1.whl", "pydockershim-0.whl"):
+        (wheels / name).touch()
+    steps = Recorded()
+    build_image(steps, node="n:1", wheels=wheels if given else None)
+
+    alone = "--network none --build-arg PIP_NO_INDEX=1 " if given else ""
+    assert " ".join(steps.ran[-1]) == (
+        f"docker build --target kind-node --build-arg NODE=n:1 {alone}--tag pydockershim/node ."
+    )
+    assert [path.name for path in (tmp_path / "built").glob("*")] == (["grpcio-1.whl"] if given else [])

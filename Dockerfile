@@ -19,6 +19,8 @@
 # A node of kind (docs/kind.md), whose pods are run by a Docker and a pydockershim inside it:
 #
 #   make kind-image
+#
+# It is the first target: Docker's older builder goes through this file from its top, and ends with the target.
 
 ARG NODE=kindest/node:v1.36.2
 FROM ${NODE} AS kind-node

@@ -15,20 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import make_engine
 from integration.kind.cluster import Cluster, cluster
-from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
+from integration.kind.conftest import PROGRAMS_VARIABLE, Host, prepared
 from integration.kind.image import CHECKOUT, build_context, containerd_store
 from integration.kind.kubernetes import (
     CLUSTER_IMAGE,
     CONTAINERD_IMAGE,
     build_containerd_image,
     make_kind,
-    prepare_cluster_image,
 )
 from integration.kind.scenarios import PATCHES, run_in_node
 from integration.node.commands import NodeError
-from integration.node.engine import Engine, program
 from integration.node.isolation import Node, new_home
 from integration.waiting import wait_until
 
@@ -77,31 +74,9 @@ done
 """
 
 
-@pytest.fixture(scope="module")
-def outer(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Run the Docker of the host, with the image of the nodes."""
-    engine = make_engine(node, "28")
-    engine.start()
-    try:
-        programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
-        prepare_cluster_image(
-            engine,
-            program("docker", node.stable.path),
-            prepared=prepared(),
-            node=node,
-            programs=programs,
-            tools=tools,
-            scratch=tmp_path_factory.mktemp("cluster-image"),
-        )
-        yield engine
-    finally:
-        engine.close()
-
-
 @contextmanager
 def created(
-    outer: Engine,
-    node: Node,
+    host: Host,
     config: str,
     *,
     image: str = CLUSTER_IMAGE,
@@ -109,12 +84,11 @@ def created(
     mounts: Sequence[dict[str, str]] = (),
     patches: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    programs = Path(os.environ[PROGRAMS_VARIABLE].split(":")[0])
     began = time.monotonic()
     with cluster(
-        outer,
-        programs=programs,
-        client=program("docker", node.stable.path),
+        host.engine,
+        programs=host.programs,
+        client=host.client,
         config=CHECKOUT / "packaging/kind" / config,
         image=image,
         family=family,
@@ -127,9 +101,9 @@ def created(
         yield made
 
 
-def nothing_is_left(outer: Engine) -> None:
-    assert outer.api.containers(all=True) == []
-    assert outer.api.volumes()["Volumes"] in (None, [])
+def nothing_is_left(host: Host) -> None:
+    assert host.engine.api.containers(all=True) == []
+    assert host.engine.api.volumes()["Volumes"] in (None, [])
 
 
 def ready_pods(made: Cluster, number: int) -> bool:
@@ -159,8 +133,8 @@ def pods_with_address(made: Cluster, node: str) -> int:
         ("cluster.yaml", 1, "ipv6"),
     ],
 )
-def test_the_whole_way(outer: Engine, node: Node, tmp_path: Path, config: str, number: int, family: str) -> None:
-    with created(outer, node, config, family=family) as made:
+def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, number: int, family: str) -> None:
+    with created(host, config, family=family) as made:
         nodes = made.nodes()
         assert len(nodes) == number
         assert made.kubectl("get", "nodes", "--no-headers").split().count("Ready") == number
@@ -181,45 +155,42 @@ def test_the_whole_way(outer: Engine, node: Node, tmp_path: Path, config: str, n
             journal = (tmp_path / "logs" / each / "journal.log").read_text()
             assert "pydockershim[" in journal
             assert "dockerd[" in journal
-    nothing_is_left(outer)
+    nothing_is_left(host)
 
 
-def test_the_demo(outer: Engine, node: Node) -> None:
-    programs = Path(os.environ[PROGRAMS_VARIABLE].split(":")[0])
-    client = program("docker", node.stable.path)
-    said = make_kind(outer, client, target="kind-demo", programs=programs, wheels=prepared().wheels)
+def test_the_demo(host: Host) -> None:
+    said = make_kind(host.engine, host.client, target="kind-demo", programs=host.programs, wheels=prepared().wheels)
     print(said)
     assert "hello from a pod on Docker, in kind" in said
-    nothing_is_left(outer)
+    nothing_is_left(host)
 
 
 @pytest.mark.parametrize("image", [CLUSTER_IMAGE, CONTAINERD_IMAGE])
-def test_beside_a_node_of_containerd(outer: Engine, node: Node, tmp_path: Path, image: str) -> None:
+def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> None:
     if image == CONTAINERD_IMAGE:
-        build_containerd_image(outer, scratch=tmp_path)
-    with created(outer, node, "cluster.yaml", image=image) as made:
+        build_containerd_image(host.engine, scratch=tmp_path)
+    with created(host, "cluster.yaml", image=image) as made:
         runtime = made.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.containerRuntimeVersion}")
         assert runtime.startswith("docker://" if image == CLUSTER_IMAGE else "containerd://")
         kube_proxy = ["pods", "-n", "kube-system", "-l", "k8s-app=kube-proxy"]
         made.kubectl("wait", *kube_proxy, "--for=condition=Ready", "--timeout=120s")
         show_memory(made, made.nodes())
-    nothing_is_left(outer)
+    nothing_is_left(host)
 
 
 @pytest.mark.parametrize("store", ["overlay2", "containerd"])
-def test_the_scenarios_of_a_kubelet(outer: Engine, node: Node, tmp_path: Path, store: str) -> None:
+def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> None:
     home = new_home("scenarios")
     home.mkdir()
     mounts = [{"hostPath": str(home), "containerPath": str(home), "propagation": "Bidirectional"}]
     if store == "containerd":
         (tmp_path / "daemon.json").write_text(containerd_store())
         mounts.append({"hostPath": f"{tmp_path}/daemon.json", "containerPath": "/etc/docker/daemon.json"})
-    with created(outer, node, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
-        programs = Path(os.environ[PROGRAMS_VARIABLE].split(":")[0])
-        results = run_in_node(made, made.nodes()[0], programs=programs, home=home)
+    with created(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
+        results = run_in_node(made, made.nodes()[0], programs=host.programs, home=home)
     print(*(f"{each.state:8} {each.name}" for each in results), sep="\n")
     assert {each.name: each.reason for each in results if each.state == "failed"} == {}
-    nothing_is_left(outer)
+    nothing_is_left(host)
 
 
 def restart(made: Cluster, node: str, number: int) -> None:

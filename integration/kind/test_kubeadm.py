@@ -2,19 +2,18 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from integration.conftest import make_engine
-from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
+from integration.kind.conftest import PROGRAMS_VARIABLE, Host
 from integration.kind.image import CHECKOUT
-from integration.kind.kubernetes import CLUSTER_IMAGE, CONTROL_PLANE, prepare_cluster_image
+from integration.kind.kubernetes import CLUSTER_IMAGE, CONTROL_PLANE
 from integration.kind.node import KindNode
-from integration.node.engine import Engine, program
+from integration.node.engine import Engine
 from integration.node.images import load, pause_image
 from integration.node.isolation import Node, new_home
 from integration.node.registry import Registry
@@ -26,7 +25,6 @@ PAGE = (CHECKOUT / "docs/kubeadm.md").read_text()
 CRI_SOCKET = ("--cri-socket", "unix:///run/cri-dockerd.sock")
 SECONDS = 180.0
 _REGISTRY = "registry.k8s.io"
-_SETTINGS: dict[str, object] = {"insecure-registries": ["172.16.0.0/12"]}
 _DAEMON = """\
 import json, pathlib
 file = pathlib.Path("/etc/docker/daemon.json")
@@ -45,30 +43,22 @@ class Machines:
 
 
 @pytest.fixture(scope="module")
-def machines(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    engine = make_engine(node, "28", settings=_SETTINGS)
-    engine.start()
-    client = program("docker", node.stable.path)
-    programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
-    made = [KindNode(engine, client, f"machine-{number}", image=CLUSTER_IMAGE) for number in (1, 2)]
+def machines(host: Host, node: Node) -> Iterator[Machines]:
+    engine = host.engine
+    made = [KindNode(engine, host.client, f"machine-{number}", image=CLUSTER_IMAGE) for number in (1, 2)]
     with ExitStack() as undo:
-        undo.callback(engine.close)
-        scratch = tmp_path_factory.mktemp("machines")
-        references = prepare_cluster_image(
-            engine, client, prepared=prepared(), node=node, programs=programs, tools=tools, scratch=scratch
-        )
         for each in made:
             each.start()
             undo.callback(each.remove)
         gateway = engine.api.inspect_network("kind")["IPAM"]["Config"][0]["Gateway"]
-        undo.enter_context(registry_of_kubernetes(node, engine, references, address=f"{gateway}:80"))
+        undo.enter_context(registry_of_kubernetes(node, engine, host.references, address=f"{gateway}:80"))
         for each in made:
             use_registry(each, gateway)
         yield Machines(made[0], made[1], ignored_errors())
 
 
 @contextmanager
-def registry_of_kubernetes(node: Node, engine: Engine, references: list[str], *, address: str) -> Iterator[None]:
+def registry_of_kubernetes(node: Node, engine: Engine, references: Sequence[str], *, address: str) -> Iterator[None]:
     registry = Registry(node.tools.root / "usr/bin/docker-registry", home=new_home("kubernetes"), address=address)
     registry.start()
     try:

@@ -49,9 +49,9 @@ def reserved(directory: Path) -> dict[str, str]:
     return {address: container for address, container in found.items() if container}
 
 
-def nat_rules() -> str:
-    """All NAT rules of the node."""
-    return subprocess.run(["iptables", "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
+def nat_rules(command: str = "iptables") -> str:
+    """All NAT rules of the node; `ip6tables` for those of IPv6."""
+    return subprocess.run([command, "-t", "nat", "-S"], check=True, capture_output=True, text=True).stdout
 
 
 def names_port(rules: str, port: int) -> bool:

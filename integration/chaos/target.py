@@ -86,7 +86,7 @@ def _pid(daemon: Daemon) -> int | None:
 
 
 @contextmanager
-def new_target(node: Node, engine_name: str, home: Path) -> Iterator[Target]:
+def new_target(node: Node, engine_name: str, home: Path, *, plugin_seconds: int = PLUGIN_SECONDS) -> Iterator[Target]:
     """Run such a node below `home` while the block runs. NodeError when it cannot be set up."""
     dirs = make_node_dirs(node, home)
     network = bridge(dirs.cni_leases, link=BRIDGE, subnets=(SUBNET,))
@@ -105,14 +105,14 @@ def new_target(node: Node, engine_name: str, home: Path) -> Iterator[Target]:
         stack.callback(volume.close)
         link = stack.enter_context(Link(engine.socket, path=dirs.socket.with_suffix(".docker")))
         clock = Clock(home)
-        server = _server(dirs, link, clock, log=home / "server.log")
+        server = _server(dirs, link, clock, log=home / "server.log", plugin_seconds=plugin_seconds)
         target = Target(engine, dirs, server, link, disk, volume, clock)
         stack.callback(server.stop)
         target.start_server()
         yield target
 
 
-def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:
+def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path, plugin_seconds: int) -> Server:
     settings: dict[str, object] = {
         "docker-endpoint": f"unix://{link.path}",
         "root-directory": dirs.state,
@@ -120,7 +120,7 @@ def _server(dirs: NodeDirs, link: Link, clock: Clock, *, log: Path) -> Server:
         "cni-conf-dir": dirs.cni_conf,
         "cni-bin-dir": f"{dirs.cni_more_bin},{dirs.cni_bin}",
         "cni-cache-dir": dirs.cni_cache,
-        "cni-plugin-timeout": PLUGIN_SECONDS,
+        "cni-plugin-timeout": plugin_seconds,
         "runtime-request-timeout": DOCKER_SECONDS,
         "shutdown-grace": _GRACE_SECONDS,
     }

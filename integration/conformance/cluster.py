@@ -29,8 +29,8 @@ NODE_NAME = "node"
 ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
 SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
-SHUTDOWN_SECONDS = 10
-"""How long a shutdown of the node waits for pods."""
+SHUTDOWN_SECONDS = 20
+"""How long a shutdown of the node waits for pods: with EventedPLEG their end may begin 10 s late, see the page."""
 DISK_MIB = 256
 """Size of the kubelet's disk: small, so that a pod can fill it."""
 LOG_FILE_BYTES = 20 << 10

@@ -1,5 +1,9 @@
-"""A watch on Docker's events for two live containers of one pod with the same name and attempt: never right."""
+"""Two live containers of one pod with the same name and attempt: never right, and never asked for either.
 
+Docker's events show the former, the kubelet's log what it asked for and was refused.
+"""
+
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -10,6 +14,8 @@ from integration.node.engine import Engine
 _PREFIX = "k8s"
 _PARTS = 6
 """Of a container's name: k8s, container, pod, namespace, uid, attempt; what follows is a suffix against conflicts."""
+_REFUSED = re.compile(r'CreateContainer in sandbox.*? code = AlreadyExists desc = (.*?)"')
+"""A kubelet's line about a container that it has asked for although it runs."""
 
 
 class Watch:
@@ -68,3 +74,8 @@ def identity(name: str) -> str:
     """Return what a container's name says of it, without a suffix against conflicts; empty for another's name."""
     parts = name.split("_")
     return "_".join(parts[:_PARTS]) if parts[0] == _PREFIX and len(parts) >= _PARTS else ""
+
+
+def refused(log: str) -> list[str]:
+    """Return the errors of CreateContainer, from a kubelet's log, for containers that ran already."""
+    return _REFUSED.findall(log)

@@ -38,6 +38,11 @@ _KUBELET = """\
 
 A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet on the server's socket, and the
 scenarios of `integration/conformance/scenarios`, with kubectl for what a user does.
+
+With `EventedPLEG` a kubelet of 1.36 is slower, whatever the runtime: after each sync of a pod it acts on that pod again
+after an event of it, or else up to 5 s later, when it takes what it knows for fresh. A sync that waits so is followed
+by the end of the pod, which waits in its turn: a deletion, and the end of pods at a shutdown of the node, begin up to
+10 s late. A `shutdownGracePeriod` has to have room for that.
 """
 
 

@@ -4,13 +4,13 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from integration.conformance import scenarios  # noqa: F401  importing it fills SCENARIOS
 from integration.conformance.churn import churn
 from integration.conformance.cluster import Cluster
-from integration.conformance.duplicates import Watch
+from integration.conformance.duplicates import Watch, refused
 from integration.conformance.kubectl import Kubectl
 from integration.conformance.results import Case as Result
 from integration.conformance.results import State, case
@@ -23,7 +23,8 @@ _AT_ONCE = 3
 def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
     """Run them, those that disturb no others side by side and first, and return what each has shown.
 
-    At the end pods crash and restart for some `minutes`. A last result names two live containers of one name.
+    At the end pods crash and restart for some `minutes`. Two more results name the containers of which there were two
+    at a time, and those that the kubelet has asked for while they ran.
     """
     selected = chosen(only)
     done: list[Result] = []
@@ -43,7 +44,9 @@ def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[
                 one(each)
         if minutes:
             done.append(_run(_churn(minutes, say), cluster))
-    done.append(_no_duplicates(watch))
+    done.append(_nothing("no two live containers of one name", watch.duplicates))
+    log = cluster.kubelet.log.read_text(errors="replace")
+    done.append(_nothing("no container is asked for while it runs", refused(log)))
     return tuple(sorted(done, key=lambda result: result.name))
 
 
@@ -54,11 +57,8 @@ def _churn(minutes: float, say: Callable[[str], None]) -> Scenario:
     return Scenario(pods_that_crash_restart_and_are_probed, alone=True, needs=())
 
 
-def _no_duplicates(watch: Watch) -> Result:
-    name = "no two live containers of one name"
-    if watch.duplicates:
-        return Result(name, "failed", 0, "\n".join(watch.duplicates))
-    return Result(name, "passed", 0)
+def _nothing(name: str, seen: Sequence[str]) -> Result:
+    return case(name, "failed" if seen else "passed", 0, "\n".join(seen))
 
 
 def _run(which: Scenario, cluster: Cluster) -> Result:

@@ -25,6 +25,12 @@ PAGE = (CHECKOUT / "docs/kubeadm.md").read_text()
 CRI_SOCKET = ("--cri-socket", "unix:///run/cri-dockerd.sock")
 SECONDS = 180.0
 _REGISTRY = "registry.k8s.io"
+_PROXY = """\
+---
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+conntrack: {maxPerCore: 0}
+"""
 _DAEMON = """\
 import json, pathlib
 file = pathlib.Path("/etc/docker/daemon.json")
@@ -86,10 +92,13 @@ def ignored_errors() -> str:
 
 
 def configuration() -> str:
-    """Return the page's configuration, with what it says of version 1 of control groups."""
+    """Return the page's configuration, with what it says of version 1 of control groups.
+
+    In a container kube-proxy may not set the kernel's number of connections.
+    """
     found = re.search(r"```yaml\n(# kubeadm\.yaml\n.*?)```", PAGE, flags=re.DOTALL)
     assert found
-    return found[1] + ("failCgroupV1: false\n" if ignored_errors() else "")
+    return found[1] + ("failCgroupV1: false\n" if ignored_errors() else "") + _PROXY
 
 
 def kubectl(machines: Machines, *words: str) -> str:

@@ -43,7 +43,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.networking", description=__doc__)
     parser.add_argument("--pods", type=int, default=1000, help="how many in all (%(default)s)")
-    parser.add_argument("--width", type=int, default=25, help="how many in one round (%(default)s)")
+    parser.add_argument("--width", type=int, default=50, help="how many in one round (%(default)s)")
     parser.add_argument("--minutes", type=float, default=0, help="begin no round after this time")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2)), help="of the kills (random)")
     parser.add_argument("--engine", choices=ENGINES, default="28", help="engine to run on (%(default)s)")

@@ -3,14 +3,19 @@
 In some rounds the server loses its state and all containers instead of being asked to remove its pods.
 """
 
+import math
 import shutil
+import signal
+import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Self
 
 import docker
 import grpc
@@ -19,20 +24,27 @@ from integration.chaos.faults import FAULTS
 from integration.chaos.target import BRIDGE, SUBNET, Target, new_target
 from integration.cri import Cri, connected, pod_config
 from integration.networks import bridge, conflist, nat_rules
+from integration.node.commands import NodeError
 from integration.node.isolation import HOME, Node
 from shim.api.v1 import api_pb2 as pb
 
 KILLS = ("server kill", "plugins kill", "docker kill")
 WIPED = 0.25
 """Part of the rounds in which state and containers are lost."""
-WIDTH = 8
+WIDTH = 12
 """Pods that come or go at the same time."""
-SETTLE_SECONDS = 90.0
+MOST_STEPS = 0.25
+"""Part of the pods of a round that come or go between two kills, at most: by the clock, a slow machine would do nothing
+but start again."""
+SETTLE_SECONDS = 180.0
 """For pods and whatever they leave, once nothing fails any more."""
-_CALL_SECONDS = 20.0
-_AGAIN_SECONDS = 0.2
+PLUGIN_SECONDS = 60
+"""How long a plugin may take: none hangs here, and many run at once."""
+_CALL_SECONDS = 120.0
+_AGAIN_SECONDS = 0.1
 _FAULT_SECONDS = (0.1, 0.8)
-_PAUSE_SECONDS = (0.2, 1.5)
+_DELAY_SECONDS = 0.5
+"""Up to this long after a pod has come or gone, so that the others are anywhere in their calls."""
 _NETWORK = "stress"
 _FIRST_PORT = 20000
 
@@ -43,13 +55,16 @@ class Stressed:
 
     pods: int = 0
     rounds: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    kept: Path | None = None
+    """Where the logs of a run with violations are."""
 
     def __str__(self) -> str:
         faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
         found = "\n".join(self.violations) or "0 reservations, pins, interfaces and rules over"
-        return f"{self.pods} pods in {self.rounds} rounds; {faults}\n{found}"
+        logs = f"\nlogs of the server and of dockerd: {self.kept}" if self.kept else ""
+        return f"{self.pods} pods in {self.rounds} rounds; {faults}\n{found}{logs}"
 
 
 def stress(
@@ -58,13 +73,21 @@ def stress(
     """Run `pods` pods, `width` a round, or as many as begin within so many seconds. Ends with the first violation."""
     random, done = Random(seed), Stressed()
     until = time.monotonic() + seconds
-    with new_target(node, engine, HOME / f"stress-{seed}") as target, connected(target.dirs.socket) as cri:
+    home = HOME / f"stress-{seed}"
+    with (
+        new_target(node, engine, home, plugin_seconds=PLUGIN_SECONDS) as target,
+        connected(target.dirs.socket) as cri,
+    ):
         network = bridge(target.dirs.cni_leases, link=BRIDGE, subnets=(SUBNET, "fd00:95::/64"), ipMasq=True)
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         (target.dirs.cni_conf / "00-stress.conflist").write_text(conflist(network, portmap, name=_NETWORK))
         while done.pods < pods and time.monotonic() < until and not done.violations:
+            began = time.monotonic()
             _round(target, cri, done, count=min(width, pods - done.pods), random=random)
-            say(f"round {done.rounds}: {done.pods} of {pods} pods, {sum(done.faults.values())} kills")
+            took = time.monotonic() - began
+            say(f"round {done.rounds}: {done.pods} of {pods} pods, {done.faults.total()} kills, {took:.0f} s")
+        if done.violations:
+            done.kept = _kept(target)
     return done
 
 
@@ -72,12 +95,17 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
     done.rounds += 1
     numbers = range(done.pods, done.pods + count)
     wiped = random.random() < WIPED
-    with _kills(target, done, Random(random.random())):
-        _each(numbers, lambda number: _until_done(lambda: _run(cri, number)))
-        if not wiped:
-            _each(numbers, lambda number: _until_done(lambda: _remove(cri, number)))
+    try:
+        most_steps = math.ceil(count * MOST_STEPS)
+        with _Kills(target, done, Random(random.random()), most_steps=most_steps) as kills:
+            _each(numbers, lambda number: _run(cri, number), kills)
+            if not wiped:
+                _each(numbers, lambda number: _remove(cri, number), kills)
+    except grpc.RpcError as error:
+        done.violations.append(f"round {done.rounds}: a pod did not come or go: {error}")
+        return
     if wiped:
-        done.faults["state lost"] = done.faults.get("state lost", 0) + 1
+        done.faults["state lost"] += 1
         _lose_everything(target)
     done.pods += count
     give_up = time.monotonic() + SETTLE_SECONDS
@@ -86,40 +114,64 @@ def _round(target: Target, cri: Cri, done: Stressed, *, count: int, random: Rand
     done.violations += [f"round {done.rounds}{' (state lost)' if wiped else ''}: {line}" for line in over]
 
 
-class _kills:  # noqa: N801 - read as a function
-    """Kill something again and again while the block runs; all runs again at its end."""
+class _Kills:
+    """Kill something again and again while the block runs, as its pods come and go; all runs again at its end."""
 
-    def __init__(self, target: Target, done: Stressed, random: Random) -> None:
-        self._target, self._done, self._random = target, done, random
+    def __init__(self, target: Target, done: Stressed, random: Random, *, most_steps: int) -> None:
+        self._target, self._done, self._random, self._most_steps = target, done, random, most_steps
+        self._steps = threading.Semaphore(0)
+        self._calm_since = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="kills")
 
-    def _go_on(self) -> None:
-        while not self._over.wait(self._random.uniform(*_PAUSE_SECONDS)):
-            name = self._random.choice(KILLS)
-            FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
-            self._done.faults[name] = self._done.faults.get(name, 0) + 1
+    def step(self) -> None:
+        """Count a pod that has come or gone."""
+        self._steps.release()
 
-    def __enter__(self) -> None:
+    def calm_seconds(self) -> float:
+        """Return how long nothing has been killed."""
+        return time.monotonic() - self._calm_since
+
+    def _go_on(self) -> None:
+        while True:
+            for _ in range(self._random.randint(1, self._most_steps)):
+                self._steps.acquire()
+            if self._over.wait(self._random.uniform(0, _DELAY_SECONDS)):
+                return
+            name = self._random.choice(KILLS)
+            try:
+                FAULTS[name](self._target, self._random.uniform(*_FAULT_SECONDS), self._random)
+            except NodeError as error:
+                self._done.violations.append(f"after {name}: {error}")
+                return
+            self._done.faults[name] += 1
+            self._calm_since = time.monotonic()
+
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._steps.release(self._most_steps)
         self._thread.join()
 
 
-def _each(numbers: range, work: Callable[[int], None]) -> None:
+def _each(numbers: range, work: Callable[[int], None], kills: _Kills) -> None:
+    def step(number: int) -> None:
+        _until_done(lambda: work(number), kills)
+        kills.step()
+
     with ThreadPoolExecutor(WIDTH) as pool:
-        list(pool.map(work, numbers))
+        list(pool.map(step, numbers))
 
 
-def _until_done(step: Callable[[], None]) -> None:
-    give_up = time.monotonic() + SETTLE_SECONDS
+def _until_done(step: Callable[[], None], kills: _Kills) -> None:
     while True:
         try:
             return step()
         except grpc.RpcError:
-            if time.monotonic() > give_up:
+            if kills.calm_seconds() > SETTLE_SECONDS:
                 raise
             time.sleep(_AGAIN_SECONDS)
 
@@ -151,11 +203,40 @@ def _lose_everything(target: Target) -> None:
 
 
 def _left(target: Target) -> list[str]:
-    """Return what is left of pods on the node."""
+    """Return what is left of pods on the node, and which of its daemons has ended by itself."""
+    daemons = {"server": target.server.daemon, "dockerd": target.engine.daemon}
+    if ended := [f"{name} has ended: {daemon.log_tail()}" for name, daemon in daemons.items() if not daemon.running]:
+        return ended
+    containers = [row["Id"] for row in target.engine.api.containers(all=True, quiet=True)]
+    checkpoints = [path.name for path in (target.dirs.state / "sandboxes").glob("*")]
     leases = [path.name for path in target.dirs.cni_leases.glob("*/*") if path.name[:1].isdigit() or ":" in path.name]
     results = [path.name for path in (target.dirs.cni_cache / "results").glob("*")]
     pins = [path.name for path in target.dirs.netns.glob("*")]
     links = [path.name for path in Path(f"/sys/class/net/{BRIDGE}/brif").glob("*")]
-    rules = [line for line in nat_rules().splitlines() if f'name: \\"{_NETWORK}\\"' in line or "CNI-DN-" in line]
-    kinds = {"reservation": leases, "cni result": results, "pin": pins, "interface": links, "rule": rules}
+    rules = [
+        f"{command}: {line}"
+        for command in ("iptables", "ip6tables")
+        for line in nat_rules(command).splitlines()
+        if f'name: \\"{_NETWORK}\\"' in line or "CNI-DN-" in line
+    ]
+    kinds = {
+        "container": containers,
+        "checkpoint": checkpoints,
+        "reservation": leases,
+        "cni result": results,
+        "pin": pins,
+        "interface": links,
+        "rule": rules,
+    }
     return [f"{kind} over: {name}" for kind, names in kinds.items() for name in names]
+
+
+def _kept(target: Target) -> Path:
+    """Copy the logs to where they outlive the run, with the stack of each thread of the server at their end."""
+    kept = Path(tempfile.mkdtemp(prefix="pydockershim-stress-", dir="/var/tmp"))
+    if target.server.daemon.running:
+        target.server.daemon.signal(signal.SIGABRT)
+        target.server.daemon.wait_ended(_CALL_SECONDS)
+    shutil.copy(target.server.daemon.log, kept / "server.log")
+    shutil.copy(target.engine.log, kept / "dockerd.log")
+    return kept

@@ -15,10 +15,11 @@ import pytest
 from integration.conftest import Images, NodeDirs, Served, serving
 from integration.cri import Cri, pod_config
 from integration.networking.containerd import containerd_beside
+from integration.networking.podman import Backend, podman_beside
 from integration.networks import bridge, conflist, names_port, nat_rules, reserved
 from integration.node.engine import Engine, remove_link
 from integration.node.images import Image
-from integration.node.isolation import HOME, Node
+from integration.node.isolation import HOME, Node, new_home
 from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -254,4 +255,28 @@ def test_pods_of_a_containerd_on_the_same_network_stay(
         theirs.stop(pod)
         theirs.remove(pod)
         assert left.leases() == {}
+    shutil.rmtree(home)
+
+
+@pytest.mark.parametrize(("backend", "network"), [("cni", NETWORK), ("netavark", "theirs")])
+def test_containers_of_podman_stay(left: Left, node: Node, backend: Backend, network: str) -> None:
+    home = new_home("podman")
+    with podman_beside(node, left.served.dirs, home, backend=backend, network=network, port=31970) as podman:
+        known, inside, netns = podman.inspect()["NetworkSettings"], podman.addresses(), podman.netns()
+        theirs = set(left.leases().items())
+        assert bool(theirs) == (backend == "cni")
+        assert all(address in inside for address, _ in theirs)
+        sandboxes = run_pods(left.served.cri, 2)
+        left.wipe()
+        left.served.restart()
+        wait_until(lambda: nothing_of(left, sandboxes), 60)
+
+        assert podman.inspect()["NetworkSettings"] == known
+        assert podman.addresses() == inside
+        assert is_pinned(netns)
+        assert names_port(nat_rules(), 31970)
+        assert set(left.leases().items()) == theirs
+    assert left.leases() == {}
+    assert not names_port(nat_rules(), 31970)
+    assert not netns.exists()
     shutil.rmtree(home)

@@ -67,6 +67,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     busybox: Path
     monitoring: Unpacked
     shells: Unpacked
+    podman: Unpacked
     kubectl: Path
     newer_kubectl: Path | None
     newer_kubectl_missing: str

@@ -79,6 +79,12 @@ MONITORING = Bundle(name="monitoring", suites=("bookworm",), packages=("promethe
 SHELLS = Bundle(
     name="shells", suites=("bookworm",), packages=("fish", "fish-common", "libpcre2-32-0", "zsh", "zsh-common")
 )
+# Its libraries lie beside it: nothing else on a node of the tests needs them.
+PODMAN = Bundle(
+    name="podman",
+    suites=("bookworm",),
+    packages=("podman", "conmon", "netavark", "libassuan0", "libglib2.0-0", "libgpgme11", "libsubid4"),
+)
 KUBECTL = Bundle(name="kubectl-1.20", suites=("bookworm",), packages=("kubernetes-client",))
 # The first kubectl that tries WebSocket before SPDY is 1.31.
 NEWER_KUBECTL = Bundle(

@@ -13,6 +13,7 @@ from integration.node.packages import (
     NEWER_KUBECTL,
     NEWER_PLUGINS,
     OLDER_PLUGINS,
+    PODMAN,
     SHELLS,
     STABLE,
     TOOLS,
@@ -34,7 +35,7 @@ def prepare() -> Node:
     ensure_installed(HOST_PACKAGES)
     _fetch_wheels()
     stable, tools, busybox, kubectl = (ensure_unpacked(bundle) for bundle in (STABLE, TOOLS, BUSYBOX, KUBECTL))
-    monitoring, shells = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS))
+    monitoring, shells, podman = (ensure_unpacked(bundle) for bundle in (MONITORING, SHELLS, PODMAN))
     newer, missing = _optional(NEWER, "the newer engine's tests")
     newer_kubectl, kubectl_missing = _optional(NEWER_KUBECTL, "the tests with the newer kubectl")
     newer_plugins, plugins_missing = _optional(NEWER_PLUGINS, "the tests with the newer CNI plugins")
@@ -47,6 +48,7 @@ def prepare() -> Node:
         busybox=busybox.root / "bin/busybox",
         monitoring=monitoring,
         shells=shells,
+        podman=podman,
         kubectl=kubectl.root / "usr/bin/kubectl",
         newer_kubectl=newer_kubectl.root / "usr/bin/kubectl" if newer_kubectl else None,
         newer_kubectl_missing=kubectl_missing,

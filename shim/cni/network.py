@@ -21,8 +21,9 @@ __all__ = ["Attachment", "Plugins"]
 
 log = structlog.get_logger(__name__)
 
-VALID_ATTACHMENTS = "cni.dev/valid-attachments"
-"""Key of the configuration by which GC names what must stay."""
+VALID_ATTACHMENTS = ("cni.dev/valid-attachments", "cni.dev/attachments")
+"""Keys of the configuration by which GC names what must stay: that of the specification, and the one by which releases
+of the reference library named it at first. A plugin that reads the second alone would take every pod for dead."""
 
 GC_WAIT_SECONDS = 10.0
 """How long a GC waits for a moment without any ADD or DEL; it is left to the next round then."""
@@ -125,7 +126,12 @@ class Plugins:
     def _gc(self, plugin: JsonObject, conflist: JsonObject, stay: list[dict[str, str]]) -> ShimError | None:
         """Run GC of one plugin, and return what it failed with: the others of the list are asked all the same."""
         name = conflist["name"]
-        config = {**plugin, "name": name, "cniVersion": conflist["cniVersion"], VALID_ATTACHMENTS: stay}
+        config = {
+            **plugin,
+            "name": name,
+            "cniVersion": conflist["cniVersion"],
+            **dict.fromkeys(VALID_ATTACHMENTS, stay),
+        }
         config.pop("capabilities", None)
         try:
             call = self._call_of_network(plugin["type"], network=name, verb="GC")

@@ -13,6 +13,7 @@ import threading
 from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 
 MODULES = (
+    "shim.base.atomic_files",
     "shim.cni.conf_files",
     "shim.cni.environment",
     "shim.hostfs.file_parts",

@@ -8,7 +8,7 @@ from shim.container.status import pod_status_messages
 from shim.runtime import Runtime
 from shim.sandbox.find import last_known_sandbox
 from shim.sandbox.status import sandbox_status_message
-from shim.view.records import Change, SandboxRecord
+from shim.view.records import Change, ContainerRecord, SandboxRecord
 
 
 def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
@@ -16,9 +16,10 @@ def container_events(rt: Runtime) -> Iterator[pb.ContainerEventResponse]:
 
     A client has taken an event when it asks for the next one: gRPC does once the event is on its way to the socket.
 
-    Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask. The
-    stream ends with Unavailable when Docker is lost, and with ResourceExhausted for a client that does not keep up:
-    either way the client has to list again, since a stream that merely went on would hide the gap.
+    Every event carries the state of the whole pod as it is when the event is sent, so that a client need not ask; only
+    the removal of a sandbox whose pod has another one comes without. The stream ends with Unavailable when Docker is
+    lost, and with ResourceExhausted for a client that does not keep up: either way the client has to list again, since
+    a stream that merely went on would hide the gap.
     """
     with rt.view.subscribe() as changes:
         while True:
@@ -46,12 +47,7 @@ def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
     What came before the loss of Docker is still to be sent after it, so the pod is as last known.
     """
     record = change.record
-    if isinstance(record, SandboxRecord):
-        sandbox: SandboxRecord | None = record
-        if change.kind != pb.CONTAINER_DELETED_EVENT:
-            sandbox = last_known_sandbox(rt, record.id) or record
-    else:
-        sandbox = last_known_sandbox(rt, record.sandbox_id)
+    sandbox = _sandbox_of(rt, change)
     containers = rt.view.last_known_containers_of(sandbox.id) if sandbox else ()
     return pb.ContainerEventResponse(
         container_id=record.id,
@@ -60,3 +56,23 @@ def _response(rt: Runtime, change: Change) -> pb.ContainerEventResponse:
         pod_sandbox_status=sandbox_status_message(rt, sandbox) if sandbox else None,
         containers_statuses=pod_status_messages(rt, containers),
     )
+
+
+def _sandbox_of(rt: Runtime, change: Change) -> SandboxRecord | None:
+    """Return the sandbox whose state goes with a change.
+
+    None for a removed one whose pod has another: a kubelet that gets it forgets the whole pod, and makes it once more
+    beside the one that runs. It passes over events without a state.
+    """
+    record = change.record
+    if isinstance(record, ContainerRecord):
+        return last_known_sandbox(rt, record.sandbox_id)
+    if change.kind != pb.CONTAINER_DELETED_EVENT:
+        return last_known_sandbox(rt, record.id) or record
+    return None if _has_other_sandbox(rt, record) else record
+
+
+def _has_other_sandbox(rt: Runtime, removed: SandboxRecord) -> bool:
+    uid = removed.config.metadata.uid
+    others = (record for record in rt.view.records().values() if isinstance(record, SandboxRecord))
+    return any(other.id != removed.id and other.config.metadata.uid == uid for other in others)

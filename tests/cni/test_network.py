@@ -249,7 +249,8 @@ def test_gc_runs_every_plugin_and_reports_the_first_failure(plugins: Plugins, fa
         plugins.collect(attachment("bridge", "tuning", version="1.1.0").conflist, lambda: {("c0ffee", "eth0")})
 
     assert runs(fakes) == [("GC", "bridge"), ("GC", "tuning")]
-    assert fakes.calls[1].config["cni.dev/valid-attachments"] == [{"containerID": "c0ffee", "ifname": "eth0"}]
+    for key in ("cni.dev/valid-attachments", "cni.dev/attachments"):
+        assert fakes.calls[1].config[key] == [{"containerID": "c0ffee", "ifname": "eth0"}]
 
 
 def test_gc_is_put_off_while_an_add_runs(

@@ -1,6 +1,6 @@
 from typing import Any, cast
 
-from integration.conformance.duplicates import Watch, identity
+from integration.conformance.duplicates import Watch, identity, refused
 from integration.node.engine import Engine
 
 NAME = "k8s_main_pod_ns_uid_0"
@@ -37,3 +37,13 @@ def test_names_of_others_do_not_count() -> None:
     assert identity("registry") == ""
     assert identity("k8s_short") == ""
     assert identity(f"{NAME}_suffix") == NAME
+
+
+def test_a_kubelet_that_asks_for_what_runs_is_seen_in_its_log() -> None:
+    failed = (
+        'E1 remote_runtime.go:410] "CreateContainer in sandbox from runtime service failed" err="rpc error: code = '
+    )
+    twice = failed + 'AlreadyExists desc = create container: attempt 1 of main runs" podSandboxID="b"\n'
+    other = failed + 'NotFound desc = no image" podSandboxID="b"\n'
+    retold = 'E1 pod_workers.go:1324] "Error syncing pod" err="create container: attempt 1 of main runs"\n'
+    assert refused(other + twice + retold) == ["create container: attempt 1 of main runs"]

@@ -18,6 +18,7 @@ NODE = Node(
     busybox=Path("/cache/busybox"),
     monitoring=UNPACKED,
     shells=UNPACKED,
+    podman=UNPACKED,
     kubectl=Path("/cache/kubectl"),
     newer_kubectl=None,
     newer_kubectl_missing="no mirror",

@@ -14,6 +14,7 @@ from shim.domain.errors import Cancelled, ResourceExhausted, ShimError, Unavaila
 from shim.node.container_events import container_events
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
+from shim.sandbox.stop import stop_pod_sandbox
 from shim.view.node import NodeView
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
@@ -98,6 +99,27 @@ def test_an_event_carries_the_state_of_the_pod(rt: Runtime) -> None:
     assert event.pod_sandbox_status.state == pb.SANDBOX_READY
     assert [status.id for status in event.containers_statuses] == [container]
     assert event.created_at > 0
+
+
+def test_the_removal_of_an_earlier_sandbox_does_not_end_the_pod_for_a_kubelet(rt: Runtime) -> None:
+    """A kubelet drops all it knows of a pod on the removal of any of its sandboxes, unless the event has no status."""
+    reader = subscribed(rt)
+    made = []
+    for attempt in range(2):
+        metadata = pb.PodSandboxMetadata(name="web", uid="uid-web", namespace="default", attempt=attempt)
+        made.append(ready_pod(rt, metadata=metadata))
+        if attempt == 0:
+            stop_pod_sandbox(rt, sandbox_id=made[0])
+    other = ready_pod(rt, "other")
+    for sandbox in (other, *made):
+        remove_pod_sandbox(rt, sandbox_id=sandbox)
+        reader.wait_kinds(sandbox, CREATED, STARTED, STOPPED, DELETED)
+    removed = {event.container_id: event for event in reader.events if event.container_event_type == DELETED}
+    assert {each: event.HasField("pod_sandbox_status") for each, event in removed.items()} == {
+        other: True,
+        made[0]: False,
+        made[1]: True,
+    }
 
 
 def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> None:

@@ -238,8 +238,9 @@ def gc_of(fakes: FakePlugins) -> list[dict[str, str]]:
     [call] = [call for call in fakes.calls if call.verb == "GC"]
     assert call.environment["CNI_CONTAINERID"] == call.environment["CNI_NETNS"] == ""
     assert (call.config["name"], call.config["cniVersion"]) == ("pods", "1.1.0")
-    stay: list[dict[str, str]] = call.config[VALID_ATTACHMENTS]
-    return stay
+    stay, again = (call.config[key] for key in VALID_ATTACHMENTS)
+    assert stay == again
+    return list(stay)
 
 
 def test_gc_gets_exactly_the_attachments_that_are_there(node: Runtime, fakes: FakePlugins) -> None:

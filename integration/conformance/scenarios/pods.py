@@ -1,11 +1,15 @@
 """Life of pods: static ones, init containers, sidecars, restarts, jobs, probes, hooks and their ends."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from integration.conformance.cluster import NODE_NAME
 from integration.conformance.scenario import Case, container, eventually, job_pod, pod, scenario
+
+_FORGOTTEN_SECONDS = 15.0
+"""A kubelet that has forgotten a pod makes it again within 5 s."""
 
 _FOREVER = ("sh", "-c", "while :; do sleep 1; done")
 _SHARED = {"name": "shared", "mountPath": "/shared"}
@@ -306,3 +310,31 @@ def pod_of_a_kept_directory_starts_again_from_it(case: Case) -> None:
     for visits in (1, 2):
         assert case.finish(pod("p", add, volumes=[host], restartPolicy="Never")) == "here\n" * visits
         case.kubectl("delete", "pod", "p")
+
+
+@scenario()
+def pod_outlives_the_removal_of_its_earlier_sandboxes(case: Case) -> None:
+    """The kubelet's garbage collection removes a sandbox that has ended; the one that runs goes on alone."""
+    name = case.run(pod("p"))
+    api = case.cluster.served.engine.api
+    first = _sandboxes(case, name)
+    for _ in range(2):
+        before = case.status(name)["containerID"]
+        for sandbox in _sandboxes(case, name):
+            api.kill(sandbox)
+        eventually(
+            lambda before=before: case.is_ready(name) and case.status(name)["containerID"] != before  # type: ignore[misc]
+        )
+    present = case.status(name)["containerID"]
+    eventually(lambda: not first & _sandboxes(case, name, ended=True))
+    until = time.monotonic() + _FORGOTTEN_SECONDS
+    eventually(lambda: time.monotonic() > until)
+    assert case.status(name)["containerID"] == present
+    assert len(_sandboxes(case, name)) == 1
+
+
+def _sandboxes(case: Case, name: str, *, ended: bool = False) -> set[str]:
+    """Return the ids of a pod's pause containers that run; with `ended` also of others."""
+    mark = f"k8s_POD_{name}_{case.namespace}_"
+    found = case.cluster.served.engine.api.containers(all=ended, filters={"name": mark})
+    return {item["Id"] for item in found}

@@ -4,10 +4,11 @@ import base64
 import json
 from typing import Any
 
-from integration.conformance.scenario import Case, container, eventually, job_pod, pod, scenario
+from integration.conformance.scenario import Case, Skipped, container, eventually, job_pod, pod, scenario
 from integration.node import images
 
 _MOUNT = {"name": "v", "mountPath": "/v"}
+_FIRST_WITH_IMAGE_MOUNTS = 28
 
 
 def _configmap(name: str, **data: str) -> dict[str, Any]:
@@ -154,6 +155,8 @@ def empty_directory_is_shared_and_bounded(case: Case) -> None:
 @scenario()
 def image_is_mounted_as_a_volume(case: Case) -> None:
     """Read-only, whole or a part of it."""
+    if int(case.cluster.served.engine.version.partition(".")[0]) < _FIRST_WITH_IMAGE_MOUNTS:
+        raise Skipped("Docker mounts images from Engine 28 on")
     volume = {"name": "v", "image": {"reference": images.BUSYBOX, "pullPolicy": "IfNotPresent"}}
     part = {"name": "v", "mountPath": "/part", "subPath": "var/www"}
     case.run(pod("p", container(volumeMounts=[_MOUNT, part]), volumes=[volume]))

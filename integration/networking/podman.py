@@ -1,0 +1,125 @@
+"""Podman with containers beside the server under test, on its CNI network or on one of netavark."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from integration.conftest import NodeDirs
+from integration.node.commands import NodeError
+from integration.node.isolation import Node
+from integration.node.packages import Unpacked
+
+Backend = Literal["cni", "netavark"]
+"""What makes podman's networks."""
+
+NAME = "theirs"
+_SECONDS = 120
+_CONFIG = """\
+[containers]
+log_driver = "k8s-file"
+seccomp_profile = "unconfined"
+[engine]
+cgroup_manager = "cgroupfs"
+conmon_path = ["{podman}/usr/bin/conmon"]
+events_logger = "file"
+helper_binaries_dir = ["{podman}/usr/lib/podman"]
+runtime = "runc"
+[engine.runtimes]
+runc = ["{runc}"]
+[network]
+cni_plugin_dirs = {plugins}
+network_backend = "{backend}"
+network_config_dir = "{networks}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Podman:
+    """Its command, with storage and networks of its own."""
+
+    program: Path
+    home: Path
+    environ: dict[str, str]
+
+    def run(self, *words: str) -> str:
+        """Run one of its commands and return what it prints; NodeError when it fails."""
+        storage = ["--root", str(self.home / "root"), "--runroot", str(self.home / "run"), "--storage-driver", "vfs"]
+        done = subprocess.run(
+            [self.program, *storage, "--tmpdir", str(self.home / "tmp"), *words],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_SECONDS,
+            env=self.environ,
+        )
+        if done.returncode != 0:
+            raise NodeError(f"podman {' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def inspect(self) -> dict[str, Any]:
+        """Return what podman says of its container."""
+        (found,) = json.loads(self.run("inspect", NAME))
+        return dict(found)
+
+    def netns(self) -> Path:
+        """Return where the network namespace of the container is pinned."""
+        return Path(self.inspect()["NetworkSettings"]["SandboxKey"])
+
+    def addresses(self) -> str:
+        """Return what `ip` shows inside of the container."""
+        return self.run("exec", NAME, "/bin/ip", "-o", "address", "show", "dev", "eth0")
+
+
+@contextmanager
+def podman_beside(
+    node: Node, dirs: NodeDirs, home: Path, *, backend: Backend, network: str, port: int
+) -> Iterator[Podman]:
+    """Run a container that podman has attached to a network, with a host port; with netavark the network is made.
+
+    With CNI, podman has the configurations, and so the reservations, of the server.
+    """
+    podman = _podman(node.podman, home, _config(node, dirs, home, backend=backend))
+    root = home / "rootfs"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin/busybox").write_bytes(node.busybox.read_bytes())
+    (root / "bin/busybox").chmod(0o755)
+    for name in ("ip", "sleep"):
+        (root / "bin" / name).symlink_to("busybox")
+    if backend == "netavark":
+        podman.run("network", "create", "--subnet", "10.94.0.0/24", network)
+    where = ["--cgroup-parent", f"{node.cgroup_parent}/podman", "--network", network, "--publish", f"{port}:80"]
+    try:
+        podman.run("run", "--detach", "--name", NAME, *where, "--rootfs", str(root), "/bin/sleep", "3600")
+        yield podman
+    finally:
+        podman.run("rm", "--force", "--time", "0", "--ignore", NAME)
+        if backend == "netavark":
+            podman.run("network", "rm", network)
+
+
+def _config(node: Node, dirs: NodeDirs, home: Path, *, backend: Backend) -> str:
+    return _CONFIG.format(
+        podman=node.podman.root,
+        runc=node.stable.root / "usr/sbin/runc",
+        plugins=json.dumps([str(dirs.cni_more_bin), str(dirs.cni_bin)]),
+        backend=backend,
+        networks=dirs.cni_conf if backend == "cni" else home / "networks",
+    )
+
+
+def _podman(unpacked: Unpacked, home: Path, config: str) -> Podman:
+    home.mkdir()
+    (home / "containers.conf").write_text(config)
+    libraries = (unpacked.root / part / "x86_64-linux-gnu" for part in ("usr/lib", "lib"))
+    environ = {key: value for key, value in os.environ.items() if key != "DOCKER_CONFIG"}  # read, and not there
+    environ |= {
+        "CONTAINERS_CONF": str(home / "containers.conf"),
+        "HOME": str(home),
+        "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+    }
+    return Podman(unpacked.root / "usr/bin/podman", home, environ)

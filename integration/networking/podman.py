@@ -70,9 +70,10 @@ class Podman:
         """Return where the network namespace of the container is pinned."""
         return Path(self.inspect()["NetworkSettings"]["SandboxKey"])
 
-    def addresses(self) -> str:
-        """Return what `ip` shows inside of the container."""
-        return self.run("exec", NAME, "/bin/ip", "-o", "address", "show", "dev", "eth0")
+    def addresses(self) -> set[str]:
+        """Return the addresses that the container has, seen from its inside."""
+        shown = self.run("exec", NAME, "/bin/ip", "-o", "address", "show", "dev", "eth0")
+        return {line.split()[3].partition("/")[0] for line in shown.splitlines()}
 
 
 @contextmanager

@@ -71,7 +71,7 @@ test-v2: venv ## tests of control groups of version 2, in an emulated machine th
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
 
 test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
-	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 $(ARGS)
+	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 --timeout 1800 $(ARGS)
 
 kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
 	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)

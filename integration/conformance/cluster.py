@@ -56,7 +56,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 class Api:
     """The API server, asked directly: a process for each check of a pod would cost more than what is waited for."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, address: str = _API) -> None:
+        self._address = address
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._context = ssl.create_default_context()
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
@@ -72,7 +73,7 @@ class Api:
 
     def raw(self, path: str) -> tuple[int, bytes]:
         """Return status and body of a GET."""
-        host, _, port = _API.removeprefix("https://").partition(":")
+        host, _, port = self._address.removeprefix("https://").partition(":")
         connection = http.client.HTTPSConnection(host, int(port), timeout=_CALL_SECONDS, context=self._context)
         try:
             connection.request("GET", path, headers=self._headers)

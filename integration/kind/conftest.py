@@ -4,16 +4,18 @@ They are run by `make test-kind`, which prepares what the image is built from; e
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from integration.conftest import make_engine
 from integration.kind.image import build, containerd_store
+from integration.kind.kubernetes import prepare_cluster_image
 from integration.kind.node import KindNode
 from integration.kind.prepare import Prepared
-from integration.node.engine import program
+from integration.node.engine import Engine, program
 from integration.node.isolation import Node
 
 VARIABLE = "PYDOCKERSHIM_KIND"
@@ -29,6 +31,41 @@ def prepared() -> Prepared:
     """Return what was prepared."""
     base, wheels = map(Path, os.environ[VARIABLE].split(":"))
     return Prepared(base=base, wheels=wheels)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A Docker of the host that has CLUSTER_IMAGE, and what clusters are made with."""
+
+    engine: Engine
+    client: Path
+    """Docker's command line client."""
+    programs: Path
+    """The directory of kind and Kubernetes."""
+    references: Sequence[str]
+    """Names of the images of Kubernetes, which Docker has."""
+
+
+@pytest.fixture(scope="session")
+def host(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Run the Docker of the host, with the image of nodes that have Kubernetes."""
+    engine = make_engine(node, "28", settings={"insecure-registries": ["172.16.0.0/12"]})
+    engine.start()
+    client = program("docker", node.stable.path)
+    programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
+    try:
+        references = prepare_cluster_image(
+            engine,
+            client,
+            prepared=prepared(),
+            node=node,
+            programs=programs,
+            tools=tools,
+            scratch=tmp_path_factory.mktemp("cluster-image"),
+        )
+        yield Host(engine, client, programs, references)
+    finally:
+        engine.close()
 
 
 @pytest.fixture(scope="session")

@@ -84,8 +84,8 @@ def main() -> int:
     parser.add_argument(
         "--wheels",
         type=Path,
-        help="directory with wheels of all that pydockershim needs, for the Python of the node image: "
-        "a node image that has Docker and Python then needs no network",
+        help="directory with the wheels of pydockershim and of all it needs (pip wheel --wheel-dir DIR .), made by the "
+        "Python version of the node image: where that has Docker and Python, no network is needed",
     )
     given = parser.parse_args()
     path = os.pathsep.join(filter(None, [given.bin, os.environ["PATH"]]))
@@ -114,17 +114,17 @@ def _check_programs(names: Sequence[str], path: str) -> None:
 
 
 def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
-    """Build the node image; with `wheels` without a network."""
+    """Build the node image of this checkout, or of `wheels`, without a network."""
     shutil.rmtree(_WHEELS, ignore_errors=True)
     alone = []
     if wheels is not None:
-        if not wheels.is_dir():
-            raise NodeError(f"--wheels {wheels} is not a directory")
-        # A wheel of another state would be taken instead of this checkout's.
-        shutil.copytree(wheels, _WHEELS, ignore=shutil.ignore_patterns("pydockershim-*"))
+        if not list(wheels.glob("pydockershim-*.whl")):
+            raise NodeError(f"{wheels} has no wheel of pydockershim: pip wheel --wheel-dir {wheels} .")
+        shutil.copytree(wheels, _WHEELS)
         alone = ["--network", "none", "--build-arg", "PIP_NO_INDEX=1"]
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    steps.command("wheel of this checkout", *pip, "--wheel-dir", str(_WHEELS), str(_CHECKOUT))
+    else:
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        steps.command("wheel of this checkout", *pip, "--wheel-dir", str(_WHEELS), str(_CHECKOUT))
     words = ["docker", "build", "--target", "kind-node", "--build-arg", f"NODE={node}", *alone, "--tag", IMAGE, "."]
     steps.command(f"image {IMAGE} on {node}", *words, cwd=_CHECKOUT)
 

@@ -9,18 +9,23 @@ import subprocess
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from integration.conftest import make_engine
-from integration.kind.cluster import Cluster, build_cluster_image, cluster
-from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
-from integration.kind.image import CHECKOUT, build, build_context
+from integration.kind.cluster import Cluster, cluster
+from integration.kind.conftest import PROGRAMS_VARIABLE, Host, prepared
+from integration.kind.image import CHECKOUT, build_context, containerd_store
+from integration.kind.kubernetes import (
+    CLUSTER_IMAGE,
+    CONTAINERD_IMAGE,
+    build_containerd_image,
+    make_kind,
+)
+from integration.kind.scenarios import PATCHES, run_in_node
 from integration.node.commands import NodeError
-from integration.node.engine import Engine, program
 from integration.node.isolation import Node, new_home
 from integration.waiting import wait_until
 
@@ -61,37 +66,44 @@ spec:
 """
 
 
-@pytest.fixture(scope="module")
-def outer(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Run the Docker of the host, with the image of the nodes."""
-    engine = make_engine(node, "28")
-    engine.start()
-    try:
-        scratch = tmp_path_factory.mktemp("cluster-image")
-        build(engine.api, prepared=prepared(), node=node, scratch=scratch)
-        programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
-        build_cluster_image(
-            engine, program("docker", node.stable.path), programs=programs, tools=tools, scratch=scratch
-        )
-        yield engine
-    finally:
-        engine.close()
+_MEMORY = """\
+for p in $(pgrep -f 'pydockershim|shim.logs|^/usr/s?bin/dockerd|^/usr/bin/containerd'); do
+    size=$(sed -n 's/^Pss: *\\([0-9]*\\) kB/\\1/p' /proc/$p/smaps_rollup)
+    echo "${size:-0} $(tr '\\0' ' ' </proc/$p/cmdline | cut -d ' ' -f 1-3 | sed 's/-namespace.*//')"
+done
+"""
 
 
 @contextmanager
-def created(outer: Engine, node: Node, config: str) -> Iterator[Cluster]:
-    programs = Path(os.environ[PROGRAMS_VARIABLE].split(":")[0])
+def created(
+    host: Host,
+    config: str,
+    *,
+    image: str = CLUSTER_IMAGE,
+    family: str = "ipv4",
+    mounts: Sequence[dict[str, str]] = (),
+    patches: Sequence[str] = (),
+) -> Iterator[Cluster]:
     began = time.monotonic()
     with cluster(
-        outer,
-        programs=programs,
-        client=program("docker", node.stable.path),
+        host.engine,
+        programs=host.programs,
+        client=host.client,
         config=CHECKOUT / "packaging/kind" / config,
+        image=image,
+        family=family,
+        mounts=mounts,
+        patches=patches,
         name="test",
         home=new_home("cluster"),
     ) as made:
-        print(f"{config}: Ready after {time.monotonic() - began:.1f} s")
+        print(f"{config}, {image}, {family}: Ready after {time.monotonic() - began:.1f} s")
         yield made
+
+
+def nothing_is_left(host: Host) -> None:
+    assert host.engine.api.containers(all=True) == []
+    assert host.engine.api.volumes()["Volumes"] in (None, [])
 
 
 def ready_pods(made: Cluster, number: int) -> bool:
@@ -101,7 +113,7 @@ def ready_pods(made: Cluster, number: int) -> bool:
 
 
 def leases(made: Cluster, node: str) -> int:
-    script = "ls /var/lib/cni/networks/kubenet | grep -c '^[0-9]' || true"
+    script = "ls /var/lib/cni/networks/kubenet | grep -c -v '^l' || true"  # neither lock nor last_reserved_ip
     return int(made.run("docker", "exec", node, "sh", "-c", script))
 
 
@@ -112,9 +124,17 @@ def pods_with_address(made: Cluster, node: str) -> int:
     return modes.split().count("none")
 
 
-@pytest.mark.parametrize(("config", "number"), [("cluster.yaml", 1), ("cluster-three-nodes.yaml", 3)])
-def test_the_whole_way(outer: Engine, node: Node, tmp_path: Path, config: str, number: int) -> None:
-    with created(outer, node, config) as made:
+@pytest.mark.parametrize(
+    ("config", "number", "family"),
+    [
+        ("cluster.yaml", 1, "ipv4"),
+        ("cluster-three-nodes.yaml", 3, "ipv4"),
+        ("cluster-three-nodes.yaml", 3, "dual"),
+        ("cluster.yaml", 1, "ipv6"),
+    ],
+)
+def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, number: int, family: str) -> None:
+    with created(host, config, family=family) as made:
         nodes = made.nodes()
         assert len(nodes) == number
         assert made.kubectl("get", "nodes", "--no-headers").split().count("Ready") == number
@@ -123,21 +143,82 @@ def test_the_whole_way(outer: Engine, node: Node, tmp_path: Path, config: str, n
         wait_until(lambda: ready_pods(made, number), SECONDS)
         use_pods(made, nodes)
         for each in nodes:
-            began = time.monotonic()
-            made.run("docker", "restart", each)
-            wait_until(lambda: everything_runs(made, number), SECONDS)
-            print(f"docker restart {each}: all pods Ready after {time.monotonic() - began:.1f} s")
+            restart(made, each, number)
         made.connect_nodes()
+        addresses = 2 if family == "dual" else 1
         for each in nodes:
-            wait_until(lambda each=each: leases(made, each) == pods_with_address(made, each), SECONDS)  # type: ignore[misc]
+            wait_until(lambda each=each: leases(made, each) == addresses * pods_with_address(made, each), SECONDS)  # type: ignore[misc]
+        use_pods(made, nodes)
         show_memory(made, nodes)
         made.run("kind", "export", "logs", str(tmp_path / "logs"), "--name", made.name)
         for each in nodes:
             journal = (tmp_path / "logs" / each / "journal.log").read_text()
             assert "pydockershim[" in journal
             assert "dockerd[" in journal
-    assert outer.api.containers(all=True) == []
-    assert outer.api.volumes()["Volumes"] in (None, [])
+    nothing_is_left(host)
+
+
+def test_the_demo(host: Host) -> None:
+    said = make_kind(host.engine, host.client, target="kind-demo", programs=host.programs, wheels=prepared().wheels)
+    print(said)
+    assert "hello from a pod on Docker, in kind" in said
+    nothing_is_left(host)
+
+
+@pytest.mark.parametrize("image", [CLUSTER_IMAGE, CONTAINERD_IMAGE])
+def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> None:
+    if image == CONTAINERD_IMAGE:
+        build_containerd_image(host.engine, scratch=tmp_path)
+    with created(host, "cluster.yaml", image=image) as made:
+        runtime = made.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.containerRuntimeVersion}")
+        assert runtime.startswith("docker://" if image == CLUSTER_IMAGE else "containerd://")
+        kube_proxy = ["pods", "-n", "kube-system", "-l", "k8s-app=kube-proxy"]
+        made.kubectl("wait", *kube_proxy, "--for=condition=Ready", "--timeout=120s")
+        show_memory(made, made.nodes())
+    nothing_is_left(host)
+
+
+@pytest.mark.parametrize("store", ["overlay2", "containerd"])
+def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> None:
+    home = new_home("scenarios")
+    home.mkdir()
+    mounts = [{"hostPath": str(home), "containerPath": str(home), "propagation": "Bidirectional"}]
+    if store == "containerd":
+        (tmp_path / "daemon.json").write_text(containerd_store())
+        mounts.append({"hostPath": f"{tmp_path}/daemon.json", "containerPath": "/etc/docker/daemon.json"})
+    with created(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
+        results = run_in_node(made, made.nodes()[0], programs=host.programs, home=home)
+    print(*(f"{each.state:8} {each.name}" for each in results), sep="\n")
+    assert {each.name: each.reason for each in results if each.state == "failed"} == {}
+    nothing_is_left(host)
+
+
+def restart(made: Cluster, node: str, number: int) -> None:
+    """Restart a node container, and wait until each container of its pods is replaced by a new one that is ready."""
+    before = containers(made, node)
+    assert before
+    assert None not in before.values()
+    began = time.monotonic()
+    made.run("docker", "restart", node)
+    wait_until(lambda: everything_runs(made, number, node, before), SECONDS)
+    print(f"docker restart {node}: all {len(before)} containers new and ready after {time.monotonic() - began:.1f} s")
+
+
+def containers(made: Cluster, node: str) -> dict[str, str | None]:
+    """Return the id of each container of the pods of a node, None for one that is not ready."""
+    listed = json.loads(made.kubectl("get", "pods", "-A", "-o", "json", f"--field-selector=spec.nodeName={node}"))
+    return {
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/{each['name']}": each["containerID"]
+        if each["ready"]
+        else None
+        for pod in listed["items"]
+        for each in pod["status"].get("containerStatuses", [])
+    }
+
+
+def are_replaced(now: dict[str, str | None], before: dict[str, str | None]) -> bool:
+    """Whether all containers are there and ready, by other ids: until a kubelet has begun, the API has the old ones."""
+    return now.keys() == before.keys() and all(now[each] not in (None, before[each]) for each in before)
 
 
 def load_app(made: Cluster, node: Node, tmp_path: Path) -> None:
@@ -156,10 +237,12 @@ def load_app(made: Cluster, node: Node, tmp_path: Path) -> None:
 def use_pods(made: Cluster, nodes: list[str]) -> None:
     address = made.kubectl("get", "service", "app", "-o", "jsonpath={.spec.clusterIP}")
     pods = made.kubectl("get", "pods", "-l", "app=app", "-o", "name").split()
+    service = f"http://{in_url(address)}/"
     for each in nodes:  # the Service and the host port, from each node
-        wait_until(lambda each=each: answers(made, each, f"http://{address}/"), SECONDS)  # type: ignore[misc]
-        of_node = made.engine.api.inspect_container(each)["NetworkSettings"]["Networks"]["kind"]["IPAddress"]
-        with urllib.request.urlopen(f"http://{of_node}:8081/", timeout=60) as answer:
+        wait_until(lambda each=each: answers(made, each, service), SECONDS)  # type: ignore[misc]
+        ends = made.engine.api.inspect_container(each)["NetworkSettings"]["Networks"]["kind"]
+        of_node = ends["GlobalIPv6Address" if ":" in address else "IPAddress"]
+        with urllib.request.urlopen(f"http://{in_url(of_node)}:8081/", timeout=60) as answer:
             assert PAGE in answer.read().decode(), each
     for pod in pods:
         assert made.kubectl("exec", pod, "--", "/busybox", "echo", "executed") == "executed\n"
@@ -172,6 +255,10 @@ def use_pods(made: Cluster, nodes: list[str]) -> None:
     stream = io.BytesIO(made.kubectl("exec", pods[0], "--", "/busybox", "tar", "-cf", "-", "www/index.html").encode())
     with tarfile.open(fileobj=stream) as archive:
         assert archive.getnames() == ["www/index.html"]
+
+
+def in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def answers(made: Cluster, node: str, url: str) -> bool:
@@ -197,16 +284,22 @@ def forward(made: Cluster, pod: str) -> None:
             process.terminate()
 
 
-def everything_runs(made: Cluster, number: int) -> bool:
-    """Whether all nodes and pods are Ready again. The API server itself may be away."""
+def everything_runs(made: Cluster, number: int, node: str, before: dict[str, str | None]) -> bool:
+    """Whether all nodes and pods are Ready again, with new containers on a node. The API server itself may be away."""
     try:
         statuses = made.kubectl("get", "nodes", "--no-headers").split()
-        return statuses.count("Ready") == number and ready_pods(made, number)
+        replaced = are_replaced(containers(made, node), before)
+        return replaced and statuses.count("Ready") == number and ready_pods(made, number)
     except NodeError:
         return False
 
 
 def show_memory(made: Cluster, nodes: list[str]) -> None:
+    """Print the memory of what runs the pods, in MB of proportional set size."""
     for each in nodes:
-        script = "for p in $(pgrep -f 'pydockershim|shim.logs'); do grep ^Pss: /proc/$p/smaps_rollup; done"
-        print(each, made.run("docker", "exec", each, "sh", "-c", script).split())
+        sums: dict[str, float] = {}
+        for line in made.run("docker", "exec", each, "sh", "-c", _MEMORY).splitlines():
+            kilobytes, _, command = line.partition(" ")
+            name = "server, log process, helper" if "pydockershim" in command or "shim.logs" in command else command
+            sums[name] = sums.get(name, 0) + int(kilobytes) / 1000
+        print(each, ", ".join(f"{name} {size:.0f} MB" for name, size in sorted(sums.items())))

@@ -8,19 +8,14 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from integration.conftest import make_engine
-from integration.kind.cluster import CLUSTER_IMAGE, build_cluster_image
-from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
-from integration.kind.image import NODE_IMAGE, build
+from integration.kind.conftest import PROGRAMS_VARIABLE, Host
+from integration.kind.kubernetes import CLUSTER_IMAGE
 from integration.kind.node import KindNode
 from integration.node.commands import NodeError
-from integration.node.engine import program
 from integration.node.images import BUSYBOX
-from integration.node.isolation import Node
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(PROGRAMS_VARIABLE not in os.environ, reason="needs BIN=directory with Kubernetes")
@@ -66,23 +61,14 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def bare(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KindNode]:
+def bare(host: Host) -> Iterator[KindNode]:
     """Boot a node with Kubernetes on which kubeadm has not run."""
-    engine = make_engine(node, "28")
-    engine.start()
+    made = KindNode(host.engine, host.client, "bare", image=CLUSTER_IMAGE)
     try:
-        client = program("docker", node.stable.path)
-        programs, tools = map(Path, os.environ[PROGRAMS_VARIABLE].split(":"))
-        scratch = tmp_path_factory.mktemp("bare")
-        build(engine.api, prepared=prepared(), node=node, scratch=scratch)
-        build_cluster_image(engine, client, programs=programs, tools=tools, scratch=scratch)
-        repository, _, tag = NODE_IMAGE.rpartition(":")
-        engine.api.tag(CLUSTER_IMAGE, repository, tag)  # which is what a node is started from
-        made = KindNode(engine, client, "bare")
         made.start()
         yield made
     finally:
-        engine.close()
+        made.remove()
 
 
 def kubectl(bare: KindNode, *words: str, stdin: str = "") -> str:
@@ -91,16 +77,6 @@ def kubectl(bare: KindNode, *words: str, stdin: str = "") -> str:
 
 def field(bare: KindNode, kind: str, name: str, path: str) -> str:
     return kubectl(bare, "get", kind, name, "-o", f"jsonpath={{{path}}}")
-
-
-def name_images(bare: KindNode) -> None:
-    """Give the etcd that is there the name that kubeadm asks for: it may be of another release."""
-    listed = bare.output("kubeadm", "config", "images", "list", "--kubernetes-version", version(bare)).split()
-    have = bare.output("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
-    (etcd,) = (name for name in have if "/etcd:" in name)
-    (wanted,) = (name for name in listed if "/etcd:" in name)
-    if wanted != etcd:
-        bare.output("docker", "tag", etcd, wanted)
 
 
 def keep_conntrack(bare: KindNode) -> None:
@@ -157,7 +133,6 @@ def test_a_range_of_kubeadm_and_the_template_are_a_pod_network(bare: KindNode) -
     patch = '{"failCgroupV1": false}'  # for hosts of the tests; nothing where they have control groups of version 2
     bare.output("sh", "-c", f"mkdir /patches && echo {shlex.quote(patch)} >/patches/kubeletconfiguration.json")
 
-    name_images(bare)
     bare.output(
         *("kubeadm", "init", f"--pod-network-cidr={RANGE}", f"--cri-socket={SOCKET}", SKIPPED),
         *("--patches=/patches", f"--kubernetes-version={version(bare)}"),

@@ -6,6 +6,7 @@ import pytest
 
 from integration.kind import demo
 from integration.kind.demo import Steps, build_image, missing_programs
+from integration.node.commands import NodeError
 
 
 @pytest.fixture
@@ -56,6 +57,9 @@ def with_kind(programs: Path) -> Path:
     return programs
 
 
+WHEELS = ("grpcio-1.whl", "pydockershim-0.whl")
+
+
 class Recorded(Steps):
     """Writes down what would run."""
 
@@ -73,7 +77,7 @@ def test_wheels_that_are_given_need_no_network(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(demo, "_WHEELS", tmp_path / "built")
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    for name in ("grpcio-1.whl", "pydockershim-0.whl"):
+    for name in WHEELS:
         (wheels / name).touch()
     steps = Recorded()
     build_image(steps, node="n:1", wheels=wheels if given else None)
@@ -82,4 +86,11 @@ def test_wheels_that_are_given_need_no_network(tmp_path: Path, monkeypatch: pyte
     assert " ".join(steps.ran[-1]) == (
         f"docker build --target kind-node --build-arg NODE=n:1 {alone}--tag pydockershim/node ."
     )
-    assert [path.name for path in (tmp_path / "built").glob("*")] == (["grpcio-1.whl"] if given else [])
+    assert sorted(path.name for path in (tmp_path / "built").glob("*")) == (list(WHEELS) if given else [])
+    assert ("pip" in [word for words in steps.ran for word in words]) is not given  # which fetches setuptools
+
+
+def test_wheels_without_ours_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_WHEELS", tmp_path / "built")
+    with pytest.raises(NodeError, match=f"^{tmp_path} has no wheel of pydockershim: pip wheel --wheel-dir"):
+        build_image(Recorded(), node="n:1", wheels=tmp_path)

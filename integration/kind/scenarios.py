@@ -1,0 +1,144 @@
+"""The scenarios of `make conformance` for a kubelet, in a node of kind.
+
+Those that stop the kubelet, the server or Docker, or count on the address and the name server of the cluster that `make
+conformance` makes, are left out: restarts in a node are tests of their own here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import docker
+
+from integration.conformance import binaries, cluster, scenarios  # noqa: F401  importing the last fills SCENARIOS
+from integration.conformance.kubectl import Kubectl
+from integration.conformance.results import Case
+from integration.conformance.runner import run_scenarios
+from integration.conformance.scenario import SCENARIOS
+from integration.kind.cluster import Cluster
+from integration.node.commands import run
+
+LEFT_OUT = frozenset(
+    {
+        "host port leads to a pod",
+        "pod of the host network has the nodes address",
+        "resolver is configured as the pod asks",
+        "names are resolved",
+        "pod reaches the api server and has a token for it",
+        "events reach a kubelet that asks for them",
+        "classes of pods have their control groups",
+    }
+)
+NAME = "node"
+"""The scenarios have the Node's name in paths of its API."""
+PATCHES = (
+    f"kind: InitConfiguration\nnodeRegistration: {{name: {NAME}}}\n",
+    f"""\
+kind: KubeletConfiguration
+allowedUnsafeSysctls: [net.core.somaxconn]
+syncFrequency: 3s
+fileCheckFrequency: 1s
+containerLogMaxSize: "{cluster.LOG_FILE_BYTES}"
+containerLogMaxFiles: 50
+containerLogMonitorInterval: 3s
+crashLoopBackOff: {{maxContainerRestartPeriod: 2s}}
+featureGates: {{KubeletCrashLoopBackOffMax: true}}
+""",
+)
+_ADMIN = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: scenarios}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: ServiceAccount, name: default, namespace: kube-system}]
+"""
+_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """The server of the node."""
+
+    socket: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """Docker of the node."""
+
+    api: docker.APIClient
+    cgroup_driver: str = "systemd"
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """As much of `integration.conftest.Served` as these scenarios use."""
+
+    engine: _Engine
+    server: _Server
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node as the scenarios see it: its directories by way of the root of its first process."""
+
+    home: Path
+    root: Path
+    binaries: binaries.Binaries
+    served: _Served
+    kubectl: Kubectl
+    api: cluster.Api
+    gates: dict[str, bool] = field(default_factory=lambda: {"PodAndContainerStatsFromCRI": True})
+
+    @property
+    def manifests(self) -> Path:
+        return self.root / "etc/kubernetes/manifests"
+
+    @property
+    def disk(self) -> Path:
+        return self.root / "var/lib/kubelet"
+
+    def node(self) -> dict[str, Any]:
+        return dict(self.api.get(f"/api/v1/nodes/{NAME}") or {})
+
+
+def selected() -> str:
+    """Return a regular expression for the names of the scenarios that run here."""
+    names = [each.name for each in SCENARIOS if not each.alone and each.name not in LEFT_OUT]
+    return f"^({'|'.join(names)})$"
+
+
+def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path) -> tuple[Case, ...]:
+    """Run the scenarios on the node; `home` is a directory that it has at the same place."""
+    made.kubectl("apply", "-f", "-", stdin=_ADMIN.encode())
+    with _node(made, container, programs=programs, home=home) as node:
+        return run_scenarios(cast("cluster.Cluster", node), only=selected(), minutes=0, say=print)
+
+
+@contextmanager
+def _node(made: Cluster, container: str, *, programs: Path, home: Path) -> Iterator[_Node]:
+    details = made.engine.api.inspect_container(container)
+    root = Path(f"/proc/{details['State']['Pid']}/root")
+    address = details["NetworkSettings"]["Networks"]["kind"]["IPAddress"]
+    cidr = made.kubectl("get", "node", NAME, "-o", "jsonpath={.spec.podCIDR}")
+    # Scenarios call pods from the node, which is one hop away from here.
+    run(["ip", "route", "replace", cidr, "via", address], timeout=_SECONDS)
+    token = made.kubectl("create", "token", "default", "-n", "kube-system", "--duration=4h").strip()
+    url = made.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
+    api = docker.APIClient(base_url=f"unix://{root}/run/docker.sock", timeout=_SECONDS)
+    kubeconfig = Path(made.environ["KUBECONFIG"])
+    found = binaries.find(programs, names=("kubectl", "crictl"))
+    try:
+        yield _Node(
+            home=home,
+            root=root,
+            binaries=found,
+            served=_Served(_Engine(api), _Server(root / "run/cri-dockerd.sock")),
+            kubectl=Kubectl(found["kubectl"], kubeconfig=kubeconfig, home=home),
+            api=cluster.Api(token, url),
+        )
+    finally:
+        api.close()
+        run(["ip", "route", "del", cidr, "via", address], timeout=_SECONDS)

@@ -10,9 +10,10 @@ from integration.cri import container_config, pod_config
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node.commands import run
 from integration.node.engine import Engine, own_link
-from integration.packages.conftest import Packages
 from integration.pins import LAST_PYTHON, lowest, lowest_wheels
 from release.bundle import LOCK, fetch_bundle, this_machine, wheels_for
+from release.python_dist import build_wheel
+from release.source import copied_source
 from shim.api.v1 import api_pb2 as pb
 
 _SECONDS = 300
@@ -24,7 +25,7 @@ def newest() -> list[str]:
 
 
 @pytest.fixture(scope="module", params=["lowest", "newest"])
-def installed(request: pytest.FixtureRequest, packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the server and libraries of one end, by its interpreter."""
     if request.param == "newest":
         wheels = wheels_for(fetch_bundle([this_machine()]), this_machine(), f"3.{sys.version_info.minor}")
@@ -33,10 +34,21 @@ def installed(request: pytest.FixtureRequest, packages: Packages, tmp_path_facto
         wheels, wanted = lowest_wheels(), lowest()
     else:
         pytest.skip("the oldest grpcio has wheels up to CPython 3.11")
-    place = tmp_path_factory.mktemp(request.param) / "venv"
+    home = tmp_path_factory.mktemp(request.param)
+    wheel = build_wheel(copied_source(home / "source"), home)
+    place = home / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", place], timeout=_SECONDS)
-    pip = [sys.executable, "-m", "pip", "--python", place / "bin/python", "install", "--quiet", "--no-index"]
-    run([*pip, "--find-links", wheels, packages.one("*.whl"), *wanted], timeout=_SECONDS)
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        place / "bin/python",
+        "install",
+        "--quiet",
+        "--no-index",
+    ]
+    run([*pip, "--find-links", wheels, wheel, *wanted], timeout=_SECONDS)
     there = run([*pip[:5], "freeze"], timeout=_SECONDS).splitlines()
     assert {word.partition("==")[0].lower() for word in wanted} <= {line.partition("==")[0].lower() for line in there}
     return place / "bin/python"

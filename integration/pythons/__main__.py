@@ -72,7 +72,7 @@ def _tried(version: str, arguments: Sequence[str], *, lowest: bool) -> Outcome:
     report = _PLACE / f"{version}.xml"
     report.unlink(missing_ok=True)
     left_out = [f"--ignore={path}" for path in _NOT_LOWEST] if lowest else []
-    command = [python, "-m", "pytest", "tests", "-q", f"--junitxml={report}", *left_out, *arguments]
+    command: list[str | Path] = [python, "-m", "pytest", "tests", "-q", f"--junitxml={report}", *left_out, *arguments]
     subprocess.run(command, check=False)
     suite = ET.parse(report).getroot().find("testsuite")
     assert suite is not None, f"{report} has no results"
@@ -95,7 +95,7 @@ def _environment(version: str, interpreter: Path, *, lowest: bool) -> Path:
         run([interpreter, "-m", "venv", "--without-pip", place], timeout=_INSTALL_SECONDS)
     wanted = [".", *pins.development(), *pins.lowest()] if lowest else [".[dev]"]
     # By our own pip: Debian has that of each version in a package of its own.
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
     run([*pip, "--editable", *wanted], timeout=_INSTALL_SECONDS)
     return python
 

@@ -1,6 +1,7 @@
 """A pod with the oldest libraries that pyproject.toml allows, and with the newest that are known: those in packages."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ _SECONDS = 300
 def newest() -> list[str]:
     """The requirements that the lock names."""
     return [line.split()[0] for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#")]
+
+
+def names(requirements: Sequence[str]) -> set[str]:
+    """Names of libraries in one spelling."""
+    return {line.partition("==")[0].lower().replace("_", "-") for line in requirements}
 
 
 @pytest.fixture(scope="module", params=["lowest", "newest"])
@@ -50,7 +56,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     ]
     run([*pip, "--find-links", wheels, wheel, *wanted], timeout=_SECONDS)
     there = run([*pip[:5], "freeze"], timeout=_SECONDS).splitlines()
-    assert {word.partition("==")[0].lower() for word in wanted} <= {line.partition("==")[0].lower() for line in there}
+    assert names(wanted) <= names(there)
     return place / "bin/python"
 
 

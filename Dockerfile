@@ -50,6 +50,9 @@ RUN mkdir -p /etc/pydockershim \
       kind-images.service registry-notice.path
 
 FROM python:3.11-slim AS build
+# Where libraries are taken from: with a directory of wheels in the base image no network is needed.
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY shim shim
@@ -61,8 +64,10 @@ RUN python -m venv /opt/pydockershim \
 
 FROM python:3.11-slim
 # The node's CNI plugins run in this container and call iptables.
-RUN apt-get update \
- && apt-get install -y --no-install-recommends iptables \
- && rm -rf /var/lib/apt/lists/*
+RUN if ! command -v iptables; then \
+      apt-get update \
+      && apt-get install -y --no-install-recommends iptables \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY --from=build /opt/pydockershim /opt/pydockershim
 ENTRYPOINT ["/opt/pydockershim/bin/pydockershim", "serve"]

@@ -330,7 +330,7 @@ def serving(
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
     `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
-    `program` is what the interpreter is given to run; `place` is the network namespace of the server.
+    `program` is the command of the server; `place` is the network namespace of the server.
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,

@@ -10,7 +10,7 @@ from pathlib import Path
 from integration.node.daemon import Daemon
 from integration.node.netns import Netns
 
-PROGRAM = ("-m", "shim")
+PROGRAM = (sys.executable, "-m", "shim")
 START_SECONDS = 180.0
 """A start takes a second and a half of a processor, of which a busy machine gives little."""
 STOP_SECONDS = 60.0
@@ -33,7 +33,7 @@ class Server:
     ) -> None:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
-        `program` is what the interpreter is given to run, `environ` is added to our own environment. It runs in the
+        `program` is the command before its arguments, `environ` is added to our own environment. It runs in the
         network namespace `place`, or else in ours.
         """
         self.socket = socket
@@ -41,7 +41,7 @@ class Server:
         self.daemon = Daemon(
             [
                 *(netns.prefix if netns else ()),
-                *(sys.executable, *program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags),
+                *(*program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags),
             ],
             log=log,
             env={**os.environ, **(netns.environ if netns else {}), **(environ or {})},

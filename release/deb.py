@@ -8,7 +8,7 @@ from pathlib import Path
 from release.archive import normalise
 from release.bundle import GLIBC, Machine
 from release.commands import run_tool
-from release.source import Source, supported_pythons
+from release.source import Source, maintainer_of, supported_pythons
 from release.stage import CONFIGURATION
 
 SUMMARY = "Kubernetes CRI server in front of the Docker Engine"
@@ -21,7 +21,7 @@ _CONTROL = """\
 Package: pydockershim
 Version: {version}
 Architecture: {architecture}
-Maintainer: pydockershim maintainers <pydockershim@localhost>
+Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: python3 (>= {oldest}), python3 (<< {beyond}), libc6 (>= {glibc})
 Recommends: docker.io | docker-ce | moby-engine, containernetworking-plugins, iptables
@@ -55,6 +55,7 @@ def _write_control(source: Source, stage: Path, control: Path, *, machine: Machi
     text = _CONTROL.format(
         version=source.version,
         architecture=machine.deb,
+        maintainer=maintainer_of(source.tree),
         size=sum(path.stat().st_size for path in plain) // 1024,
         oldest=pythons[0],
         beyond=f"3.{int(pythons[-1].removeprefix('3.')) + 1}",

@@ -9,7 +9,7 @@ from release.bundle import GLIBC, Machine
 from release.commands import run_tool
 from release.deb import DESCRIPTION, SUMMARY
 from release.environment import PYTHON
-from release.source import Source, supported_pythons
+from release.source import Source, maintainer_of, supported_pythons
 from release.stage import CONFIGURATION, PREFIX
 
 _SPEC = """\
@@ -18,6 +18,7 @@ Version: {version}
 Release: 1
 Summary: {summary}
 License: Apache-2.0
+Packager: {maintainer}
 Requires: {pythons}
 Requires: glibc >= {glibc}
 Recommends: containernetworking-plugins
@@ -97,6 +98,7 @@ def _spec(source: Source, stage: Path) -> str:
     return _SPEC.format(
         version=source.version,
         summary=SUMMARY,
+        maintainer=maintainer_of(source.tree),
         description=DESCRIPTION,
         pythons=f"({own} or {beside})",
         glibc=GLIBC,

@@ -48,6 +48,12 @@ def version_of(tree: Path) -> str:
     return str(tomllib.loads((tree / "pyproject.toml").read_text())["project"]["version"])
 
 
+def maintainer_of(tree: Path) -> str:
+    """Return the first maintainer in pyproject.toml as `Name <address>`; without one it is invalid."""
+    maintainer = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["maintainers"][0]
+    return f"{maintainer['name']} <{maintainer.get('email', 'no-address@pydockershim.invalid')}>"
+
+
 def supported_pythons(tree: Path) -> list[str]:
     """Return the CPythons that the classifiers of pyproject.toml name, as `3.11`."""
     prefix = "Programming Language :: Python :: 3."

@@ -27,6 +27,9 @@ _FOR_SHELLS = {
 """Below packaging, and where each shell looks."""
 _MAN = Path("/usr/share/man/man1/pydockershim.1.gz")
 
+_EXAMPLES = ("cni_conf_examples", "docs", "packaging/docker", "packaging/monitoring")
+"""Directories of the documentation, where the links of its pages lead."""
+
 _EXEC_START = re.compile(r"^(ExecStart=)\S+", re.MULTILINE)
 
 
@@ -49,7 +52,9 @@ def make_stage(source: Source, stage: Path, *, wheel: Path, wheels: Path, machin
 def _add_documentation(source: Source, place: Path, home: Path) -> None:
     _write(place / "copyright", copyright_text(licences_of(home)))
     shutil.copyfile(source.tree / "README.md", place / "README.md")
-    shutil.copytree(source.tree / "cni_conf_examples", place / "cni_conf_examples")
+    shutil.copyfile(source.tree / "SECURITY.md", place / "SECURITY.md")
+    for name in _EXAMPLES:
+        shutil.copytree(source.tree / name, place / name)
     changelog = gzip.compress((source.tree / "CHANGELOG.md").read_bytes(), mtime=source.time)
     (place / "changelog.gz").write_bytes(changelog)
 

@@ -38,10 +38,11 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare() -> Prepared:
     """Make what is missing."""
-    return Prepared(base=_ensure_base(), wheels=_ensure_wheels())
+    return Prepared(base=ensure_base(), wheels=_ensure_wheels())
 
 
-def _ensure_base() -> Path:
+def ensure_base() -> Path:
+    """Return an archive of the root file system."""
     docker = ensure_unpacked(NEWER).root
     recipe = [*PACKAGES, *_LEFT_OUT, _SUITE, str((docker / "bundle.json").read_bytes())]
     base = cache_directory() / f"kind-base-{_digest(*recipe)}.tar"

@@ -1,6 +1,7 @@
 """Everything an isolated run needs, fetched before it begins: inside there is no network."""
 
 import os
+import sys
 
 from integration.node.commands import NodeError
 from integration.node.isolation import Node, cgroup_parent_here
@@ -22,6 +23,7 @@ from integration.node.packages import (
     ensure_installed,
     ensure_unpacked,
 )
+from integration.pins import LAST_PYTHON, fetch_lowest
 from release.bundle import fetch_bundle, this_machine
 from release.errors import BuildError
 
@@ -61,10 +63,12 @@ def prepare() -> Node:
 
 
 def _fetch_wheels() -> None:
-    """Fetch the libraries that packages bundle."""
+    """Fetch the libraries that packages bundle, and the oldest that will do."""
     try:
         fetch_bundle([this_machine()])
-    except BuildError as cause:
+        if sys.version_info[:2] <= LAST_PYTHON:
+            fetch_lowest()
+    except (BuildError, NodeError) as cause:
         if os.environ.get("CI"):
             raise NodeError(str(cause)) from cause
         print(f"  - the tests of packages will fail: {cause}", flush=True)

@@ -10,6 +10,7 @@ from shim import __version__
 
 CONFIG = "/etc/pydockershim/config.toml"
 UNIT = "/usr/lib/systemd/system/pydockershim.service"
+DOCUMENTATION = "usr/share/doc/pydockershim"
 WANTED = "/etc/systemd/system/multi-user.target.wants/pydockershim.service"
 
 
@@ -30,6 +31,8 @@ def test_install_upgrade_and_purge_leave_the_machine_as_it_was(root: Root, deb: 
     assert "/run/cri-dockerd.sock" in root.text("/etc/crictl.yaml")
     assert (root.path / WANTED.removeprefix("/")).is_symlink()
     assert "cni_conf_dir" in root.run("pydockershim", "config")
+    for name in ("docs/install.md", "packaging/monitoring/alerts.yml", "cni_conf_examples/10-bridge.conflist"):
+        assert (root.path / DOCUMENTATION / name).is_file()
 
     (root.path / CONFIG.removeprefix("/")).write_text('log_level = "debug"\n')
     root.run("dpkg", "--install", deb)

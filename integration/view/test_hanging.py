@@ -261,7 +261,7 @@ def untrusting(engine: Engine, images: Images, node: Node) -> Iterator[Served]: 
     made = make_node_dirs(node, new_home("untrusting"))
     configure_network(made)
     patched = "from shim.engine import facts; facts.INFO_TRUSTED = facts.INFO_AGE = 0; "
-    program = ("-c", f"{patched}from shim import cli; raise SystemExit(cli.main())")
+    program = (sys.executable, "-c", f"{patched}from shim import cli; raise SystemExit(cli.main())")
     with own_link(BRIDGE), serving(engine, made, program) as served:
         yield served
 

@@ -14,13 +14,15 @@ a container. `HostConfig.Init` does: no image can set it, those shims never send
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from google.protobuf import json_format
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.names import POD, PREFIX
+
+_Config = TypeVar("_Config", pb.PodSandboxConfig, pb.ContainerConfig)
 
 CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
@@ -107,12 +109,21 @@ def sandbox_config_from_dict(config: dict[str, Any]) -> pb.PodSandboxConfig:
 
 def sandbox_config(labels: dict[str, str]) -> pb.PodSandboxConfig:
     """Return the configuration of a pause container that is ours."""
-    return json_format.Parse(labels[CONFIG], pb.PodSandboxConfig(), ignore_unknown_fields=True)
+    return _parsed(labels[CONFIG], pb.PodSandboxConfig())
 
 
 def container_config(labels: dict[str, str]) -> pb.ContainerConfig:
     """Return the configuration of a container that is ours, without command, args and envs."""
-    return json_format.Parse(labels[CONFIG], pb.ContainerConfig(), ignore_unknown_fields=True)
+    return _parsed(labels[CONFIG], pb.ContainerConfig())
+
+
+def _parsed(text: str, into: _Config) -> _Config:
+    """Return `into` with what is in a label. Raise ParseError; older protobufs do not for all that is no object."""
+    try:
+        plain = msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError) as error:
+        raise json_format.ParseError(str(error)) from error
+    return json_format.ParseDict(plain, into, ignore_unknown_fields=True)
 
 
 def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, str]:

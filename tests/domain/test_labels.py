@@ -1,5 +1,6 @@
 """What is written on Docker containers, and that nothing of it is lost or believed wrongly."""
 
+from collections.abc import MutableSequence
 from typing import Any
 
 import pytest
@@ -29,11 +30,13 @@ def fill(message: Message) -> None:
             fill_map(getattr(message, field.name), field.message_type.fields_by_name["value"])
         elif field.message_type is not None:
             inner = getattr(message, field.name)
-            fill(inner.add() if field.is_repeated else inner)
-            if not field.is_repeated:
+            if isinstance(inner, Message):
+                fill(inner)
                 inner.SetInParent()
-        elif field.is_repeated:
-            getattr(message, field.name).extend([scalar(field), scalar(field)])
+            else:
+                fill(inner.add())
+        elif isinstance(values := getattr(message, field.name), MutableSequence):
+            values.extend([scalar(field), scalar(field)])
         else:
             setattr(message, field.name, scalar(field))
 

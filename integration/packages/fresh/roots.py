@@ -1,9 +1,11 @@
 """What fresh machines are made of, and what the packages for them need, while there is a network."""
 
 import hashlib
+import sys
 import tempfile
 from pathlib import Path
 
+from integration.kind.prepare import ensure_base
 from integration.node.commands import run, step
 from integration.node.packages import cache_directory, ensure_installed
 from release.bundle import MACHINES, fetch_bundle
@@ -15,13 +17,18 @@ _PACKAGES = (
     *("systemd-sysv", "dbus", "docker.io", "containernetworking-plugins", "python3"),
     *("iptables", "iproute2", "kmod", "procps"),
 )
+_BUILD_TOOLS = ("setuptools>=77",)
 _SECONDS = 1800
 
 
 def root_archive(suite: str) -> Path:
     """Return where the archive of a root is."""
-    recipe = hashlib.sha256(" ".join([suite, *_PACKAGES]).encode()).hexdigest()[:12]
-    return cache_directory() / f"root-{suite}-{recipe}.tar"
+    return cache_directory() / f"root-{suite}-{_digest(suite, *_PACKAGES)}.tar"
+
+
+def build_tools() -> Path:
+    """Return the directory of the wheels that pip needs to build a wheel."""
+    return cache_directory() / f"wheels-build-{_digest(*_BUILD_TOOLS)}"
 
 
 def ensure_roots() -> None:
@@ -37,7 +44,22 @@ def ensure_roots() -> None:
             made.rename(archive)
 
 
+def ensure_build_tools() -> None:
+    """Fetch what is missing of the wheels that pip needs to build a wheel."""
+    if not build_tools().exists():
+        partial = build_tools().with_suffix(".new")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        run([*pip, "--no-deps", "--only-binary=:all:", "--dest", partial, *_BUILD_TOOLS], timeout=_SECONDS)
+        partial.rename(build_tools())
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
+
+
 if __name__ == "__main__":
     ensure_installed(["mmdebstrap", "rpm"])
     fetch_bundle(list(MACHINES.values()))
+    ensure_build_tools()
+    ensure_base()
     ensure_roots()

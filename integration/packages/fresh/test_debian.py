@@ -46,8 +46,17 @@ def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
+def assert_runs_on(machine: Machine, container: str) -> None:
+    """A server of another version shows the container as before, and reaches it."""
+    wait_until(lambda: machine.tried("systemctl", "is-active", *UNITS)[0] == 0)
+    with machine.cri() as cri:
+        assert cri.container_status(container).state == pb.CONTAINER_RUNNING
+        assert cri.exec(container, "hostname").exit_code == 0
+    assert machine.tried("pydockershim", "doctor")[0] == 0
+
+
 @pytest.mark.timeout(1800)
-def test_one_package_makes_a_node_outlives_an_upgrade_and_leaves_nothing(
+def test_one_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(
     machine: Machine, packages: Packages, newer: Path, node: Node, pause_image: Image
 ) -> None:
     machine.load(pause_image, busybox_image(node.busybox))
@@ -58,7 +67,7 @@ def test_one_package_makes_a_node_outlives_an_upgrade_and_leaves_nothing(
 
     for unit in UNITS:
         assert machine.run("systemctl", "is-active", unit).strip() == "active"
-    wait_until(lambda: "unix:///run/cri-dockerd.sock" in machine.run("pydockershim", "doctor"))
+    wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
     config = pod_config("fresh", log_directory="/var/log/pods/fresh")
     with machine.cri() as cri:
         pod = cri.run(config)
@@ -71,10 +80,13 @@ def test_one_package_makes_a_node_outlives_an_upgrade_and_leaves_nothing(
     machine.run("apt-get", "install", "--yes", machine.put(newer))
 
     assert NEWER in machine.run("dpkg-query", "--show", "pydockershim")
+    assert_runs_on(machine, container)
+
+    machine.run("apt-get", "install", "--yes", "--allow-downgrades", machine.put(packages.one("*.deb")))
+
+    assert NEWER not in machine.run("dpkg-query", "--show", "pydockershim")
+    assert_runs_on(machine, container)
     with machine.cri() as cri:
-        wait_until(lambda: machine.tried("systemctl", "is-active", *UNITS)[0] == 0)
-        assert cri.container_status(container).state == pb.CONTAINER_RUNNING
-        assert cri.exec(container, "hostname").exit_code == 0
         refused, words = machine.tried("pydockershim", "uninstall")
         assert refused == 1
         assert "crictl rmp --all --force" in words

@@ -20,7 +20,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
+.PHONY: networking stress-network bench bench-leads bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
 .PHONY: conformance test-kind kind-image kind-demo
 .PHONY: clean clean-packages packages release test-packages
 
@@ -103,6 +103,9 @@ run: venv ## set up this machine and keep the server in the foreground (root)
 
 bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench $(ARGS)
+
+bench-leads: venv ## times of Docker alone, with and without what could be left out of the start of a pod (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.leads $(ARGS)
 
 bench-cni: venv ## times of ADD and DEL by plugin (root)
 	$(ISOLATED) $(PY) -m integration.bench.cni $(ARGS)

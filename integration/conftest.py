@@ -36,7 +36,7 @@ _ON_BOTH_STORES = (
     *("image", "stats"),
     *("fields/test_image_volumes.py", "fields/test_mounts.py", "fields/test_process.py", "fields/test_users.py"),
     *("logs/test_format.py", "logs/test_rotation.py"),
-    *("pods/test_containers.py", "pods/test_sandbox.py", "pods/test_stop.py"),
+    *("pods/test_containers.py", "pods/test_one_shim.py", "pods/test_sandbox.py", "pods/test_stop.py"),
     *("view/test_others.py", "view/test_restarts.py", "view/test_sick_images.py"),
 )
 """Folders and files whose tests also run on the containerd image store, Docker's default from 29 on.

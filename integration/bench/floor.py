@@ -1,7 +1,8 @@
 """The floor: one pod made directly, with the bodies and plugin runs of the server, one call after the other.
 
-Nothing is done here that is not Docker's or a plugin's work. The containers do not have the server's names: it would
-follow them as its own, and ask Docker about them while the floor is measured.
+Nothing is done here that is not Docker's or a plugin's work, and each container has a containerd-shim of its own, as
+Docker alone gives it one. The containers do not have the server's names: it would follow them as its own, and ask
+Docker about them while the floor is measured.
 """
 
 import http.client

@@ -96,11 +96,11 @@ def _stop_docker(target: Target, seconds: float, _random: Random) -> None:
 
 def _kill_containerd(target: Target, _seconds: float, _random: Random) -> None:
     with _losing(target):
-        _kill(target.containerd())
+        _kill(target.engine.containerd())
 
 
 def _stop_containerd(target: Target, seconds: float, _random: Random) -> None:
-    pid = target.containerd()
+    pid = target.engine.containerd()
     if pid is not None:
         with _stopped(pid):
             time.sleep(seconds)

@@ -19,7 +19,7 @@ from integration.node.fuse import HangingVolume
 from integration.node.isolation import Node
 from integration.node.leak_check import NodeSnapshot
 from integration.node.mounts import unmount_all
-from integration.node.processes import children, command, helper_of, log_process_of
+from integration.node.processes import helper_of, log_process_of
 from integration.server import Server
 
 BRIDGE = "chaos0"
@@ -68,14 +68,6 @@ class Target:
         """Return the id of the helper process for host paths, None while there is none."""
         server = self.server_pid()
         return None if server is None else helper_of(server)
-
-    def containerd(self) -> int | None:
-        """Return the id of dockerd's containerd, None while there is none."""
-        dockerd = _pid(self.engine.daemon)
-        if dockerd is None:
-            return None
-        found = [pid for pid in children(dockerd) if b"containerd" in command(pid).partition(b"\0")[0]]
-        return found[0] if found else None
 
 
 def _pid(daemon: Daemon) -> int | None:

@@ -11,6 +11,7 @@ from integration.networks import bridge, conflist
 from integration.node.engine import Engine, own_link
 from integration.node.isolation import Node, new_home
 from integration.pods.kubelet import Kubelet, failure
+from shim.engine.runc import SHIM_GROUP
 
 LINK = "annotated0"
 
@@ -21,16 +22,22 @@ def passing(engine: Engine, images: Images, node: Node) -> Iterator[Served]:  # 
     dirs = make_node_dirs(node, new_home("annotated"))
     plugin = bridge(dirs.cni_leases, subnets=["10.86.0.0/16"], link=LINK)
     (dirs.cni_conf / "10-annotated.conflist").write_text(conflist(plugin, name="annotated"))
-    settings = {"pod_annotations": "dev.gvisor.*,exact", "container_annotations": "for.container/*"}
+    settings = {"pod_annotations": "dev.gvisor.*,exact,io.containerd.*", "container_annotations": "for.container/*"}
     with own_link(LINK), serving(engine, dirs, **settings) as made:
         yield made
 
 
 def reported(served: Served, container_id: str) -> dict[str, str]:
-    """The annotations in the runtime's own configuration of a container."""
+    """The annotations in the runtime's own configuration of a container, but for the server's own."""
     bundles = served.engine.home / "exec/containerd/daemon/io.containerd.runtime.v2.task/moby"
     spec = json.loads((bundles / container_id / "config.json").read_text())
-    return dict(spec.get("annotations") or {})
+    return {key: text for key, text in (spec.get("annotations") or {}).items() if key != SHIM_GROUP}
+
+
+def group(served: Served, container_id: str) -> str:
+    """By which a container shares the containerd-shim of its pod."""
+    annotations = served.engine.api.inspect_container(container_id)["HostConfig"]["Annotations"]
+    return str(annotations[SHIM_GROUP])
 
 
 POD = {"dev.gvisor.spec": "a", "exact": "b", "exactly": "c", "for.container/x": "d", "org.systemd.property.X": "'e'"}
@@ -49,6 +56,20 @@ def test_what_the_setting_names_reaches_the_runtime(passing: Served, images: Ima
     assert reported(passing, container) == {"dev.gvisor.spec": "a", "exact": "b", "for.container/x": "f"}
     assert reported(passing, other) == {"dev.gvisor.spec": "a", "exact": "b"}
     assert dict(passing.cri.container_status(container).annotations) == CONTAINER
+    kubelet.remove_all()
+
+
+def test_no_pod_joins_the_shim_of_another(passing: Served, images: Images) -> None:
+    if passing.engine.name == "20.10":
+        pytest.skip("the engine has no annotations")
+    kubelet = Kubelet(passing.cri, images.busybox)
+    first = kubelet.pod()
+    asked = {SHIM_GROUP: group(passing, first.id)}
+    second = kubelet.pod(annotations=asked)
+    container = kubelet.started(second, annotations=asked)
+
+    assert group(passing, first.id) != group(passing, second.id) == group(passing, container)
+    assert dict(passing.cri.container_status(container).annotations) == asked
     kubelet.remove_all()
 
 

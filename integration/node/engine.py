@@ -17,6 +17,7 @@ from integration.node.commands import NodeError, run
 from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
 from integration.node.netns import Netns
+from integration.node.processes import children, command
 from integration.waiting import wait_until
 
 _START_SECONDS = 120
@@ -53,6 +54,7 @@ class Engine:
         netns: Netns | None = None,
     ) -> None:
         self.name = name
+        self.binaries = binaries
         self.home = home
         self.cgroup_parent = cgroup_parent
         self.socket = home / "docker.sock"
@@ -117,6 +119,27 @@ class Engine:
         """Stop and start again, on the same data and socket."""
         self.stop()
         self.start()
+
+    @contextmanager
+    def configured(self, **settings: object) -> Iterator[None]:
+        """Restart with further settings, and after the block again without them."""
+        path = self.home / "daemon.json"
+        before = path.read_bytes()
+        path.write_bytes(msgspec.json.encode(msgspec.json.decode(before) | settings))
+        try:
+            self.restart()
+            yield
+        finally:
+            path.write_bytes(before)
+            self.restart()
+
+    def containerd(self) -> int | None:
+        """Return the id of its containerd, None while there is none."""
+        dockerd = self.daemon.pid if self.daemon.running else None
+        if dockerd is None:
+            return None
+        found = [pid for pid in children(dockerd) if b"containerd" in command(pid).partition(b"\0")[0]]
+        return found[0] if found else None
 
     def kill(self) -> None:
         """End dockerd like a crash would: containers and their shims go on."""

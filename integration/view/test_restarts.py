@@ -1,17 +1,14 @@
 """Docker goes away and comes back: no answer in between, and the first one after it is complete."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 
 import grpc
-import msgspec
 import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK
-from integration.node.engine import Engine
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -22,27 +19,13 @@ Step = tuple[str, pb.ContainerEventType]
 """Of which container, and what."""
 
 
-@contextmanager
-def configured(engine: Engine, **settings: object) -> Iterator[None]:
-    """Restart the engine with further settings, and again without them."""
-    path = engine.home / "daemon.json"
-    before = path.read_bytes()
-    path.write_bytes(msgspec.json.encode(msgspec.json.decode(before) | settings))
-    try:
-        engine.restart()
-        yield
-    finally:
-        path.write_bytes(before)
-        engine.restart()
-
-
 @pytest.fixture
 def kubelet(served: Served, images: Images, request: pytest.FixtureRequest) -> Iterator[Kubelet]:
     """Make pods on an engine that may be stopped; the parameter is whether it has live-restore."""
     # What ignores SIGTERM, as pause and sleep do, would keep every stop of Docker waiting.
     settings = {"live-restore": request.param, "shutdown-timeout": 1}
     before = served.snapshot()
-    with configured(served.engine, **settings):
+    with served.engine.configured(**settings):
         wait_until(lambda: ids_if_answered(served))
         made = Kubelet(served.cri, images.busybox)
         yield made

@@ -28,6 +28,7 @@ from shim.spec.image_volumes import docker_image_mounts, image_volumes, with_ima
 from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
+from shim.spec.shim_group import shim_group_of
 from shim.spec.users import DockerUser, docker_user, identity
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 
@@ -136,7 +137,10 @@ def _create_context(
         image_mounts=docker_image_mounts(volumes),
         target_id=_target_id(rt, config=config, sandbox=sandbox),
         seccomp_profile=b"" if context.privileged else seccomp_profile(rt, context),
-        oci_annotations=container_annotations(rt, config, pod=sandbox.config),
+        oci_annotations={
+            **container_annotations(rt, config, pod=sandbox.config),
+            **shim_group_of(rt, sandbox, runtime=defaults.runtime),
+        },
     )
 
 

@@ -104,6 +104,8 @@ class HostSettings(Answer, frozen=True):
     pids_limit: int | None = None
     log_config: LogSettings = LogSettings()
     group_add: list[str] | None = None
+    annotations: dict[str, str] | None = None
+    """Those for the OCI runtime (API 1.43)."""
     init: bool | None = None
     """None where the creator of the container left it to the daemon."""
 

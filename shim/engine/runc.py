@@ -1,4 +1,12 @@
-"""Error texts of the OCI runtime for a container it cannot start. Pure."""
+"""What is known of runc: its containerd-shim, and the error texts for a container it cannot start. Pure."""
+
+from shim.engine.answers import EngineInfo, HostSettings
+
+SHIM_GROUP = "io.containerd.runc.v2.group"
+"""The annotation by which containerd's shim for runc serves several containers: all of one value."""
+
+_RUNC = frozenset({"runc", "io.containerd.runc.v2"})
+"""Docker's names for runc under that shim. Runtimes that an administrator has added may have it or another one."""
 
 _LAYERS = (
     "failed to create task for container: ",
@@ -16,6 +24,16 @@ _LAYERS = (
 
 _NO_CODE = ": unknown"
 """The gRPC code of containerd's answer, which old Engines put behind the text, before any advice of Docker."""
+
+
+def has_runc_shim(info: EngineInfo, runtime: str) -> bool:
+    """Return whether containers of a runtime, empty for Docker's default, surely have containerd's shim for runc."""
+    return (runtime or info.default_runtime) in _RUNC
+
+
+def shim_group(host: HostSettings) -> str:
+    """Return the group whose shim a container has, empty for one with a shim of its own."""
+    return (host.annotations or {}).get(SHIM_GROUP, "")
 
 
 def plain_start_error(text: str) -> str:

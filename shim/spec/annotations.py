@@ -1,7 +1,8 @@
 """Annotations that the node's administrator lets through to the OCI runtime.
 
 Such a runtime may do anything for them (sandboxed runtimes take settings from them, runc sets properties of systemd
-units), so none is passed that no setting names.
+units), so none is passed that no setting names, nor the one by which the server gives each pod a containerd-shim: a pod
+could join that of another.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from shim.api.v1 import api_pb2 as pb
 from shim.config.wildcard import expression_from_wildcard
 from shim.engine.connection import ApiVersion
+from shim.engine.runc import SHIM_GROUP
 from shim.engine.versions import require_api
 from shim.runtime import Runtime
 
@@ -32,7 +34,8 @@ def container_annotations(rt: Runtime, config: pb.ContainerConfig, *, pod: pb.Po
 
 def _select(annotations: Mapping[str, str], *, patterns: Iterable[str], have: ApiVersion) -> dict[str, str]:
     expressions = [expression_from_wildcard(pattern) for pattern in patterns]
-    passed = {key: text for key, text in annotations.items() if any(one.fullmatch(key) for one in expressions)}
+    named = {key: text for key, text in annotations.items() if any(one.fullmatch(key) for one in expressions)}
+    passed = {key: text for key, text in named.items() if key != SHIM_GROUP}
     for key in sorted(passed):
         require_api(have, needs=ANNOTATIONS_API, what=f"config.annotations {key!r} for the OCI runtime")
     return passed

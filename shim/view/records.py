@@ -61,6 +61,8 @@ class SandboxRecord:
     """The image of the pause container."""
     mount_label: str = ""
     """SELinux label of the files its pod may use; empty where SELinux does not confine it."""
+    shim_group: str = ""
+    """What containers name to run under the containerd-shim of pause; empty where each has its own."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
     """Its item of ListPodSandbox, except for the state, which also depends on the checkpoint."""
 

@@ -23,7 +23,7 @@ from shim.engine.answers import (
     ImageSummary,
     MountPoint,
 )
-from shim.engine.runc import plain_start_error
+from shim.engine.runc import plain_start_error, shim_group
 from shim.view.legacy import container_config, legacy_name, sandbox_config
 from shim.view.records import ContainerRecord, ContainerState, ImageRecord, Record, SandboxRecord
 
@@ -83,7 +83,14 @@ def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -
     if previous is not None and previous.state.missed_exit and _is_same_run(previous.state, state):
         state = previous.state
     if isinstance(known, SandboxRecord):
-        return replace(known, name=name, image_id=ImageId(inspect.image), mount_label=inspect.mount_label, state=state)
+        return replace(
+            known,
+            name=name,
+            image_id=ImageId(inspect.image),
+            mount_label=inspect.mount_label,
+            shim_group=shim_group(host),
+            state=state,
+        )
     return replace(
         known,
         name=name,

@@ -3,6 +3,7 @@
 import os
 import secrets
 import select
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ DOCKER_COPY: dict[DockerLogDriver, dict[str, object]] = {
 }
 """How much Docker keeps for `own`: some 3000 short lines in each file. A module may have another DOCKER_COPY."""
 SMALL_COPY = (
+    sys.executable,
     "-c",
     "from shim.config import together; together.MIN_LOG_COPY = 0; from shim import cli; raise SystemExit(cli.main())",
 )

@@ -1,6 +1,7 @@
 """Docker goes away and comes back: no answer in between, and the first one after it is complete."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -9,6 +10,7 @@ import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK
+from integration.node.mounts import mounts
 from integration.pods.kubelet import Kubelet, Pod
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -75,6 +77,21 @@ def test_without_live_restore_all_is_exited_and_nothing_vanished(served: Served,
             assert (status.state, status.started_at) == (pb.CONTAINER_EXITED, each.status.started_at)
             assert status.exit_code != 0
             assert served.cri.sandbox_status(each.pod.id).state == pb.SANDBOX_NOTREADY
+
+
+@pytest.mark.parametrize("kubelet", [True], ids=["live-restore"], indirect=True)
+def test_nothing_stays_mounted_of_a_start_that_dockerd_did_not_survive(served: Served, kubelet: Kubelet) -> None:
+    container = kubelet.created(kubelet.pod(linux=HOST_NETWORK))
+    before = len(mounts())
+    start = served.cri.runtime.StartContainer.future(pb.StartContainerRequest(container_id=container))
+    wait_until(lambda: len(mounts()) > before)
+    served.engine.kill()
+    served.engine.start()
+    with suppress(grpc.RpcError):
+        start.result()
+    wait_until(lambda: ids_if_answered(served))
+    kubelet.remove_all()
+    # The fixture compares the mounts of before and after.
 
 
 def gone_and_back(served: Served, *, crash: bool) -> Iterator[Step]:

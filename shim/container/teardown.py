@@ -11,7 +11,9 @@ from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound, Shim
 from shim.domain.labels import TYPE, TYPE_CONTAINER
 from shim.domain.names import with_random_suffix
 from shim.engine.errors import NameConflict, RemovalInProgress
+from shim.engine.image_store import container_root
 from shim.engine.interface import JsonObject
+from shim.netns.syscalls import unmount
 from shim.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -40,6 +42,23 @@ def ensure_removed(rt: Runtime, container_id: str) -> None:
         rt.engine.wait_removed(container_id)
     rt.view.forget(container_id)
     rt.limits.delete(container_id)
+    _remove_left_root(rt, container_id)
+
+
+def _remove_left_root(rt: Runtime, container_id: str) -> None:
+    """Unmount the root of a removed container, where a dockerd that was killed during its start has left it mounted.
+
+    With the containerd image store the next dockerd does not, not even when it removes the container.
+    """
+    path = container_root(rt.facts.info(), container_id)
+    if path is None or not path.is_dir():
+        return
+    try:
+        if path.is_mount():
+            unmount(path)
+        path.rmdir()
+    except OSError as error:
+        log.warning("failed to unmount root of removed container", container=container_id, error=error)
 
 
 def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:

@@ -48,6 +48,11 @@ def store_root(info: EngineInfo, *, pids: Iterable[int], proc: Path = _PROC) -> 
     return found[0] if found else Path(info.docker_root_dir)
 
 
+def container_root(info: EngineInfo, container_id: str) -> Path | None:
+    """Return where Docker mounts the root of a container with the containerd image store; None with graph drivers."""
+    return Path(info.docker_root_dir, "rootfs", info.driver, container_id) if is_containerd_store(info) else None
+
+
 def is_measurable(info: EngineInfo) -> bool:
     """Whether the layers of images can be distinguished on disk."""
     return is_containerd_store(info) or info.driver in _LAYERS

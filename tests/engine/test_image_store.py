@@ -9,7 +9,7 @@ import pytest
 
 from shim.engine import image_store
 from shim.engine.answers import EngineInfo
-from shim.engine.image_store import is_measurable, layer_directory, store_parts, store_root
+from shim.engine.image_store import container_root, is_measurable, layer_directory, store_parts, store_root
 
 SNAPSHOTTER = "io.containerd.snapshotter.v1"
 PLUGIN = f"{SNAPSHOTTER}.overlayfs"
@@ -29,6 +29,11 @@ def containerd_info(root: Path) -> EngineInfo:
 def test_a_graph_driver_keeps_images_in_the_data_root() -> None:
     info = EngineInfo(docker_root_dir="/var/lib/docker", driver="overlay2", driver_status=[["Supports d_type", "true"]])
     assert store_root(info, pids=[]) == Path("/var/lib/docker")
+
+
+def test_roots_of_containers_are_mounted_below_the_data_root() -> None:
+    assert container_root(containerd_info(Path("/data")), "c1") == Path("/data/rootfs/overlayfs/c1")
+    assert container_root(EngineInfo(docker_root_dir="/data", driver="overlay2"), "c1") is None
 
 
 def test_a_running_container_names_the_snapshotter(tmp_path: Path) -> None:

@@ -33,10 +33,13 @@ SOCKET = Path("/run/cri-dockerd.sock")
 _SECONDS = 900
 
 
-@pytest.fixture(scope="module", params=["20.10", "28"])
-def engine(request: pytest.FixtureRequest, node: Node, pause_image: Image) -> Iterator[Engine]:
-    """An engine for this image alone, with the images of pods."""
-    made = make_engine(node, request.param, variant="image")
+@pytest.fixture(scope="module")
+def engine(node: Node, pause_image: Image) -> Iterator[Engine]:
+    """An engine for this image alone, with the images of pods.
+
+    Not 20.10, which gives privileged containers capabilities that not every machine has.
+    """
+    made = make_engine(node, "28", variant="image")
     made.start()
     try:
         for image in (pause_image, busybox_image(node.busybox)):

@@ -12,12 +12,16 @@ from typing import Any, Literal
 from integration.conftest import NodeDirs
 from integration.node.commands import NodeError
 from integration.node.isolation import Node
+from integration.node.mounts import mount_paths
 from integration.node.packages import Unpacked
+from shim.netns.syscalls import unmount
 
 Backend = Literal["cni", "netavark"]
 """What makes podman's networks."""
 
 NAME = "theirs"
+_PINS = Path("/run/netns")
+"""Which podman mounts on itself, and leaves so."""
 _SECONDS = 120
 _CONFIG = """\
 [containers]
@@ -85,6 +89,7 @@ def podman_beside(
     With CNI, podman has the configurations, and so the reservations, of the server.
     """
     podman = _podman(node.podman, home, _config(node, dirs, home, backend=backend))
+    pins_mounted = str(_PINS) in mount_paths()
     root = home / "rootfs"
     (root / "bin").mkdir(parents=True)
     (root / "bin/busybox").write_bytes(node.busybox.read_bytes())
@@ -101,6 +106,8 @@ def podman_beside(
         podman.run("rm", "--force", "--time", "0", "--ignore", NAME)
         if backend == "netavark":
             podman.run("network", "rm", network)
+        if not pins_mounted and str(_PINS) in mount_paths():
+            unmount(_PINS)
 
 
 def _config(node: Node, dirs: NodeDirs, home: Path, *, backend: Backend) -> str:

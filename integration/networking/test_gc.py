@@ -92,8 +92,7 @@ def attachments(*containers: str) -> list[dict[str, str]]:
 def lease_of_another(collected: Collected) -> Path:
     """Write what host-local does for another runtime; not while a GC runs that cannot know of it."""
     lease = collected.served.dirs.cni_leases / NETWORK / "10.93.7.7"
-    before = len(collected.last_gc())
-    while len(collected.last_gc()) == before or not lease.exists():
+    while attachments(OF_ANOTHER)[0] not in collected.last_gc() or not lease.exists():
         lease.write_bytes(f"{OF_ANOTHER}\r\neth0".encode())
     return lease
 

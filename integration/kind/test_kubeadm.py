@@ -45,7 +45,7 @@ class Machines:
     first: KindNode
     second: KindNode
     ignored: str
-    """What kubeadm must be told to ignore here."""
+    """What kubeadm has to ignore here."""
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """What waited while the reads were timed, and what had been refused."""
 
+    taken_seconds: float
+    """From the first of these calls, all sent at once, to the answer of a read sent right behind them."""
     stops: int
     stops_refused: int
     execs: int
@@ -137,6 +139,7 @@ def _reads(report: Report) -> Iterator[str]:
         f"{waits.stops} StopContainer and {waits.execs} ExecSync wait; "
         f"{waits.stops_refused} and {waits.execs_refused} had been refused"
     )
+    yield f"a read sent right behind all of them was answered after {waits.taken_seconds:.1f} s"
     yield f"{'call, ms':{_NAME}}{'median':>9}{'p99':>9}{'n':>8}{'refused':>9}"
     for read in report.reads:
         yield f"  {read.name:{_NAME - 2}}{read.median_ms:9.2f}{read.p99_ms:9.2f}{read.count:8}{read.refused:9}"

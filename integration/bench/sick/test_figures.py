@@ -15,7 +15,7 @@ def restarts(*seconds: float) -> Restarts:
 def report(*, answers: tuple[float, ...] = (1.0, 2.0), reads: list[Read] | None = None) -> Report:
     if reads is None:
         reads = [figures.read_of(name, [1.0, 2.0], refused=0) for name in (*READS, "floor: Docker")]
-    waits = Waits(stops=600, stops_refused=3, execs=200, execs_refused=0)
+    waits = Waits(taken_seconds=2.5, stops=600, stops_refused=3, execs=200, execs_refused=0)
     return Report(
         machine=Machine(cpus=2, memory_mib=1, kernel="6", python="3.11", load_before=1, load_after=2),
         engine=Docker(version="28", api="1.51", storage="overlay2", cgroups="v1 by cgroupfs"),

@@ -21,6 +21,7 @@ TIMES = 300
 """Of each read."""
 PAUSE_SECONDS = 0.01
 _CALL_SECONDS = REFUSED_MS / 1000
+_TAKEN_SECONDS = 60.0
 _SETTLE_SECONDS = 30.0
 _STEADY_SECONDS = 5.0
 _AGAIN_SECONDS = 2.0
@@ -54,12 +55,17 @@ def reads_beside_waits(
     A container may be named several times. All calls have ended when this returns.
     """
     with connected(server.socket) as waiter, connected(server.socket) as reader:
+        began = time.monotonic()
         execs = [_begun(partial(_exec, waiter, container)) for container in executing]
         stops = [_begun(partial(_stop, waiter, container)) for container in stopped]
         try:
+            # The server takes the calls of a connection in their order: all of them have arrived when this is answered.
+            waiter.runtime.Version(pb.VersionRequest(), timeout=_TAKEN_SECONDS)
+            taken = time.monotonic() - began
             _settle([*execs, *stops])
             reads = _timed(reader, engine)
             waits = Waits(
+                taken_seconds=taken,
                 stops=_waiting(stops),
                 stops_refused=sum(each.refused for each in stops),
                 execs=_waiting(execs),

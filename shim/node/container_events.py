@@ -73,6 +73,6 @@ def _sandbox_of(rt: Runtime, change: Change) -> SandboxRecord | None:
 
 
 def _has_other_sandbox(rt: Runtime, removed: SandboxRecord) -> bool:
+    """Whether the pod of a removed sandbox has another. Those without a uid, which crictl makes, share no pod."""
     uid = removed.config.metadata.uid
-    others = (record for record in rt.view.records().values() if isinstance(record, SandboxRecord))
-    return any(other.id != removed.id and other.config.metadata.uid == uid for other in others)
+    return bool(uid) and any(other.id != removed.id for other in rt.view.last_known_sandboxes_of(uid))

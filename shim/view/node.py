@@ -135,6 +135,11 @@ class NodeView:
         with self._changed:
             return self._queries.lists_locked().by_sandbox.get(sandbox_id, ())
 
+    def last_known_sandboxes_of(self, pod_uid: str) -> tuple[SandboxRecord, ...]:
+        """Return the sandboxes of a pod, by its uid, without a wait, also while disconnected."""
+        with self._changed:
+            return self._queries.lists_locked().by_pod_uid.get(pod_uid, ())
+
     def records(self) -> dict[str, Record]:
         """Return all records by id, without a wait, also while disconnected."""
         with self._changed:

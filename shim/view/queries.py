@@ -13,15 +13,19 @@ from shim.view.records import ContainerRecord, Record, SandboxRecord
 from shim.view.store import RecordStore
 
 R = TypeVar("R", SandboxRecord, ContainerRecord)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """The records by kind and by sandbox; made for the first reader after a change, and shared until the next."""
+    """The records by kind, sandbox and pod; made for the first reader after a change, and shared until the next."""
 
     sandboxes: tuple[SandboxRecord, ...]
     containers: tuple[ContainerRecord, ...]
     by_sandbox: dict[SandboxId, tuple[ContainerRecord, ...]]
+    by_pod_uid: dict[str, tuple[SandboxRecord, ...]]
+    """All sandboxes of each pod; below "" those without a uid, which are of no common pod."""
 
 
 class Queries:
@@ -109,11 +113,16 @@ def lists_from_records(records: Iterable[Record]) -> Lists:
     sandboxes: list[SandboxRecord] = []
     containers: list[ContainerRecord] = []
     by_sandbox: defaultdict[SandboxId, list[ContainerRecord]] = defaultdict(list)
+    by_pod_uid: defaultdict[str, list[SandboxRecord]] = defaultdict(list)
     for record in records:
         if isinstance(record, SandboxRecord):
             sandboxes.append(record)
+            by_pod_uid[record.config.metadata.uid].append(record)
         else:
             containers.append(record)
             by_sandbox[record.sandbox_id].append(record)
-    grouped = {sandbox_id: tuple(members) for sandbox_id, members in by_sandbox.items()}
-    return Lists(tuple(sandboxes), tuple(containers), grouped)
+    return Lists(tuple(sandboxes), tuple(containers), _grouped(by_sandbox), _grouped(by_pod_uid))
+
+
+def _grouped(groups: Mapping[K, Sequence[V]]) -> dict[K, tuple[V, ...]]:
+    return {key: tuple(members) for key, members in groups.items()}

@@ -122,6 +122,19 @@ def test_the_removal_of_an_earlier_sandbox_does_not_end_the_pod_for_a_kubelet(rt
     }
 
 
+def test_pods_without_a_uid_are_not_one_pod(rt: Runtime) -> None:
+    """crictl makes such: the removal of one has its state although others are there."""
+    reader = subscribed(rt)
+    first, _second = (
+        ready_pod(rt, name, metadata=pb.PodSandboxMetadata(name=name, namespace="default"))
+        for name in ("first", "second")
+    )
+    remove_pod_sandbox(rt, sandbox_id=first)
+    reader.wait_kinds(first, CREATED, STARTED, STOPPED, DELETED)
+    removed = next(event for event in reader.events if event.container_event_type == DELETED)
+    assert removed.pod_sandbox_status.id == first
+
+
 def test_the_stream_does_not_outlive_docker(rt: Runtime, engine: FakeEngine) -> None:
     reader = subscribed(rt)
     engine.disconnect()

@@ -84,11 +84,12 @@ def container(container_id: str = "c1", *, sandbox: str = "s1", state: Container
     )
 
 
-def sandbox(sandbox_id: str = "s1") -> SandboxRecord:
+def sandbox(sandbox_id: str = "s1", *, uid: str = POD.uid) -> SandboxRecord:
+    metadata = pb.PodSandboxMetadata(name=POD.name, namespace=POD.namespace, uid=uid, attempt=POD.attempt)
     return SandboxRecord(
         id=SandboxId(sandbox_id),
         name=f"k8s_POD_{sandbox_id}",
-        config=pb.PodSandboxConfig(metadata=POD),
+        config=pb.PodSandboxConfig(metadata=metadata),
         runtime_handler="",
         state=container_state(pb.CONTAINER_RUNNING, started=2),
     )

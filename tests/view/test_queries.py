@@ -12,3 +12,9 @@ def test_lists_by_kind_and_by_sandbox() -> None:
     assert lists.sandboxes == (s2, s1)
     assert lists.containers == (a, stray, b)
     assert lists.by_sandbox == {SandboxId("s1"): (a, b), SandboxId("gone"): (stray,)}
+
+
+def test_sandboxes_by_the_uid_of_their_pod() -> None:
+    first, other, second = sandbox("first", uid="u1"), sandbox("other", uid="u2"), sandbox("second", uid="u1")
+    lists = lists_from_records([first, other, second])
+    assert lists.by_pod_uid == {"u1": (first, second), "u2": (other,)}

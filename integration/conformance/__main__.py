@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from integration.conformance import binaries, results, suites
-from integration.conformance.plan import DEFAULT_GATES, SUITES, Plan, plan
+from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, SUITES, Plan, plan
 from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
 from integration.node.engines import ENGINES
@@ -29,7 +29,7 @@ def main() -> int:
         planned = plan(
             found,
             engines=arguments.engine or ENGINES,
-            suites=arguments.suite or SUITES,
+            suites=arguments.suite or DEFAULT_SUITES,
             gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
         )
         runs = _carry_out(planned, node=node, found=found, arguments=arguments)
@@ -86,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--bin", type=_directory, help="directory of the programs, searched before PATH")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="engine to run on, may be repeated (all)")
-    parser.add_argument("--suite", action="append", choices=SUITES, help="suite to run, may be repeated (all)")
+    parser.add_argument(
+        "--suite", action="append", choices=SUITES, help=f"suite, may be repeated ({', '.join(DEFAULT_SUITES)})"
+    )
     parser.add_argument(
         "--gates",
         action="append",
@@ -94,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         f"({', '.join(gates or 'its defaults' for gates in DEFAULT_GATES)})",
     )
     parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
-    parser.add_argument("--minutes", type=float, default=0, help="how long pods crash and restart at the end (0)")
+    parser.add_argument("--minutes", type=float, default=60, help="how long the suite churn goes on (60)")
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--note", default="", help="what else there is to know of the programs, for the results")
     parser.add_argument(

@@ -12,7 +12,9 @@ from integration.node.engines import ENGINES
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 NOT_RUN = "not run"
-_TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes"}
+_TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes"}
+_MACHINES_OF = ("critest", "kubelet")
+"""The suites that are wanted on each machine."""
 _CGROUPS = (("v1", "cgroupfs"), ("v1", "systemd"), ("v2", "cgroupfs"), ("v2", "systemd"))
 _PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _ARCHITECTURES = ("amd64", "arm64")
@@ -45,11 +47,18 @@ by the end of the pod, which waits in its turn: a deletion, and the end of pods 
 10 s late. A `shutdownGracePeriod` has to have room for that.
 """
 
+_CHURN = """\
+## Pods that crash
+
+Pods of three kinds that crash, restart and are probed, round after round. Two live containers of one name, and
+containers that a kubelet asks for while they run, are counted. A cell is the day, how long, and what was counted.
+"""
+
 
 def page(runs: Sequence[Run]) -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
-    for suite, introduction in (("critest", _CRITEST), ("kubelet", _KUBELET)):
+    for suite, introduction in (("critest", _CRITEST), ("kubelet", _KUBELET), ("churn", _CHURN)):
         own = newest(run for run in runs if run.suite == suite)
         parts += [introduction, _table(_rows(suite, own)), *_of_skips(own), *_of_failures(own)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
@@ -73,7 +82,7 @@ def _row(run: Run) -> tuple[str, ...]:
 
 
 def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    gates = ["Feature gates"] if suite == "kubelet" else []
+    gates = [] if suite == "critest" else ["Feature gates"]
     yield [_TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
     for row in dict.fromkeys(_row(run) for run in runs):
         cells = {run.engine: _cell(run) for run in runs if _row(run) == row}
@@ -85,6 +94,10 @@ def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
 
 def _cell(run: Run) -> str:
     passed = run.count("passed")
+    if run.suite == "churn":
+        counted = [case.reason for case in run.cases if case.state == "passed" and case.reason]
+        found = ", ".join([*counted, f"{run.count('failed')} of {len(run.cases)} checks failed"])
+        return f"{run.date}: {run.seconds / 60:.0f} minutes, {found}"
     return f"{run.date}: {passed} of {passed + run.count('failed')}"
 
 
@@ -120,10 +133,10 @@ def _name(run: Run) -> str:
 
 def _not_run(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
     """Return, by suite, which of the known machines have no cell at all."""
-    yield ["", *_TITLES]
+    yield ["", *_MACHINES_OF]
     for title, wanted in _wanted():
         cells = []
-        for suite in _TITLES:
+        for suite in _MACHINES_OF:
             there = {value for run in runs if run.suite == suite for value in _values(run.machine)}
             cells.append("in the table" if wanted in there else NOT_RUN)
         if NOT_RUN in cells:

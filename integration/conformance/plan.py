@@ -6,9 +6,11 @@ from typing import Literal
 
 from integration.conformance.binaries import CRITEST, NODE, Binaries
 
-Suite = Literal["critest", "kubelet"]
-SUITES: tuple[Suite, ...] = ("critest", "kubelet")
-_NEEDS: dict[Suite, Sequence[str]] = {"critest": CRITEST, "kubelet": NODE}
+Suite = Literal["critest", "kubelet", "churn"]
+SUITES: tuple[Suite, ...] = ("critest", "kubelet", "churn")
+DEFAULT_SUITES: tuple[Suite, ...] = ("critest", "kubelet")
+"""Without pods that crash for an hour: they run when they are named."""
+_NEEDS: dict[Suite, Sequence[str]] = {"critest": CRITEST, "kubelet": NODE, "churn": NODE}
 
 DEFAULT_GATES = ("", "EventedPLEG=true", "PodAndContainerStatsFromCRI=true")
 """What a kubelet is run with: its defaults, and what changes how it uses the server."""
@@ -36,7 +38,7 @@ class Plan:
 
 
 def plan(binaries: Binaries, *, engines: Sequence[str], suites: Sequence[Suite], gates: Sequence[str]) -> Plan:
-    """Plan each suite on each engine, and the kubelet's with each set of gates."""
+    """Plan each suite on each engine, and those of a kubelet with each set of gates."""
     runs: list[Planned] = []
     left_out = []
     for suite in suites:
@@ -44,6 +46,6 @@ def plan(binaries: Binaries, *, engines: Sequence[str], suites: Sequence[Suite],
         if missing:
             left_out.append(f"{suite} is not run: {binaries.explain(missing)}")
             continue
-        variants = gates if suite == "kubelet" else ("",)
+        variants = ("",) if suite == "critest" else gates
         runs += [Planned(suite, engine, variant) for engine in engines for variant in variants]
     return Plan(tuple(runs), tuple(left_out))

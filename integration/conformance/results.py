@@ -14,7 +14,7 @@ KEPT = Path(__file__).with_name("results")
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One case of a run; `reason` says why it was skipped, or how it failed."""
+    """One case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
 
     name: str
     state: State
@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One suite on one engine."""
 
     suite: str
-    """critest, or kubelet: the scenarios."""
+    """critest, kubelet: the scenarios, or churn: pods that crash."""
     version: str
     """Of what asks the server: critest's, or the kubelet's."""
     gates: str = ""

@@ -4,7 +4,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from integration.conformance import scenarios  # noqa: F401  importing it fills SCENARIOS
@@ -20,11 +20,11 @@ _AT_ONCE = 3
 """How many scenarios run side by side: most of their time they wait."""
 
 
-def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
+def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) -> tuple[Result, ...]:
     """Run them, those that disturb no others side by side and first, and return what each has shown.
 
-    At the end pods crash and restart for some `minutes`. Two more results name the containers of which there were two
-    at a time, and those that the kubelet has asked for while they ran.
+    Two more results name the containers of which there were two at a time, and those that the kubelet has asked for
+    while they ran.
     """
     selected = chosen(only)
     done: list[Result] = []
@@ -42,23 +42,29 @@ def run_scenarios(cluster: Cluster, *, only: str, minutes: float, say: Callable[
         for each in selected:
             if each.alone:
                 one(each)
-        if minutes:
-            done.append(_run(_churn(minutes, say), cluster))
-    done.append(_nothing("no two live containers of one name", watch.duplicates))
-    log = cluster.kubelet.log.read_text(errors="replace")
-    done.append(_nothing("no container is asked for while it runs", refused(log)))
-    return tuple(sorted(done, key=lambda result: result.name))
+    return tuple(sorted([*done, *_duplicates(watch, cluster)], key=lambda result: result.name))
 
 
-def _churn(minutes: float, say: Callable[[str], None]) -> Scenario:
+def run_churn(cluster: Cluster, *, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
+    """Let pods crash and restart for some minutes, and return what that has shown, with the two more results."""
+
     def pods_that_crash_restart_and_are_probed(case: Case) -> None:
         churn(case, minutes=minutes, say=say)
 
-    return Scenario(pods_that_crash_restart_and_are_probed, alone=True, needs=())
+    with Watch(cluster.served.engine) as watch:
+        done = _run(Scenario(pods_that_crash_restart_and_are_probed, alone=True, needs=()), cluster)
+    return (done, *_duplicates(watch, cluster))
 
 
-def _nothing(name: str, seen: Sequence[str]) -> Result:
-    return case(name, "failed" if seen else "passed", 0, "\n".join(seen))
+def _duplicates(watch: Watch, cluster: Cluster) -> Iterator[Result]:
+    starts = f"{watch.starts} containers were started"
+    yield _nothing("no two live containers of one name", watch.duplicates, counted=starts)
+    log = cluster.kubelet.log.read_text(errors="replace")
+    yield _nothing("no container is asked for while it runs", refused(log))
+
+
+def _nothing(name: str, seen: Sequence[str], *, counted: str = "") -> Result:
+    return case(name, "failed", 0, "\n".join(seen)) if seen else Result(name, "passed", 0, counted)
 
 
 def _run(which: Scenario, cluster: Cluster) -> Result:

@@ -9,7 +9,7 @@ from integration.conformance.critest import run_critest
 from integration.conformance.plan import Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
-from integration.conformance.runner import run_scenarios
+from integration.conformance.runner import run_churn, run_scenarios
 from integration.conformance.target import target, this_machine
 from integration.conftest import Served
 from integration.node.isolation import Node, new_home
@@ -21,7 +21,7 @@ class Options:
 
     date: str
     only: str = ""
-    minutes: float = 0
+    minutes: float = 60
     note: str = ""
 
 
@@ -29,8 +29,7 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
     """Carry it out on an engine and a server of its own."""
     is_critest = planned.suite == "critest"
     with target(node, planned.engine, settings=registries.SETTINGS if is_critest else {}) as served:
-        carry_out = _critest if is_critest else _kubelet
-        cases = carry_out(planned, served, node=node, found=found, options=options)
+        cases = _CARRY_OUT[planned.suite](planned, served, node=node, found=found, options=options)
         names = CRITEST if is_critest else (*NODE, *EXTRAS)
         return Run(
             suite=planned.suite,
@@ -59,4 +58,12 @@ def _critest(planned: Planned, served: Served, *, node: Node, found: Binaries, o
 
 def _kubelet(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
     with cluster(node, served, found, home=new_home("cluster"), gates=planned.gates) as made:
-        return run_scenarios(made, only=options.only, minutes=options.minutes, say=Progress(str(planned)))
+        return run_scenarios(made, only=options.only, say=Progress(str(planned)))
+
+
+def _churn(planned: Planned, served: Served, *, node: Node, found: Binaries, options: Options) -> tuple[Case, ...]:
+    with cluster(node, served, found, home=new_home("cluster"), gates=planned.gates) as made:
+        return run_churn(made, minutes=options.minutes, say=Progress(str(planned)))
+
+
+_CARRY_OUT = {"critest": _critest, "kubelet": _kubelet, "churn": _churn}

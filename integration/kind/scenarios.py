@@ -114,7 +114,7 @@ def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path) ->
     """Run the scenarios on the node; `home` is a directory that it has at the same place."""
     made.kubectl("apply", "-f", "-", stdin=_ADMIN.encode())
     with _node(made, container, programs=programs, home=home) as node:
-        return run_scenarios(cast("cluster.Cluster", node), only=selected(), minutes=0, say=print)
+        return run_scenarios(cast("cluster.Cluster", node), only=selected(), say=print)
 
 
 @contextmanager

@@ -26,6 +26,11 @@ def test_each_suite_runs_on_each_engine_and_kubelets_with_each_set_of_gates() ->
     ]
 
 
+def test_pods_crash_with_each_set_of_gates() -> None:
+    found = plan(_found(*NODE), engines=["28"], suites=["churn"], gates=["", "A=true"])
+    assert [str(run) for run in found.runs] == ["churn on engine 28", "churn on engine 28 with A=true"]
+
+
 def test_a_missing_program_leaves_its_suite_out_and_is_named_with_a_place_to_put_it() -> None:
     some = [name for name in NODE if name not in ("etcd", "kubelet")]
     there = _found("critest", *some, directory=Path("/opt/k8s"))

@@ -121,6 +121,18 @@ def test_the_page_has_a_cell_for_each_engine_and_says_what_was_not_run() -> None
     assert any(line.startswith("| Kubernetes 1.36.2 | 28.5.2 | etcd 3.5.30, kubelet 1.36.2 |") for line in lines)
 
 
+def test_pods_that_crash_have_a_table_with_what_was_counted() -> None:
+    cases = (
+        Case("pods that crash", "passed", 3605.0),
+        Case("no two live containers of one name", "passed", 0, "2400 containers were started"),
+        Case("no container is asked for while it runs", "failed", 0, "k8s_a"),
+    )
+    text = page([_run(), _run(suite="churn", gates="EventedPLEG=true", cases=cases)])
+    cell = "2026-11-23: 60 minutes, 2400 containers were started, 1 of 3 checks failed"
+    row = f"| 1.36.2 | `EventedPLEG=true` | v1, cgroupfs | 3.11 | amd64 | not run | {cell} | not run |"
+    assert row in text.partition("## Pods that crash")[2].splitlines()
+
+
 def test_of_two_runs_of_a_cell_the_newer_counts() -> None:
     older, newer = _run(date="2026-01-01"), _run(date="2026-11-23")
     assert newest([newer, older]) == [newer]

@@ -1,5 +1,6 @@
 """promtool and the alerts: on the series of alerts_test.yml, and on those recorded from a real server."""
 
+import json
 import shutil
 import subprocess
 import urllib.request
@@ -53,6 +54,21 @@ def test_prometheus_understands_the_files(promtool: Path, rules: Path) -> None:
 
 def test_each_alert_fires_when_it_should(promtool: Path, rules: Path) -> None:
     assert "SUCCESS" in run(promtool, "test", "rules", rules / "alerts_test.yml")
+
+
+def queries() -> list[str]:
+    """What the panels of the dashboard ask, for all instances, with an interval in the place of Grafana's."""
+    panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    return [query.replace("$instance", ".*").replace("$__rate_interval", "5m") for query in found]
+
+
+def test_prometheus_understands_each_panel_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries())]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+
+    assert f"{len(rules)} rules found" in run(promtool, "check", "rules", file)
 
 
 def scraped() -> list[Sample]:

@@ -3,18 +3,21 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from integration.kind.kubernetes import CLUSTER_IMAGE, CONTAINERD_IMAGE, host_environ
+from integration.kind.image import CHECKOUT
+from integration.kind.kubernetes import CLUSTER_IMAGE, CONTAINERD_IMAGE, Host, host_environ
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
+from integration.node.isolation import new_home
 
+_NAME = "test"
 _SECONDS = 900
 _SHOWN_LINES = 100
 """kubeadm ends with the addresses of its functions; the reason stands above them."""
@@ -73,24 +76,22 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    engine: Engine,
+    host: Host,
+    config: str,
     *,
-    programs: Path,
-    client: Path,
-    config: Path,
-    name: str,
-    home: Path,
     image: str = CLUSTER_IMAGE,
     family: str = "ipv4",
     mounts: Sequence[dict[str, str]] = (),
     patches: Sequence[str] = (),
 ) -> Iterator[Cluster]:
-    """Make a cluster by `kind create cluster`, and delete it at the end.
+    """Make a cluster by `kind create cluster`, print how long that takes, and delete it at the end.
 
-    `mounts` are extraMounts of the first node, `patches` more of kubeadm's configuration.
+    `config` is a file of packaging/kind, `mounts` are extraMounts of the first node, `patches` more of kubeadm's
+    configuration.
     """
+    home = new_home("cluster")
     home.mkdir(parents=True)
-    settings = yaml.safe_load(config.read_text())
+    settings = yaml.safe_load((CHECKOUT / "packaging/kind" / config).read_text())
     settings["nodes"][0]["extraMounts"] = list(mounts)
     settings["kubeadmConfigPatches"].extend(patches)
     settings["networking"] = {"disableDefaultCNI": True, "ipFamily": family}
@@ -101,14 +102,17 @@ def cluster(
     # There is no image of CoreDNS here, and no route to a registry.
     settings["kubeadmConfigPatches"].append("kind: InitConfiguration\nskipPhases: [preflight, addon/coredns]\n")
     (home / "cluster.yaml").write_text(yaml.safe_dump(settings))
-    made = Cluster(name, engine, host_environ(engine, programs=programs, client=client, home=home))
-    create = ["kind", "create", "cluster", "--name", name, "--image", image, "--retain", "--wait", "5m"]
+    environ = host_environ(host.engine, programs=host.programs, client=host.client, home=home)
+    made = Cluster(_NAME, host.engine, environ)
+    create = ["kind", "create", "cluster", "--name", _NAME, "--image", image, "--retain", "--wait", "5m"]
+    began = time.monotonic()
     try:
         made.run(*create, "--config", str(home / "cluster.yaml"))
+        print(f"{config}, {image}, {family}: Ready after {time.monotonic() - began:.1f} s")
         made.connect_nodes()
         yield made
     except BaseException as error:
         error.add_note(made.diagnosis())
         raise
     finally:
-        made.run("kind", "delete", "cluster", "--name", name)
+        made.run("kind", "delete", "cluster", "--name", _NAME)

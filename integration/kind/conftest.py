@@ -4,18 +4,17 @@ They are run by `make test-kind`, which prepares what the image is built from; e
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from integration.conftest import make_engine
 from integration.kind.image import build, containerd_store
-from integration.kind.kubernetes import prepare_cluster_image
-from integration.kind.node import KindNode
+from integration.kind.kubernetes import Host, prepare_cluster_image
+from integration.kind.node import KindNode, booted
 from integration.kind.prepare import Prepared
-from integration.node.engine import Engine, program
+from integration.node.engine import program
 from integration.node.isolation import Node
 
 VARIABLE = "PYDOCKERSHIM_KIND"
@@ -31,19 +30,6 @@ def prepared() -> Prepared:
     """Return what was prepared."""
     base, wheels = map(Path, os.environ[VARIABLE].split(":"))
     return Prepared(base=base, wheels=wheels)
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A Docker of the host that has CLUSTER_IMAGE, and what clusters are made with."""
-
-    engine: Engine
-    client: Path
-    """Docker's command line client."""
-    programs: Path
-    """The directory of kind and Kubernetes."""
-    references: Sequence[str]
-    """Names of the images of Kubernetes, which Docker has."""
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +73,5 @@ def node_with_containerd_store(kind_node: KindNode, tmp_path: Path) -> Iterator[
     """Boot a second node whose Docker keeps its images in containerd."""
     (tmp_path / "daemon.json").write_text(containerd_store())
     binds = [f"{tmp_path}/daemon.json:/etc/docker/daemon.json:ro"]
-    made = KindNode(kind_node.engine, kind_node.docker, "kind-worker", binds=binds)
-    try:
-        made.start()
+    with booted(KindNode(kind_node.engine, kind_node.docker, "kind-worker", binds=binds)) as made:
         yield made
-    finally:
-        made.remove()

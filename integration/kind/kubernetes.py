@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from integration.kind.demo import IMAGE
@@ -118,6 +119,19 @@ KillMode=process
 [Install]
 WantedBy=multi-user.target
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A Docker of the host that has CLUSTER_IMAGE, and what clusters are made with."""
+
+    engine: Engine
+    client: Path
+    """Docker's command line client."""
+    programs: Path
+    """The directory of kind and Kubernetes."""
+    references: Sequence[str]
+    """Names of the images of Kubernetes, which Docker has."""
 
 
 def prepare_cluster_image(

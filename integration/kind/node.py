@@ -123,6 +123,16 @@ class KindNode:
         )
 
 
+@contextmanager
+def booted(node: KindNode) -> Iterator[KindNode]:
+    """Start a node, and remove it at the end."""
+    try:
+        node.start()
+        yield node
+    finally:
+        node.remove()
+
+
 def _is_serving(cri: Cri) -> bool:
     try:
         cri.sandboxes()

@@ -9,18 +9,17 @@ import subprocess
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from integration.kind.cluster import Cluster, cluster
-from integration.kind.conftest import PROGRAMS_VARIABLE, Host, prepared
-from integration.kind.image import CHECKOUT, build_context, containerd_store
+from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
+from integration.kind.image import build_context, containerd_store
 from integration.kind.kubernetes import (
     CLUSTER_IMAGE,
     CONTAINERD_IMAGE,
+    Host,
     build_containerd_image,
     make_kind,
 )
@@ -74,33 +73,6 @@ done
 """
 
 
-@contextmanager
-def created(
-    host: Host,
-    config: str,
-    *,
-    image: str = CLUSTER_IMAGE,
-    family: str = "ipv4",
-    mounts: Sequence[dict[str, str]] = (),
-    patches: Sequence[str] = (),
-) -> Iterator[Cluster]:
-    began = time.monotonic()
-    with cluster(
-        host.engine,
-        programs=host.programs,
-        client=host.client,
-        config=CHECKOUT / "packaging/kind" / config,
-        image=image,
-        family=family,
-        mounts=mounts,
-        patches=patches,
-        name="test",
-        home=new_home("cluster"),
-    ) as made:
-        print(f"{config}, {image}, {family}: Ready after {time.monotonic() - began:.1f} s")
-        yield made
-
-
 def nothing_is_left(host: Host) -> None:
     assert host.engine.api.containers(all=True) == []
     assert host.engine.api.volumes()["Volumes"] in (None, [])
@@ -134,7 +106,7 @@ def pods_with_address(made: Cluster, node: str) -> int:
     ],
 )
 def test_the_whole_way(host: Host, node: Node, tmp_path: Path, config: str, number: int, family: str) -> None:
-    with created(host, config, family=family) as made:
+    with cluster(host, config, family=family) as made:
         nodes = made.nodes()
         assert len(nodes) == number
         assert made.kubectl("get", "nodes", "--no-headers").split().count("Ready") == number
@@ -169,7 +141,7 @@ def test_the_demo(host: Host) -> None:
 def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> None:
     if image == CONTAINERD_IMAGE:
         build_containerd_image(host.engine, scratch=tmp_path)
-    with created(host, "cluster.yaml", image=image) as made:
+    with cluster(host, "cluster.yaml", image=image) as made:
         runtime = made.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.containerRuntimeVersion}")
         assert runtime.startswith("docker://" if image == CLUSTER_IMAGE else "containerd://")
         kube_proxy = ["pods", "-n", "kube-system", "-l", "k8s-app=kube-proxy"]
@@ -186,7 +158,7 @@ def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> N
     if store == "containerd":
         (tmp_path / "daemon.json").write_text(containerd_store())
         mounts.append({"hostPath": f"{tmp_path}/daemon.json", "containerPath": "/etc/docker/daemon.json"})
-    with created(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
+    with cluster(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
         results = run_in_node(made, made.nodes()[0], programs=host.programs, home=home)
     print(*(f"{each.state:8} {each.name}" for each in results), sep="\n")
     assert {each.name: each.reason for each in results if each.state == "failed"} == {}

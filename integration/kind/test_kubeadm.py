@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from integration.kind.conftest import PROGRAMS_VARIABLE, Host
+from integration.kind.conftest import PROGRAMS_VARIABLE
 from integration.kind.image import CHECKOUT
-from integration.kind.kubernetes import CLUSTER_IMAGE, CONTROL_PLANE
-from integration.kind.node import KindNode
+from integration.kind.kubernetes import CLUSTER_IMAGE, CONTROL_PLANE, Host
+from integration.kind.node import KindNode, booted
 from integration.node.engine import Engine
 from integration.node.images import load, pause_image
 from integration.node.isolation import Node, new_home
@@ -51,16 +51,22 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(host: Host, node: Node) -> Iterator[Machines]:
     engine = host.engine
-    made = [KindNode(engine, host.client, f"machine-{number}", image=CLUSTER_IMAGE) for number in (1, 2)]
     with ExitStack() as undo:
-        for each in made:
-            each.start()
-            undo.callback(each.remove)
-        gateway = engine.api.inspect_network("kind")["IPAM"]["Config"][0]["Gateway"]
+        made = [
+            undo.enter_context(booted(KindNode(engine, host.client, f"machine-{number}", image=CLUSTER_IMAGE)))
+            for number in (1, 2)
+        ]
+        gateway = ipv4_gateway(engine, "kind")
         undo.enter_context(registry_of_kubernetes(node, engine, host.references, address=f"{gateway}:80"))
         for each in made:
             use_registry(each, gateway)
         yield Machines(made[0], made[1], ignored_errors())
+
+
+def ipv4_gateway(engine: Engine, network: str) -> str:
+    """Return the gateway of the IPv4 subnet; a network that kind has made has one of IPv6 as well, in any order."""
+    subnets = engine.api.inspect_network(network)["IPAM"]["Config"]
+    return next(str(subnet["Gateway"]) for subnet in subnets if ":" not in subnet["Subnet"])
 
 
 @contextmanager

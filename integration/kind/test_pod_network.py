@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from integration.kind.conftest import PROGRAMS_VARIABLE, Host
-from integration.kind.kubernetes import CLUSTER_IMAGE
-from integration.kind.node import KindNode
+from integration.kind.conftest import PROGRAMS_VARIABLE
+from integration.kind.kubernetes import CLUSTER_IMAGE, Host
+from integration.kind.node import KindNode, booted
 from integration.node.commands import NodeError
 from integration.node.images import BUSYBOX
 from integration.waiting import wait_until
@@ -63,12 +63,8 @@ spec:
 @pytest.fixture(scope="module")
 def bare(host: Host) -> Iterator[KindNode]:
     """Boot a node with Kubernetes on which kubeadm has not run."""
-    made = KindNode(host.engine, host.client, "bare", image=CLUSTER_IMAGE)
-    try:
-        made.start()
+    with booted(KindNode(host.engine, host.client, "bare", image=CLUSTER_IMAGE)) as made:
         yield made
-    finally:
-        made.remove()
 
 
 def kubectl(bare: KindNode, *words: str, stdin: str = "") -> str:

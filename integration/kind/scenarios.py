@@ -71,6 +71,10 @@ class _Engine:
     api: docker.APIClient
     cgroup_driver: str = "systemd"
 
+    @property
+    def version(self) -> str:
+        return str(self.api.version()["Version"])
+
 
 @dataclass(frozen=True, slots=True)
 class _Served:
@@ -78,6 +82,26 @@ class _Served:
 
     engine: _Engine
     server: _Server
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """The log of a unit of the node, read as a file."""
+
+    made: Cluster
+    container: str
+    unit: str
+
+    def read_text(self, **_how: str) -> str:
+        words = ["journalctl", "--no-pager", "--output=cat", f"--unit={self.unit}"]
+        return self.made.run("docker", "exec", self.container, *words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubelet:
+    """The kubelet of the node."""
+
+    log: _Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +114,7 @@ class _Node:
     served: _Served
     kubectl: Kubectl
     api: cluster.Api
+    kubelet: _Kubelet
     gates: dict[str, bool] = field(default_factory=lambda: {"PodAndContainerStatsFromCRI": True})
 
     @property
@@ -138,6 +163,7 @@ def _node(made: Cluster, container: str, *, programs: Path, home: Path) -> Itera
             served=_Served(_Engine(api), _Server(root / "run/cri-dockerd.sock")),
             kubectl=Kubectl(found["kubectl"], kubeconfig=kubeconfig, home=home),
             api=cluster.Api(token, url),
+            kubelet=_Kubelet(_Journal(made, container, "kubelet.service")),
         )
     finally:
         api.close()

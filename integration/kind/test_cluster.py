@@ -65,7 +65,8 @@ spec:
 """
 
 
-_MEMORY = """\
+# Given to a shell as its input: as an argument, the words that pgrep searches would be on its own command line.
+_MEMORY = b"""\
 for p in $(pgrep -f 'pydockershim|shim.logs|^/usr/s?bin/dockerd|^/usr/bin/containerd'); do
     size=$(sed -n 's/^Pss: *\\([0-9]*\\) kB/\\1/p' /proc/$p/smaps_rollup)
     echo "${size:-0} $(tr '\\0' ' ' </proc/$p/cmdline | cut -d ' ' -f 1-3 | sed 's/-namespace.*//')"
@@ -270,7 +271,7 @@ def show_memory(made: Cluster, nodes: list[str]) -> None:
     """Print the memory of what runs the pods, in MB of proportional set size."""
     for each in nodes:
         sums: dict[str, float] = {}
-        for line in made.run("docker", "exec", each, "sh", "-c", _MEMORY).splitlines():
+        for line in made.run("docker", "exec", "-i", each, "sh", stdin=_MEMORY).splitlines():
             kilobytes, _, command = line.partition(" ")
             name = "server, log process, helper" if "pydockershim" in command or "shim.logs" in command else command
             sums[name] = sums.get(name, 0) + int(kilobytes) / 1000

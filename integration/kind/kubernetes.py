@@ -52,6 +52,7 @@ COPY bin /usr/bin
 COPY kubelet.service /etc/systemd/system/kubelet.service
 COPY images /kind/images
 COPY manifests /kind/manifests
+COPY version /kind/version
 RUN mkdir -p /etc/kubernetes/manifests && systemctl enable kubelet.service
 """
 _NETWORK_DOCKERFILE = f"""\
@@ -175,7 +176,9 @@ def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Pat
     context = scratch / "kubernetes"
     _copy(programs, context / "bin", names=["kubeadm", "kubelet", "kubectl", "crictl"])
     (context / "images").mkdir()
-    references = _references(programs)
+    version = run([programs / "kubeadm", "version", "-o", "short"], timeout=_SECONDS)
+    (context / "version").write_text(version)
+    references = _references(programs, version.strip())
     for reference in references:  # one image with all programs, under the name of each
         repository, _, tag = reference.rpartition(":")
         api.tag("node.test/programs:1", repository, tag)
@@ -215,10 +218,9 @@ def _copy(source: Path, target: Path, *, names: Sequence[str]) -> None:
         shutil.copy(source / name, target)
 
 
-def _references(programs: Path) -> list[str]:
-    kubeadm = programs / "kubeadm"
-    version = run([kubeadm, "version", "-o", "short"], timeout=_SECONDS).strip()
-    listed = run([kubeadm, "config", "images", "list", f"--kubernetes-version={version}"], timeout=_SECONDS).split()
+def _references(programs: Path, version: str) -> list[str]:
+    words = ["config", "images", "list", f"--kubernetes-version={version}"]
+    listed = run([programs / "kubeadm", *words], timeout=_SECONDS).split()
     return [name for name in listed if "/pause:" not in name]
 
 

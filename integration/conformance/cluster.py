@@ -113,6 +113,11 @@ class Cluster:
         """The kubelet's directory, a file system of its own."""
         return self.home / "kubelet"
 
+    @property
+    def pod_logs(self) -> Path:
+        """The kubelet's directory of the logs of pods."""
+        return Path("/var/log/pods")
+
     def node(self) -> dict[str, Any]:
         """Return the Node object."""
         return dict(self.api.get(f"/api/v1/nodes/{NODE_NAME}") or {})

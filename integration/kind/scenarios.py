@@ -125,6 +125,10 @@ class _Node:
     def disk(self) -> Path:
         return self.root / "var/lib/kubelet"
 
+    @property
+    def pod_logs(self) -> Path:
+        return self.root / "var/log/pods"
+
     def node(self) -> dict[str, Any]:
         return dict(self.api.get(f"/api/v1/nodes/{NAME}") or {})
 

@@ -161,7 +161,7 @@ def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> N
         mounts.append({"hostPath": f"{tmp_path}/daemon.json", "containerPath": "/etc/docker/daemon.json"})
     with cluster(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
         results = run_in_node(made, made.nodes()[0], programs=host.programs, home=home)
-    print(*(f"{each.state:8} {each.name}" for each in results), sep="\n")
+    print(*(f"{each.state:8} {each.name} {each.reason}".rstrip() for each in results), sep="\n")
     assert {each.name: each.reason for each in results if each.state == "failed"} == {}
     nothing_is_left(host)
 

@@ -144,7 +144,7 @@ def _logged(case: Case) -> list[int]:
 
 def _log_files(case: Case) -> list[Path]:
     uid = case.pod("p").get("metadata", {}).get("uid", "")
-    found = Path("/var/log/pods").glob(f"{case.namespace}_p_{uid}/main/0.log*")
+    found = case.cluster.pod_logs.glob(f"{case.namespace}_p_{uid}/main/0.log*")
     whole = [path for path in found if path.suffix != ".tmp"]
     return sorted(whole, key=lambda path: (path.name == "0.log", path.name))
 

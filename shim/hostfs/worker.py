@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 from shim.hostfs.packets import MAX_PACKET, PING, content_of, number_of, packed
 
@@ -28,16 +29,21 @@ server that has started this process, also when another version was installed si
 this package; with a call they would be imported all the same."""
 
 
+_SERVER_ENDED = (BrokenPipeError, ConnectionResetError)
+"""What a socket raises whose other end was closed: with calls or answers on their way, in place of the end."""
+
+
 def main(descriptor: int) -> None:
     """Serve calls from the socket `descriptor` until the server closes it."""
     for module in MODULES:
         importlib.import_module(module)
     server = socket.socket(fileno=descriptor)
-    while packet := server.recv(MAX_PACKET):
-        if packet == PING:
-            server.send(packet)
-            continue
-        threading.Thread(target=_answer, args=(server, packet), daemon=True).start()
+    with suppress(*_SERVER_ENDED):
+        while packet := server.recv(MAX_PACKET):
+            if packet == PING:
+                server.send(packet)
+                continue
+            threading.Thread(target=_answer, args=(server, packet), daemon=True).start()
     os._exit(0)  # without the threads that hang
 
 
@@ -48,7 +54,8 @@ def _answer(server: socket.socket, packet: bytes) -> None:
         answer = packed(number, (function(*arguments), None))
     except Exception as failure:  # noqa: BLE001 - raised again in the server
         answer = _pack_failure(number, failure)
-    server.send(answer)
+    with suppress(*_SERVER_ENDED):
+        server.send(answer)
 
 
 def _pack_failure(number: int, failure: Exception) -> bytes:

@@ -59,6 +59,7 @@ def machines(host: Host, node: Node) -> Iterator[Machines]:
         gateway = ipv4_gateway(engine, "kind")
         undo.enter_context(registry_of_kubernetes(node, engine, host.references, address=f"{gateway}:80"))
         for each in made:
+            each.output("sysctl", "-w", "net.ipv4.ip_forward=1")  # Docker of these nodes leaves it alone
             use_registry(each, gateway)
         yield Machines(made[0], made[1], ignored_errors())
 
@@ -88,7 +89,9 @@ def use_registry(machine: KindNode, address: str) -> None:
     machine.output("sh", "-c", f"echo {address} {_REGISTRY} >>/etc/hosts")
     machine.output("python3", "-c", _DAEMON)
     machine.output("sh", "-c", "docker rmi --force $(docker images --quiet registry.k8s.io/*)")
-    machine.output("systemctl", "restart", "docker.service")
+    # A node of kind has the pause image of its containerd; here it is the server's default, which kubeadm pulls.
+    machine.output("sed", "-i", "/^pod_infra_container_image/d", "/etc/pydockershim/config.toml")
+    machine.output("systemctl", "restart", "docker.service", "pydockershim.service")
     machine.wait_serving()
 
 

@@ -22,6 +22,7 @@ def run_tool(words: Sequence[str | Path], *, environ: Mapping[str, str], cwd: Pa
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            umask=0o022,  # modes of files are in a wheel as the tool has made them
             check=False,
         )
     except FileNotFoundError as error:

@@ -1,8 +1,12 @@
 """Wheel and sdist, installed by pip without a network."""
 
+import os
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from integration.node.commands import run
 from integration.packages.conftest import Packages
@@ -32,6 +36,15 @@ def test_a_wheel_installs_a_node(packages: Packages, tmp_path: Path) -> None:
     assert not [path for path in root.rglob("*") if "pydockershim" in path.name]
 
 
+@pytest.fixture
+def closed_umask() -> Iterator[None]:
+    """A umask other than that of the first build."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("closed_umask")
 def test_the_same_source_gives_the_same_wheel_also_by_way_of_the_sdist(packages: Packages, tmp_path: Path) -> None:
     with tarfile.open(packages.one("*.tar.gz")) as tar:
         tar.extractall(tmp_path, filter="data")

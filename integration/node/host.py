@@ -19,8 +19,10 @@ from integration.node import images
 from integration.node.commands import NodeError, run, step
 from integration.node.daemon import Daemon
 from integration.node.engine import answers, has_link, remove_link
+from integration.node.mounts import unmount_all
 from integration.node.packages import BUSYBOX, ensure_installed, ensure_unpacked
 from integration.node.rules import Rules, restore, rules_now
+from shim.netns.pin import remove_empty_directory
 
 SOCKET = Path("/var/run/docker.sock")
 CONF_DIR = Path("/etc/cni/net.d")
@@ -29,12 +31,18 @@ EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 
 _RECORD = Path("/run/pydockershim-demo.json")
 _LOG = Path("/var/log/pydockershim-demo-dockerd.log")
+_OF_DOCKER = (Path("/etc/docker"), Path("/run/containerd"), Path("/run/docker"), _LOG)
+"""What a dockerd writes beside its data."""
+_OF_PODS = (Path("/etc/cni"), Path("/var/lib/cni"))
+_PINS = Path("/run/netns")
+_BOOKKEEPING = ("lock", "last_reserved_ip")
+"""Files of host-local that are no leases."""
 _START_SECONDS = 60
 _STOP_SECONDS = 40
 
 
 class Undo(msgspec.Struct):
-    """What `release` takes back: images, a configuration file and its bridge, a dockerd and its rules.
+    """What `release` takes back: images, a configuration file and its bridge, a dockerd, its rules and its files.
 
     `dockerd_started` is that process's start time in clock ticks since boot: a process id alone may have
     come to mean another program.
@@ -47,6 +55,8 @@ class Undo(msgspec.Struct):
     dockerd_started: int = 0
     rules: Rules | None = None
     """How the machine forwarded packets; None when a Docker that was there already sees to that."""
+    missing: list[str] = []
+    """Files and directories that were not there, of those that Docker, plugins and the server make."""
 
     def save(self) -> None:
         """Write it down."""
@@ -65,6 +75,8 @@ def prepared_host() -> Iterator[None]:
     daemon: Daemon | None = None
     try:
         _ensure_packages()
+        undo.missing = [str(path) for path in (*_OF_DOCKER, *_OF_PODS, _PINS) if not path.exists()]
+        undo.save()
         daemon = _ensure_engine(undo)
         _ensure_configuration(undo)
         _ensure_images(undo)
@@ -90,9 +102,38 @@ def release() -> None:
             remove_link(undo.bridge)
         if undo.dockerd:
             _stop_engine(undo)
+            _remove_files_of_docker(undo)
         if undo.rules is not None:
             restore(undo.rules)
+        _remove_files_of_pods(undo)
     _RECORD.unlink()
+
+
+def _remove_files_of_docker(undo: Undo) -> None:
+    for path in _OF_DOCKER:
+        if str(path) in undo.missing and path.is_dir():
+            unmount_all(path)
+            shutil.rmtree(path)
+        elif str(path) in undo.missing:
+            path.unlink(missing_ok=True)
+
+
+def _remove_files_of_pods(undo: Undo) -> None:
+    for path in _OF_PODS:
+        if str(path) in undo.missing:
+            remove_unused(path)
+    if str(_PINS) in undo.missing:
+        remove_empty_directory(_PINS)
+
+
+def remove_unused(directory: Path) -> None:
+    """Remove a directory and those below it, as far as they hold no lease and no file of others."""
+    for path, _, names in os.walk(directory, topdown=False):
+        if all(name.startswith(_BOOKKEEPING) for name in names):
+            for name in names:
+                Path(path, name).unlink()
+        if not any(Path(path).iterdir()):
+            Path(path).rmdir()
 
 
 def _ports(bridge: str) -> str:

@@ -61,6 +61,28 @@ def test_release_spares_a_process_that_only_has_the_same_id(tmp_path: Path, monk
     assert not (tmp_path / "record.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ([], []),
+        (["pods/lock", "pods/last_reserved_ip.0"], []),
+        (["pods/lock", "pods/10.244.0.2"], ["pods", "pods/10.244.0.2", "pods/lock"]),
+        (["pods/lock", "mine.conflist"], ["mine.conflist"]),
+    ],
+    ids=["nothing", "bookkeeping", "a lease", "a file of others"],
+)
+def test_directories_without_anything_in_use_go(files: list[str], left: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "cni"
+    (place / "pods").mkdir(parents=True)
+    for name in files:
+        (place / name).write_text("")
+
+    host.remove_unused(place)
+
+    assert sorted(str(path.relative_to(place)) for path in place.rglob("*")) == left
+    assert place.exists() == bool(left)
+
+
 def test_release_without_a_record_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_RECORD", tmp_path / "record.json")
 

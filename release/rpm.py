@@ -29,20 +29,24 @@ AutoReqProv: no
 
 %install
 cp -a {stage}/. %{{buildroot}}/
+mv %{{buildroot}}{of_debian} %{{buildroot}}{of_rpm}
 
-%post
-{choose_python}
-{installed}
 %preun
 if [ "$1" = 0 ]; then
 {removing}
-{clean}
 fi
+{clean}
 %postun
 {removed}
+# Last of all, also on an upgrade: then the files of the older version are gone.
+%posttrans
+{choose_python}
+{installed}
 %files
 {files}
 """
+_COMPLETIONS = {"of_debian": "/usr/share/zsh/vendor-completions", "of_rpm": "/usr/share/zsh/site-functions"}
+"""Where zsh searches for those of packages."""
 _DEFINES = {
     # The build's machine, user and time are not part of the content.
     "_buildhost": "localhost",
@@ -105,6 +109,7 @@ def _spec(source: Source, stage: Path) -> str:
         stage=stage,
         choose_python=_CHOOSE_PYTHON.format(programs=" ".join(programs), link=PREFIX / PYTHON),
         files="\n".join(_files(stage)),
+        **_COMPLETIONS,
         **scripts,
     )
 
@@ -119,7 +124,8 @@ def _files(stage: Path) -> Iterator[str]:
         installed = Path("/") / path.relative_to(stage)
         if path.is_relative_to(home) or installed == CONFIGURATION or str(installed) in _OF_EVERY_SYSTEM:
             continue
-        yield f"%dir {installed}" if path.is_dir() and not path.is_symlink() else str(installed)
+        place = str(installed).replace(_COMPLETIONS["of_debian"], _COMPLETIONS["of_rpm"])
+        yield f"%dir {place}" if path.is_dir() and not path.is_symlink() else place
 
 
 _SCRIPTS = ("installed", "removing", "removed", "clean")

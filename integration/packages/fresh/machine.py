@@ -1,4 +1,4 @@
-"""A fresh machine: a privileged container with systemd as its first process, Docker in it, and no network."""
+"""A fresh machine: a privileged container with systemd as its first process, and no network."""
 
 import io
 import tarfile
@@ -21,13 +21,15 @@ _SOCKET = "run/cri-dockerd.sock"
 _PLACES = ("/etc", "/opt", "/usr", "/var/lib")
 _OF_OTHERS = (
     "/var/lib/apt",
+    "/var/lib/dnf",
     "/var/lib/dpkg",
+    "/var/lib/rpm",
     "/var/lib/docker",
     "/var/lib/containerd",
     "/var/lib/systemd",
     "/var/lib/cni",
 )
-"""Where apt, dpkg, Docker, systemd and the CNI plugins have something new at any time."""
+"""Where package managers, Docker, systemd and the CNI plugins have something new at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,13 @@ class Machine:
         return Path(f"/proc/{self.engine.api.inspect_container(self.container)['State']['Pid']}/root")
 
     def wait_booted(self) -> None:
-        """Wait until systemd has nothing left to start, and Docker is up."""
+        """Wait until systemd has nothing left to start."""
         wait_until(lambda: self.tried("systemctl", "is-system-running", "--wait")[1].strip() in _BOOTED, _BOOT_SECONDS)
-        wait_until(lambda: self.tried("systemctl", "is-active", "docker")[0] == 0, _BOOT_SECONDS)
+
+    def is_active(self, *units: str) -> bool:
+        """Return whether all these units run."""
+        # Without --quiet, systemctl is content with one of several.
+        return all(self.tried("systemctl", "is-active", unit)[0] == 0 for unit in units)
 
 
 _BOOTED = ("running", "degraded")

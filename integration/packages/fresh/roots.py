@@ -13,17 +13,18 @@ from release.bundle import MACHINES, fetch_bundle
 SUITES = ("bookworm", "trixie")
 """Debian 12 and 13."""
 
-_PACKAGES = (
-    *("systemd-sysv", "dbus", "docker.io", "containernetworking-plugins", "python3"),
-    *("iptables", "iproute2", "kmod", "procps"),
-)
+RECOMMENDED = ("docker.io", "containernetworking-plugins", "iptables")
+"""A root has the archives of these and of what they need, as a download leaves them; they are not installed."""
+
+_PACKAGES = ("systemd-sysv", "dbus", "python3", "dnf", "iproute2", "kmod", "procps")
+_DOWNLOAD = "apt-get install --download-only --yes --quiet --option APT::Install-Recommends=true"
 _BUILD_TOOLS = ("setuptools>=77",)
 _SECONDS = 1800
 
 
 def root_archive(suite: str) -> Path:
     """Return where the archive of a root is."""
-    return cache_directory() / f"root-{suite}-{_digest(suite, *_PACKAGES)}.tar"
+    return cache_directory() / f"root-{suite}-{_digest(suite, *_PACKAGES, *RECOMMENDED)}.tar"
 
 
 def build_tools() -> Path:
@@ -40,7 +41,9 @@ def ensure_roots() -> None:
         with step(f"making a root of {suite}"), tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
             made = Path(scratch, "root.tar")
             include = f"--include={','.join(_PACKAGES)}"
-            run(["mmdebstrap", "--quiet", "--variant=minbase", include, suite, made], timeout=_SECONDS)
+            download = f'APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" {_DOWNLOAD} {" ".join(RECOMMENDED)}'
+            words = ["mmdebstrap", "--quiet", "--variant=minbase", include, "--skip=cleanup/apt"]
+            run([*words, f"--customize-hook={download}", suite, made], timeout=_SECONDS)
             made.rename(archive)
 
 

@@ -1,25 +1,25 @@
-"""The Debian package on fresh machines of Debian 12 and 13, as docs/install.md says."""
+"""The packages on fresh machines of Debian 12 and 13, as docs/install.md says."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from integration.conftest import make_engine
 from integration.cri import container_config, pod_config
-from integration.node.commands import run
 from integration.node.images import BUSYBOX, Image, busybox_image
 from integration.node.isolation import Node
-from integration.packages.conftest import Packages
+from integration.packages.fresh.kinds import KINDS, NEWER, build_names, dnf_install
 from integration.packages.fresh.machine import Machine, booted
-from integration.packages.fresh.roots import SUITES
+from integration.packages.fresh.roots import RECOMMENDED, SUITES
 from integration.waiting import wait_until
-from shim import __version__
+from release.source import CHECKOUT
 from shim.api.v1 import api_pb2 as pb
 
 UNITS = ("pydockershim.socket", "pydockershim.service")
-NEWER = f"{__version__}+newer"
-_SECONDS = 300
+PLUGIN = "/usr/lib/cni/bridge"
 
 
 @pytest.fixture(scope="module", params=SUITES)
@@ -35,20 +35,28 @@ def machine(request: pytest.FixtureRequest, node: Node) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same package under a newer version."""
-    directory = tmp_path_factory.mktemp("newer")
-    run(["dpkg-deb", "--raw-extract", packages.one("*.deb"), directory / "tree"], timeout=_SECONDS)
-    control = directory / "tree/DEBIAN/control"
-    control.write_text(control.read_text().replace(f"Version: {__version__}\n", f"Version: {NEWER}\n"))
-    package = directory / "pydockershim_newer.deb"
-    run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", directory / "tree", package], timeout=_SECONDS)
-    return package
+def with_docker(machine: Machine, node: Node, pause_image: Image) -> Machine:
+    """The machine, with Docker, plugins and images."""
+    machine.run("apt-get", "install", "--yes", *RECOMMENDED)
+    wait_until(lambda: machine.is_active("docker"))
+    machine.load(pause_image, busybox_image(node.busybox))
+    return machine
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """`built(kind)` builds a package and a newer one, once."""
+
+    @cache
+    def build(kind: str) -> tuple[Path, Path]:
+        return KINDS[kind].build(tmp_path_factory.mktemp(kind))
+
+    return build
 
 
 def assert_runs_on(machine: Machine, container: str) -> None:
     """A server of another version shows the container as before, and reaches it."""
-    wait_until(lambda: machine.tried("systemctl", "is-active", *UNITS)[0] == 0)
+    wait_until(lambda: machine.is_active(*UNITS))
     with machine.cri() as cri:
         assert cri.container_status(container).state == pb.CONTAINER_RUNNING
         assert cri.exec(container, "hostname").exit_code == 0
@@ -56,17 +64,35 @@ def assert_runs_on(machine: Machine, container: str) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_one_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(
-    machine: Machine, packages: Packages, newer: Path, node: Node, pause_image: Image
+def test_one_command_brings_docker_and_starts_the_server(
+    machine: Machine, built: Callable[[str], tuple[Path, Path]]
 ) -> None:
-    machine.load(pause_image, busybox_image(node.busybox))
+    assert machine.tried("test", "-e", PLUGIN)[0] != 0
+    assert machine.tried("systemctl", "cat", "docker")[0] != 0
+
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+
+    assert machine.is_active("docker", *UNITS)
+    machine.run("test", "-x", PLUGIN)
+    machine.run("pydockershim", "install", "--docker", "--cni", "10-bridge")
+    wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", list(KINDS))
+def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(
+    name: str, with_docker: Machine, built: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    machine, kind = with_docker, KINDS[name]
+    package, newer = built(name)
+    kind.prepare(machine, tmp_path)
     files, mounts = machine.files(), machine.mounts()
 
-    machine.run("apt-get", "install", "--yes", machine.put(packages.one("*.deb")))
+    machine.run(*kind.install, machine.put(package))
     machine.run("pydockershim", "install", "--docker", "--cni", "10-bridge")
 
-    for unit in UNITS:
-        assert machine.run("systemctl", "is-active", unit).strip() == "active"
+    assert machine.is_active(*UNITS)
     wait_until(lambda: machine.tried("pydockershim", "doctor")[0] == 0)
     config = pod_config("fresh", log_directory="/var/log/pods/fresh")
     with machine.cri() as cri:
@@ -77,14 +103,14 @@ def test_one_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_noth
         assert cri.exec(container, "hostname").exit_code == 0
         assert cri.sandbox_status(pod).network.ip
 
-    machine.run("apt-get", "install", "--yes", machine.put(newer))
+    machine.run(*kind.install, machine.put(newer))
 
-    assert NEWER in machine.run("dpkg-query", "--show", "pydockershim")
+    assert NEWER in machine.run(*kind.version)
     assert_runs_on(machine, container)
 
-    machine.run("apt-get", "install", "--yes", "--allow-downgrades", machine.put(packages.one("*.deb")))
+    machine.run(*kind.downgrade, machine.put(package))
 
-    assert NEWER not in machine.run("dpkg-query", "--show", "pydockershim")
+    assert NEWER not in machine.run(*kind.version)
     assert_runs_on(machine, container)
     with machine.cri() as cri:
         refused, words = machine.tried("pydockershim", "uninstall")
@@ -93,10 +119,106 @@ def test_one_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_noth
         cri.stop(pod)
         cri.remove(pod)
 
-    machine.run("apt-get", "purge", "--yes", "pydockershim")
+    machine.run(*kind.remove)
 
     assert machine.files() ^ files == set()
     assert machine.mounts() - mounts == set()
     assert machine.tried("test", "-e", "/run/cri-dockerd.sock")[0] != 0
     assert "pydockershim" not in machine.run("systemctl", "list-units", "--all", "--plain")
     assert "pydockershim" not in machine.run("systemctl", "list-unit-files")
+
+
+def block(page: str, heading: str, *, number: int) -> str:
+    """Return a block of commands below a heading of a page."""
+    text = (CHECKOUT / "docs" / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found: list[str] = re.findall(r"^```\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return found[number]
+
+
+@pytest.mark.timeout(1800)
+def test_the_names_of_cri_dockerd_come_and_go(with_docker: Machine, built: Callable[[str], tuple[Path, Path]]) -> None:
+    machine = with_docker
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    files = machine.files()
+
+    machine.run("sh", "-ec", block("drop-in.md", "The names", number=0))
+
+    for kind in ("service", "socket"):
+        machine.run("systemctl", "restart", f"cri-docker.{kind}", f"cri-dockerd.{kind}")
+        assert machine.run("systemctl", "show", "-P", "Id", f"cri-docker.{kind}").strip() == f"pydockershim.{kind}"
+    assert machine.run("cri-dockerd", "version") == machine.run("pydockershim", "version")
+    wait_until(lambda: machine.is_active(*UNITS))
+
+    machine.run("sh", "-ec", block("drop-in.md", "The names", number=1))
+
+    assert [path for path in machine.files() - files if "cri-docker" in path] == []
+    assert machine.is_active(*UNITS)
+    assert machine.tried("systemctl", "is-active", "cri-docker.service")[0] != 0
+    with machine.cri() as cri:
+        assert cri.sandboxes() == []
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
+
+
+UNITS_OF_CRI_DOCKERD = {
+    "cri-docker.socket": "[Socket]\nListenStream=%t/cri-dockerd.sock\nSocketMode=0660\n",
+    "cri-docker.service": "[Unit]\nRequires=cri-docker.socket\n[Service]\nType=notify\nExecStart=/bin/false\n",
+}
+
+
+@pytest.mark.timeout(1800)
+def test_the_program_alone_takes_the_place_of_cri_dockerd_in_minikube(
+    with_docker: Machine, built: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    machine = with_docker
+    line = block("drop-in.md", "minikube", number=0)
+    files = {**UNITS_OF_CRI_DOCKERD, "cri-docker.service.d/10-cni.conf": f"[Service]\nExecStart=\n{line}"}
+    for name, text in files.items():
+        (tmp_path / "file").write_text(text)
+        machine.run("install", "-D", "-m", "644", machine.put(tmp_path / "file"), f"/etc/systemd/system/{name}")
+    machine.run("install", "-m", "755", "/bin/false", "/usr/bin/cri-dockerd")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "cri-docker.socket")
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    assert not machine.is_active("pydockershim.service")
+
+    machine.run("sh", "-ec", block("drop-in.md", "minikube", number=1))
+
+    with machine.cri() as cri:
+        assert cri.runtime.Version(pb.VersionRequest()).runtime_name == "docker"
+    assert machine.is_active("cri-docker.service")
+    assert not machine.is_active("pydockershim.service")
+    machine.run("systemctl", "stop", "cri-docker.socket", "cri-docker.service")
+    machine.run("rm", "-r", "/etc/systemd/system/cri-docker.service.d", "/usr/bin/cri-dockerd")
+    machine.run("rm", *(f"/etc/systemd/system/{name}" for name in UNITS_OF_CRI_DOCKERD))
+    machine.run("rm", "/usr/bin/cri-dockerd.minikube")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
+
+
+@pytest.mark.parametrize(
+    ("pythons", "taken"),
+    [
+        ({"python3": "3.13.5"}, True),
+        ({"python3": "3.9.18", "python3.12": "3.12.1"}, True),
+        ({"python3": "3.9.18"}, False),
+        ({"python3": "3.15.0"}, False),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else None,
+)
+def test_dnf_takes_the_rpm_where_there_is_a_python_for_it(
+    machine: Machine,
+    pythons: dict[str, str],
+    taken: bool,
+    built: Callable[[str], tuple[Path, Path]],
+    tmp_path: Path,
+) -> None:
+    package, _ = built("rpm")
+    names = build_names(tmp_path / "names", {**pythons, "glibc": "2.28"})
+
+    root = f"--installroot=/srv/{tmp_path.name}"
+    code, words = dnf_install(machine, [package, *names], root, "--setopt=tsflags=test")
+
+    assert (code == 0) == taken, words
+    if not taken:
+        assert "nothing provides" in words
+        assert "python3 >= 3.11" in words

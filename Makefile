@@ -20,7 +20,7 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
+.PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
 .PHONY: conformance test-kind kind-image kind-demo
 .PHONY: clean clean-packages packages release test-packages
 
@@ -109,6 +109,9 @@ bench-leads: venv ## times of Docker alone, with and without what could be left 
 
 bench-cni: venv ## times of ADD and DEL by plugin (root)
 	$(ISOLATED) $(PY) -m integration.bench.cni $(ARGS)
+
+bench-cpu: venv ## processor time and memory of the server's own processes, a pod and on an idle node (root)
+	$(ISOLATED) --disk $(PY) -m integration.bench.cpu $(ARGS)
 
 bench-streaming: venv ## speed and memory of exec and port-forward beside what was promised (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.streaming $(ARGS)

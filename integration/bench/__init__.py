@@ -15,6 +15,7 @@ images    pulls, and the list of a node that has many images
 
 By themselves:
 
+cpu       processor time and memory of the server's own processes
 reads     reads on a full node
 sick      reads beside many waits, and restarts of a busy node
 logs      the log process

@@ -1,0 +1,255 @@
+"""Processor time and memory of the server's own processes: a pod from its run to its removal, and a node that is idle.
+
+`python -m integration.node run --disk python -m integration.bench.cpu`. Unlike times from end to end, processor time
+hardly depends on what else runs on the machine. What Docker and CNI plugins take is not counted.
+"""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from integration.bench.figures import Bar, bar_of
+from integration.bench.machine import docker, machine
+from integration.bench.pods import ordinary_pod
+from integration.bench.report import Docker, Machine
+from integration.bench.setup import ENGINES, prepared, serving
+from integration.bench.timed_pod import PodClient, TimedPod
+from integration.bench.timings import Timings
+from integration.cri import Cri
+from integration.node.commands import NodeError, step
+from integration.server import Server
+from shim.api.v1 import api_pb2 as pb
+
+AT_ONCE = 4
+"""Pods made or removed at the same time."""
+EXECS = 3
+"""In each pod, after its start."""
+PROBE_SECONDS = 10
+"""Between two execs of one pod while the node is idle: the interval of a probe that sets none."""
+_SETTLE_SECONDS = 2.0
+"""For what follows an answer, such as the end of a burst of events, to be done before times are taken."""
+
+_PROCESSES = {"shim.logs.worker": "log process", "shim.hostfs.worker": "helper"}
+_SERVER = "server"
+_COUNTED = (_SERVER, "log process")
+"""Processes that the bars are about."""
+
+POD_LIMIT_MS = 40.0
+IDLE_LIMIT_SECONDS = 0.75
+"""In PROBE_SECONDS, with a probe in each of 100 pods."""
+PSS_LIMIT_MIB = 85.0
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+T = TypeVar("T")
+
+Of = Mapping[str, float]
+"""A figure of each process by its name."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run found out, by process."""
+
+    machine: Machine
+    engine: Docker
+    pods: int
+    up_ms: Of
+    """Processor time a pod, from RunPodSandbox to the last ExecSync."""
+    down_ms: Of
+    """Processor time a pod, from StopContainer to RemovePodSandbox."""
+    idle_seconds: Of
+    """Processor time in PROBE_SECONDS, with a probe in each pod and two lists a second."""
+    before_mib: Of
+    """PSS before the first pod."""
+    present_mib: Of
+    """PSS with all pods, at the end of the idle time."""
+
+    @property
+    def bars(self) -> list[Bar]:
+        """Compare with what is promised."""
+        pod = _counted(self.up_ms) + _counted(self.down_ms)
+        return [
+            bar_of("processor time a pod", unit="ms", limit=POD_LIMIT_MS, value=pod),
+            bar_of(
+                f"idle for {PROBE_SECONDS} s, {self.pods} probes",
+                unit="s",
+                limit=IDLE_LIMIT_SECONDS * self.pods / 100,
+                value=_counted(self.idle_seconds),
+            ),
+            bar_of(f"PSS, {self.pods} pods", unit="MiB", limit=PSS_LIMIT_MIB, value=_counted(self.present_mib)),
+        ]
+
+
+def main() -> int:
+    """Measure, print the table and write the JSON."""
+    arguments = _parser().parse_args()
+    try:
+        report = measure(arguments.engine, pods=arguments.pods, idle_seconds=arguments.seconds)
+    except NodeError as cause:
+        print(f"bench: {cause}", file=sys.stderr)
+        return 1
+    print(f"\n{as_table(report)}")
+    if arguments.json is not None:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return 0
+
+
+def measure(engine_name: str, *, pods: int, idle_seconds: int) -> Report:
+    """Measure `pods` pods, and them idle for `idle_seconds`. NodeError when it cannot be set up."""
+    load_before = os.getloadavg()[0]
+    with prepared(engine_name) as setup, serving(setup) as (server, cri):
+        client, logs = PodClient(cri), str(setup.logs)
+        client.down(Timings(), _up(client, cri, "warm-up", logs=logs))  # the first pod fills caches
+        before_mib = _figures(server, _pss_mib)
+        with step(f"{pods} pods up"):
+            made, up = _spent(server, lambda: _all_up(client, cri, count=pods, logs=logs))
+        with step(f"idle for {idle_seconds} s"):
+            _, idle = _spent(server, lambda: _idle(cri, made, seconds=idle_seconds))
+        present_mib = _figures(server, _pss_mib)
+        with step(f"{pods} pods down"):
+            _, down = _spent(server, lambda: _all_down(client, made))
+        return Report(
+            machine=machine(load_before),
+            engine=docker(setup.engine),
+            pods=pods,
+            up_ms={name: 1000 * seconds / pods for name, seconds in up.items()},
+            down_ms={name: 1000 * seconds / pods for name, seconds in down.items()},
+            idle_seconds={name: seconds * PROBE_SECONDS / idle_seconds for name, seconds in idle.items()},
+            before_mib=before_mib,
+            present_mib=present_mib,
+        )
+
+
+def as_table(report: Report) -> str:
+    """Return the report to read."""
+    engine, found = report.engine, report.machine
+    rows = {
+        "ms a pod, up": report.up_ms,
+        "ms a pod, down": report.down_ms,
+        f"s in {PROBE_SECONDS} s idle": report.idle_seconds,
+        "MiB before": report.before_mib,
+        "MiB with pods": report.present_mib,
+    }
+    return "\n".join(
+        [
+            f"Docker Engine {engine.version}; {report.pods} pods; {found.cpus} CPUs, Python {found.python}",
+            f"load {found.load_before:.1f} before and {found.load_after:.1f} after",
+            "",
+            f"{'':20}" + "".join(f"{name:>14}" for name in report.up_ms),
+            *(f"{what:20}" + "".join(f"{value:14.2f}" for value in row.values()) for what, row in rows.items()),
+            "",
+            *(
+                f"{bar.name:32}{bar.value:9.2f} of {bar.limit:.2f} {bar.unit:4}{'met' if bar.met else 'MISSED'}"
+                for bar in report.bars
+            ),
+        ]
+    )
+
+
+def _up(client: PodClient, cri: Cri, name: str, *, logs: str) -> TimedPod:
+    config, container = ordinary_pod(name, logs=logs)
+    pod = client.up(Timings(), config=config, container=container)
+    for _ in range(EXECS):
+        cri.exec(pod.container, "true")
+    return pod
+
+
+def _all_up(client: PodClient, cri: Cri, *, count: int, logs: str) -> list[TimedPod]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda number: _up(client, cri, f"cpu-{number}", logs=logs), range(count)))
+
+
+def _all_down(client: PodClient, pods: Sequence[TimedPod]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda pod: client.down(Timings(), pod), pods))
+
+
+def _idle(cri: Cri, pods: Sequence[TimedPod], *, seconds: int) -> None:
+    """Read as a kubelet does, and run each pod's probe once in PROBE_SECONDS, spread over them."""
+    stopped = threading.Event()
+    reading = threading.Thread(target=_read, args=(cri, stopped))
+    reading.start()
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            began, gap = time.monotonic(), PROBE_SECONDS / len(pods)
+            for number in range(len(pods) * seconds // PROBE_SECONDS):
+                time.sleep(max(0.0, began + number * gap - time.monotonic()))
+                pool.submit(cri.exec, pods[number % len(pods)].container, "true").result()
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+    finally:
+        stopped.set()
+        reading.join()
+
+
+def _read(cri: Cri, stopped: threading.Event) -> None:
+    while not stopped.wait(1):
+        cri.sandboxes()
+        cri.containers()
+        cri.runtime.Status(pb.StatusRequest())
+
+
+def _spent(server: Server, work: Callable[[], T]) -> tuple[T, Of]:
+    """Return what `work` returns, and the seconds of the processor that each process took for it."""
+    before = _figures(server, _cpu_seconds)
+    result = work()
+    time.sleep(_SETTLE_SECONDS)
+    after = _figures(server, _cpu_seconds)
+    return result, {name: after[name] - before[name] for name in before}
+
+
+def _figures(server: Server, figure: Callable[[Path], float]) -> Of:
+    found = {_SERVER: figure(Path("/proc", str(server.daemon.pid)))}
+    for proc in Path("/proc").glob("[0-9]*"):
+        if (name := _child_name(proc, parent=server.daemon.pid)) is not None:
+            found[name] = figure(proc)
+    return found
+
+
+def _child_name(proc: Path, *, parent: int) -> str | None:
+    """Return the name of a process of the server's own, None for any other and one that has just ended."""
+    try:
+        if int(_stat(proc)[1]) != parent:
+            return None
+        words = (proc / "cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next((name for module, name in _PROCESSES.items() if module in words), None)
+
+
+def _cpu_seconds(proc: Path) -> float:
+    return sum(map(int, _stat(proc)[11:13])) / _TICKS
+
+
+def _stat(proc: Path) -> list[str]:
+    """Return the fields of stat behind the name, which may have blanks: from the third on (proc(5))."""
+    return (proc / "stat").read_text().rpartition(")")[2].split()
+
+
+def _pss_mib(proc: Path) -> float:
+    lines = (proc / "smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def _counted(of: Of) -> float:
+    return sum(of[name] for name in _COUNTED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.bench.cpu", description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
+    parser.add_argument("--pods", type=int, default=100, help="how many (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="how long they are idle (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,10 +7,10 @@ terminal the keys have no effect at all.
 import base64
 import binascii
 import secrets
-import string
 
 _RANDOM = 16
 _SERVER = 8
+"""Hexadecimal digits of either."""
 
 _MARK = ("ctrl-@", "s", "h", "i", "m")
 """Of the keys that can be named, a delayed ctrl-@ (set mark, in editors) is the one without a visible effect."""
@@ -19,7 +19,7 @@ _MARK_BYTES = b"\0shim"
 
 def new_server_mark() -> str:
     """Return what distinguishes the execs of one server from those of its predecessors."""
-    return _letters(_SERVER)
+    return secrets.token_hex(_SERVER // 2)
 
 
 def detach_keys(server: str) -> str:
@@ -28,7 +28,7 @@ def detach_keys(server: str) -> str:
     Left alone it takes ctrl-p ctrl-q, and keeps each ctrl-p back until the next key. What follows the mark is random,
     so that no input leaves a process behind without its client. `server` is a mark of `new_server_mark`.
     """
-    return ",".join([*_MARK, *server, *_letters(_RANDOM)])
+    return ",".join([*_MARK, *server, *secrets.token_hex(_RANDOM // 2)])
 
 
 def server_of(shown: str) -> str:
@@ -40,7 +40,3 @@ def server_of(shown: str) -> str:
     if not keys.startswith(_MARK_BYTES) or len(keys) != len(_MARK_BYTES) + _SERVER + _RANDOM:
         return ""
     return keys[len(_MARK_BYTES) :][:_SERVER].decode("ascii", "replace")
-
-
-def _letters(count: int) -> str:
-    return "".join(secrets.choice(string.ascii_letters) for _ in range(count))

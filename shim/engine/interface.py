@@ -27,6 +27,15 @@ from shim.engine.answers import (
 
 JsonObject = dict[str, Any]
 
+CONTAINER_ACTIONS = frozenset({"create", "start", "die", "oom", "rename", "update", "destroy"})
+"""Container events after which an inspect may differ, or fail.
+
+The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
+events on a node with probes, change nothing in an inspect.
+"""
+IMAGE_ACTIONS = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
+"""Image events after which the list of images may differ."""
+
 
 class RegistryAuth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The `X-Registry-Auth` of a pull. Its repr shows no secret."""
@@ -208,7 +217,7 @@ class Engine(Protocol):
         ...
 
     def events(self, *, since: int | None) -> AbstractContextManager[Iterator[Event]]:
-        """Yield container, image and daemon events from `since` (ns since the epoch, inclusive) on.
+        """Yield events of CONTAINER_ACTIONS and IMAGE_ACTIONS from `since` (ns since the epoch, inclusive) on.
 
         The iterator raises Unavailable when the connection is lost; leaving the block closes it, also while another
         thread waits for the next event.

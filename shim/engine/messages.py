@@ -16,7 +16,7 @@ from shim.domain.references import DEFAULT_TAG, split_tag
 from shim.engine.answers import Actor, Event, PullProgress
 from shim.engine.bounds import MESSAGE
 from shim.engine.failures import docker_call, error_from_pull_failure
-from shim.engine.interface import RegistryAuth
+from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, RegistryAuth
 from shim.engine.session import DockerSession, ResponseStream
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -28,7 +28,10 @@ log = structlog.get_logger(__name__)
 
 _DONE = "Status: "
 """Prefix of the last message of a successful pull: the image is complete and has its name."""
-_EVENT_TYPES = msgspec.json.encode({"type": ["container", "image", "daemon"]}).decode()
+_EVENTS = msgspec.json.encode(
+    {"type": ["container", "image"], "event": sorted(CONTAINER_ACTIONS | IMAGE_ACTIONS)}
+).decode()
+"""A filter: each exec, and so each probe, would bring three further events."""
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -107,7 +110,7 @@ def events(session: DockerSession, *, since: int | None, timeout: float | None) 
     which is the Engine's too: events in between come from Docker's backlog (64 events in 20.10, 256 later).
     """
     start = time.time_ns() if since is None else since
-    params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENT_TYPES}
+    params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENTS}
     what = "watch docker's events"
     with ExitStack() as held:
         with docker_call(what, within=timeout):

@@ -23,23 +23,17 @@ from shim.domain import names
 from shim.domain.errors import DeadlineExceeded, ShimError
 from shim.engine.answers import ContainerSummary, Event
 from shim.engine.hanging import answered_within
-from shim.engine.interface import Engine
+from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, Engine
 from shim.view.node import NodeView
 from shim.view.processes import process_ended
 from shim.view.records import Record
 from shim.view.refresh import Refresher
 from shim.view.translate import drifted_ids, from_list_only, may_be_of_a_pod
 
-CHANGING = frozenset({"create", "start", "die", "oom", "rename", "update"})
-"""Container events after which a record may differ.
-
-The CRI knows no pause; kill, stop and restart come with a die or start; exec_* and health_status, the bulk of all
-events on a node with probes, change nothing in a record.
-"""
+CHANGING = CONTAINER_ACTIONS - {"destroy"}
+"""Container events after which a record may differ."""
 DELAYED = CHANGING - {"die", "oom"}
 """Events that are mostly caused by an RPC, which refreshes the container itself; an exit is published without delay."""
-IMAGE_CHANGING = frozenset({"pull", "load", "import", "tag", "untag", "delete", "prune", "create", "build"})
-"""Image events after which the list of images may differ."""
 
 LIST_TIMEOUT = 30.0
 """How long Docker may leave the list of all containers unanswered, without any event, before the view is given up.
@@ -300,7 +294,7 @@ class Watcher:
     def _handle(self, event: Event) -> None:
         if event.type == "container":
             self._handle_container_event(event)
-        elif event.type == "image" and event.action in IMAGE_CHANGING:
+        elif event.type == "image" and event.action in IMAGE_ACTIONS:
             self._refresher.enqueue_images()
 
     def _handle_container_event(self, event: Event) -> None:

@@ -9,7 +9,7 @@ import pytest
 from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from shim.engine.answers import Event, PullProgress
-from shim.engine.interface import JsonObject
+from shim.engine.interface import CONTAINER_ACTIONS, JsonObject
 from tests.engine.contract import SECONDS, Subject
 
 # Execs
@@ -148,14 +148,18 @@ def test_what_the_registry_does_not_have_is_not_found(subject: Subject) -> None:
 # Events
 
 
-def _actions(events: Iterator[Event], container_id: str, *, last: str) -> list[str]:
-    """Actions on the container up to `last`, without those that only some Engines report."""
-    actions = []
+def _until(events: Iterator[Event], container_id: str, *, last: str) -> Iterator[Event]:
+    """Events of the container up to `last`."""
     for event in events:
         if event.type == "container" and event.actor.id == container_id:
-            actions.append(event.action)
+            yield event
             if event.action == last:
-                break
+                return
+
+
+def _actions(events: Iterator[Event], container_id: str, *, last: str) -> list[str]:
+    """Actions on the container up to `last`, without those that only some Engines report."""
+    actions = [event.action for event in _until(events, container_id, last=last)]
     return [action for action in actions if action in {"create", "start", "die", "destroy"}]
 
 
@@ -165,6 +169,18 @@ def test_events_report_the_life_of_a_container(subject: Subject) -> None:
         subject.engine.remove_container(container_id)
 
         assert _actions(events, container_id, last="destroy") == ["create", "start", "die", "destroy"]
+
+
+def test_an_exec_is_no_event(subject: Subject) -> None:
+    container_id = subject.running()
+    with deadline.bound(SECONDS), subject.engine.events(since=None) as events:
+        exec_id = subject.engine.create_exec(container_id, body=_exec_body(["true"]))
+        with subject.engine.start_exec(exec_id) as stream:
+            list(stream.frames())
+        subject.engine.remove_container(container_id)
+        actions = [event.action for event in _until(events, container_id, last="destroy")]
+
+    assert set(actions) <= CONTAINER_ACTIONS
 
 
 def test_events_from_a_time_on_begin_with_that_event(subject: Subject) -> None:
@@ -184,4 +200,4 @@ def test_leaving_the_block_ends_a_reader_in_another_thread(subject: Subject) -> 
             reading = pool.submit(list[Event], events)
             subject.created()
 
-        assert {event.type for event in reading.result(SECONDS)} <= {"container", "image", "daemon"}
+        assert {event.type for event in reading.result(SECONDS)} <= {"container", "image"}

@@ -1,5 +1,10 @@
 """pydockershim: a Kubernetes CRI v1 server in front of the Docker Engine."""
 
-from importlib.metadata import version
 
-__version__ = version("pydockershim")
+def __getattr__(name: str) -> str:
+    # On demand: to read it loads email and zipfile, which the helper processes need not.
+    if name != "__version__":
+        raise AttributeError(name)
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version("pydockershim")

@@ -74,7 +74,11 @@ def nothing_left() -> Iterator[Callable[[], Held]]:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Trace memory in the block, for many inputs: each start of tracemalloc costs 3 KiB for good (Python 3.11)."""
+    """Trace memory in the block, for many inputs.
+
+    CPython 3.11 never frees the traceback of a line that has allocated (gh-121390): 32 bytes for each line that runs
+    between a start of tracemalloc and its stop, 3 KiB for most inputs.
+    """
     if tracemalloc.is_tracing():
         yield
         return

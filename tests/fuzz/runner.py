@@ -1,9 +1,10 @@
 """Runs fuzzers for some seconds, and keeps what they find."""
 
+import gc
 import itertools
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,14 @@ from tests.fuzz.target import Run, Target
 MEASURED = 16
 """Of so many rounds of mutated inputs the memory of one is measured, and of each large input."""
 LARGE = 1 << 14
+TOGETHER = 64
+"""Large mutated inputs that wait for the next round that is measured; with so many the next one is."""
+AGAIN = 32
+"""Inputs that are fed again at the end of a run."""
+TIMES = 10
+"""How often. Free lists of the interpreter fill up in the first ones."""
+LEAK = 32
+"""Bytes that each of them may leave, on average."""
 ROUND = 25
 """Examples of Hypothesis at a time."""
 MUTATIONS = 200
@@ -54,8 +63,8 @@ class Outcome:
 
 def replay(target: Target, data: bytes) -> None:
     """Run one input, with all that is measured."""
-    with nothing_left(), target.open() as run:
-        _Check(target, run, Outcome()).one(data, measured=True)
+    with nothing_left(), target.open() as run, traced():
+        _Check(target, run, Outcome()).one(data)
 
 
 def fuzz(
@@ -71,15 +80,15 @@ def fuzz(
     with nothing_left() as left, target.open() as run:
         check = _Check(target, run, done)
         try:
-            for data in target.corpus:
-                check.one(data, measured=True)
-            for make in target.enormous if enormous else ():
-                check.one(make(), measured=True)
+            with traced():
+                for data in target.corpus:
+                    check.one(data)
+                for make in target.enormous if enormous else ():
+                    check.one(make())
             _feed(target, check, seed=seed, until=time.monotonic() + seconds, progress=progress)
         except Exception as error:
             raise Finding(target.name, seed, check.last) from error
     done.left = left()
-    _check_growth(target, done, seed)
     return done
 
 
@@ -97,12 +106,12 @@ class _Check:
         self._done = done
         self.last = b""
 
-    def one(self, data: bytes, *, measured: bool = False) -> bool:
+    def one(self, data: bytes) -> bool:
         """Feed one input; whether it was taken without an error."""
         self.last = data
         done, target = self._done, self._target
         done.inputs += 1
-        measured = measured or tracemalloc.is_tracing() or len(data) > LARGE
+        measured = tracemalloc.is_tracing() or len(data) > LARGE
         with no_thread_fails(), costing(memory=target.memory if measured else None, seconds=target.seconds):
             try:
                 self._run(data)
@@ -115,26 +124,50 @@ class _Check:
 def _feed(target: Target, check: _Check, *, seed: int, until: float, progress: Callable[[Outcome], None]) -> None:
     done = check._done
     mutator = Mutator(target.corpus, words=target.words, longest=target.longest, seed=f"{target.name} {seed}")
+    large: list[bytes] = []
     round_number = 0
     for number in itertools.count():
         if time.monotonic() >= until:
-            return
-        with traced() if number % MEASURED == 0 else nullcontext():
-            _mutation_round(check, mutator, until=until)
+            break
+        with traced() if number % MEASURED == 0 or len(large) >= TOGETHER else nullcontext():
+            _mutation_round(check, mutator, large, until=until)
         if target.strategy is not None:
             _hypothesis_round(target, check, seed=seed * 1_000_003 + round_number, until=until)
             round_number += 1
         done.rss.append(rss())
+        _check_growth(check, done)
         progress(done)
+    _feed_again(check, [*large, *(mutator.next() for _ in range(AGAIN))])
 
 
-def _mutation_round(check: _Check, mutator: Mutator, *, until: float) -> None:
+def _mutation_round(check: _Check, mutator: Mutator, large: list[bytes], *, until: float) -> None:
+    """Feed mutated inputs; what is large is put off into `large`, or fed with what is there when memory is traced."""
+    tracing = tracemalloc.is_tracing()
+    while tracing and large:
+        check.one(large.pop())
     for _ in range(MUTATIONS):
         data = mutator.next()
-        if check.one(data) and len(data) < LARGE:
+        if len(data) > LARGE and not tracing:
+            large.append(data)
+        elif check.one(data) and len(data) < LARGE:
             mutator.keep(data)
         if time.monotonic() > until:
             return
+
+
+def _feed_again(check: _Check, inputs: Sequence[bytes]) -> None:
+    """Feed the same inputs TIMES times: once caches have seen them, nothing may be left of them."""
+    held = []
+    with traced():
+        for _ in range(TIMES):
+            for data in inputs:
+                check.one(data)
+            gc.collect()
+            held.append(tracemalloc.get_traced_memory()[0])
+    left = min(after - before for before, after in itertools.pairwise(held))
+    if left > LEAK * len(inputs):
+        check.last = b""  # no single one
+        raise TooExpensive(f"{len(inputs)} inputs left {left} bytes of memory each time that they were fed again")
 
 
 def _hypothesis_round(target: Target, check: _Check, *, seed: int, until: float) -> None:
@@ -158,11 +191,11 @@ def _hypothesis_round(target: Target, check: _Check, *, seed: int, until: float)
     examples()
 
 
-def _check_growth(target: Target, done: Outcome, seed: int) -> None:
+def _check_growth(check: _Check, done: Outcome) -> None:
     """Compare memory at the end of the first third with the end."""
     if len(done.rss) < 6:
         return
     early, late = done.rss[len(done.rss) // 3], done.rss[-1]
     if late - early > RSS_GROWTH:
-        grown = TooExpensive(f"the process grew from {early >> 20} to {late >> 20} MiB over {done.inputs} inputs")
-        raise Finding(target.name, seed, b"") from grown
+        check.last = b""  # no single one
+        raise TooExpensive(f"the process grew from {early >> 20} to {late >> 20} MiB over {done.inputs} inputs")

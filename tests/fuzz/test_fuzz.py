@@ -2,12 +2,13 @@
 
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.accounting import TooExpensive
-from tests.fuzz.runner import Finding, fuzz, replay, save
+from tests.fuzz.runner import LARGE, Finding, fuzz, replay, save
 from tests.fuzz.target import Target, pure
 from tests.fuzz.targets import TARGETS
 
@@ -90,3 +91,55 @@ def test_what_an_input_costs_is_found(run: object, words: str, monkeypatch: pyte
         replay(target, b"large")
     while _KEPT:
         os.close(_KEPT.pop())
+
+
+def test_a_leak_of_100_bytes_an_input_is_found() -> None:
+    kept: list[bytes] = []
+    target = Target(name="leaky", corpus=[b"abc"], declared=(), open=pure(lambda _: kept.append(bytes(67))))
+
+    with pytest.raises(Finding, match=r"inputs left .* bytes of memory each time"):
+        fuzz(target, seed=1, seconds=0)
+
+
+def test_memory_that_grows_with_new_inputs_is_found() -> None:
+    kept: dict[bytes, bytes] = {}
+    target = Target(
+        name="growing",
+        corpus=[b"abc" * 20],
+        declared=(),
+        open=pure(lambda data: kept.setdefault(data, b"x" * 64_000)),
+    )
+
+    with pytest.raises(Finding, match="the process grew"):
+        fuzz(target, seed=1, seconds=60)
+
+
+class _EnoughError(Exception):
+    """All has been seen."""
+
+
+def test_large_inputs_are_measured_with_few_starts_of_tracemalloc(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = 0
+    start = tracemalloc.start
+    measured: list[bool] = []
+
+    def counted() -> None:
+        nonlocal starts
+        starts += 1
+        start()
+
+    def run(data: bytes) -> None:
+        if len(data) <= LARGE:
+            raise ValueError
+        measured.append(tracemalloc.is_tracing())
+        if len(measured) == 1000:
+            raise _EnoughError
+
+    monkeypatch.setattr("tracemalloc.start", counted)
+    target = Target(name="large", corpus=[bytes(3 * LARGE)], declared=(ValueError,), open=pure(run))
+    with pytest.raises(Finding) as found:
+        fuzz(target, seed=1, seconds=60)
+
+    assert isinstance(found.value.__cause__, _EnoughError)
+    assert all(measured)
+    assert starts < 20

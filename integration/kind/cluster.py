@@ -56,7 +56,8 @@ class Cluster:
         """Return what shows why a cluster is not as it should be."""
         script = "docker ps --all; for c in $(docker ps -aq --filter name=k8s_[ek]); do docker logs --tail 15 $c; done"
         kubectl = "kubectl --kubeconfig /etc/kubernetes/admin.conf get pods,endpointslices -A -o wide"
-        words = ["sh", "-c", f"({script}; {kubectl}) 2>&1 || true"]
+        kubelet = "journalctl --no-pager --output=cat --lines=30 --unit=kubelet"
+        words = ["sh", "-c", f"({script}; {kubelet}; {kubectl}) 2>&1 || true"]
         return "\n".join(self.run("docker", "exec", node, *words) for node in self.nodes())
 
     def connect_nodes(self) -> None:

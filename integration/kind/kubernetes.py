@@ -71,6 +71,8 @@ _CONTAINERD = f"""\
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
+  # Where a host has no CAP_SYS_RESOURCE to give; the server finds out by itself.
+  restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]

@@ -16,7 +16,8 @@ from integration.node.engine import Engine
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
-_NETWORK = "kind"
+NETWORK = "nodes"
+"""Not kind's own: the one that kind makes has IPv6, which it takes for granted where there is one of its name."""
 _BOOT_SECONDS = 180
 """For a boot under load; on an idle machine it takes some seconds."""
 _COMMAND_SECONDS = 120
@@ -51,8 +52,8 @@ class KindNode:
 
     def start(self) -> None:
         """Create and start the container."""
-        if not self.engine.api.networks(names=[_NETWORK]):
-            self.engine.api.create_network(_NETWORK)
+        if not self.engine.api.networks(names=[NETWORK]):
+            self.engine.api.create_network(NETWORK)
         binds = [*self.binds, *([f"{_MODULES}:{_MODULES}:ro"] if _MODULES.exists() else [])]
         host = self.engine.api.create_host_config(
             privileged=True,
@@ -61,7 +62,7 @@ class KindNode:
             tmpfs={"/tmp": "", "/run": ""},
             binds=binds,
             init=False,
-            network_mode=_NETWORK,
+            network_mode=NETWORK,
             restart_policy={"Name": "on-failure", "MaximumRetryCount": 1},
         )
         self.engine.api.create_container(

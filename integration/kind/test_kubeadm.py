@@ -12,7 +12,7 @@ import pytest
 from integration.kind.conftest import PROGRAMS_VARIABLE
 from integration.kind.image import CHECKOUT
 from integration.kind.kubernetes import CLUSTER_IMAGE, CONTROL_PLANE, Host
-from integration.kind.node import KindNode, booted
+from integration.kind.node import NETWORK, KindNode, booted
 from integration.node.engine import Engine
 from integration.node.images import load, pause_image
 from integration.node.isolation import Node, new_home
@@ -56,7 +56,7 @@ def machines(host: Host, node: Node) -> Iterator[Machines]:
             undo.enter_context(booted(KindNode(engine, host.client, f"machine-{number}", image=CLUSTER_IMAGE)))
             for number in (1, 2)
         ]
-        gateway = ipv4_gateway(engine, "kind")
+        gateway = gateway_of(engine, NETWORK)
         undo.enter_context(registry_of_kubernetes(node, engine, host.references, address=f"{gateway}:80"))
         for each in made:
             each.output("sysctl", "-w", "net.ipv4.ip_forward=1")  # Docker of these nodes leaves it alone
@@ -64,10 +64,8 @@ def machines(host: Host, node: Node) -> Iterator[Machines]:
         yield Machines(made[0], made[1], ignored_errors())
 
 
-def ipv4_gateway(engine: Engine, network: str) -> str:
-    """Return the gateway of the IPv4 subnet; a network that kind has made has one of IPv6 as well, in any order."""
-    subnets = engine.api.inspect_network(network)["IPAM"]["Config"]
-    return next(str(subnet["Gateway"]) for subnet in subnets if ":" not in subnet["Subnet"])
+def gateway_of(engine: Engine, network: str) -> str:
+    return str(engine.api.inspect_network(network)["IPAM"]["Config"][0]["Gateway"])
 
 
 @contextmanager

@@ -40,7 +40,7 @@ video:x:44:www
 nobody:x:65534:
 """
 # The shell waits for its job with the trap armed; `wait` also collects adopted children.
-PAUSE_SCRIPT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
+PAUSE_SCRIPT = "test \"$0\" != -v || exit 0; trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
 
 
 @dataclass(frozen=True, slots=True)

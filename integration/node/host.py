@@ -31,9 +31,19 @@ EXAMPLE = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
 
 _RECORD = Path("/run/pydockershim-demo.json")
 _LOG = Path("/var/log/pydockershim-demo-dockerd.log")
-_OF_DOCKER = (Path("/etc/docker"), Path("/run/containerd"), Path("/run/docker"), _LOG)
-"""What a dockerd writes beside its data."""
-_OF_PODS = (Path("/etc/cni"), Path("/var/lib/cni"))
+_OF_DOCKER = (
+    Path("/etc/docker/key.json"),
+    Path("/etc/docker"),
+    Path("/run/containerd"),
+    *(
+        Path("/run/docker", name)
+        for name in ("containerd", "libnetwork", "metrics.sock", "netns", "plugins", "runtime-runc", "swarm")
+    ),
+    Path("/run/docker"),
+    _LOG,
+)
+"""What a dockerd writes beside its data. A directory may have been there before, and what is in it not."""
+_OF_PODS = (Path("/etc/cni/net.d"), Path("/etc/cni"), Path("/var/lib/cni"))
 _PINS = Path("/run/netns")
 _BOOKKEEPING = ("lock", "last_reserved_ip")
 """Files of host-local that are no leases."""

@@ -55,7 +55,7 @@ def _run(target: Target, *, seed: int, seconds: float) -> bool:
         print(f"FOUND {finding}", file=sys.stderr, flush=True)
         return True
     memory = f"{done.rss[0] >> 20} to {done.rss[-1] >> 20} MiB" if done.rss else "memory not compared"
-    left = f"{done.left.threads} threads and {done.left.descriptors} descriptors left"
+    left = f"{len(done.left.threads)} threads and {len(done.left.descriptors)} descriptors left"
     print(f"ok {target.name}: {done.inputs} inputs, {done.refused} refused, {memory}, {left}", flush=True)
     return False
 

@@ -6,7 +6,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +24,26 @@ class TooExpensive(AssertionError):
 
 @dataclass(frozen=True)
 class Held:
-    """What the process holds."""
+    """What the process holds: which ones, since what others leave to the collector goes at any time."""
 
-    threads: int
-    descriptors: int
+    threads: frozenset[threading.Thread] = frozenset()
+    descriptors: frozenset[tuple[str, str]] = frozenset()
+    """Their numbers, and what they are of."""
 
     @classmethod
     def now(cls) -> "Held":
-        return cls(threading.active_count(), len(list(Path("/proc/self/fd").iterdir())))
+        """Return what it holds now."""
+        return cls(frozenset(threading.enumerate()), frozenset(_descriptors()))
+
+    def without(self, before: "Held") -> "Held":
+        """Return what it did not hold before."""
+        return Held(self.threads - before.threads, self.descriptors - before.descriptors)
+
+
+def _descriptors() -> Iterator[tuple[str, str]]:
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one of the list itself
+            yield entry.name, str(entry.readlink())
 
 
 def rss() -> int:
@@ -60,16 +72,15 @@ def nothing_left() -> Iterator[Callable[[], Held]]:
     before = Held.now()
 
     def left() -> Held:
-        now = Held.now()
-        return Held(now.threads - before.threads, now.descriptors - before.descriptors)
+        return Held.now().without(before)
 
     yield left
     until = time.monotonic() + SETTLE_SECONDS
-    while (now := Held.now()) != before and time.monotonic() < until:
+    while left() != Held() and time.monotonic() < until:
         gc.collect()
         time.sleep(0.01)
-    if now.threads > before.threads or now.descriptors > before.descriptors:
-        raise TooExpensive(f"threads and descriptors before: {before}, after: {now}")
+    if left() != Held():
+        raise TooExpensive(f"threads and descriptors left: {left()}")
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class Outcome:
     """Inputs that ended in a declared error."""
     slowest: float = 0.0
     rss: list[int] = field(default_factory=list)
-    left: Held = field(default_factory=lambda: Held(0, 0))
+    left: Held = field(default_factory=Held)
     """Threads and descriptors, once the run has settled."""
 
 

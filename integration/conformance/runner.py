@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from integration.conformance import scenarios  # noqa: F401  importing it fills SCENARIOS
 from integration.conformance.churn import churn
@@ -18,6 +19,7 @@ from integration.conformance.scenario import Case, Scenario, Skipped, chosen, ev
 
 _AT_ONCE = 3
 """How many scenarios run side by side: most of their time they wait."""
+_REPOSITORY = Path(__file__).parents[2]
 
 
 def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) -> tuple[Result, ...]:
@@ -76,8 +78,13 @@ def _run(which: Scenario, cluster: Cluster) -> Result:
     except Skipped as cause:
         state, reason = "skipped", str(cause)
     except Exception as cause:  # noqa: BLE001  whatever goes wrong in one scenario is its result
-        state, reason = "failed", f"{cause}\n{''.join(traceback.format_tb(cause.__traceback__)[-2:])}"
+        state, reason = "failed", f"{cause}\n{last_calls(cause)}"
     return case(which.name, state, round(time.monotonic() - started, 1), reason)
+
+
+def last_calls(failure: Exception) -> str:
+    """Return the last lines of its traceback, with files as the repository has them: results are published."""
+    return "".join(traceback.format_tb(failure.__traceback__)[-2:]).replace(f"{_REPOSITORY}/", "")
 
 
 def _carry_out(which: Scenario, cluster: Cluster) -> None:

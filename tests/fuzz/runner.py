@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -164,10 +165,10 @@ def _feed_again(check: _Check, inputs: Sequence[bytes]) -> None:
                 check.one(data)
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
-    left = min(after - before for before, after in itertools.pairwise(held))
+    left = statistics.median(after - before for before, after in itertools.pairwise(held))
     if left > LEAK * len(inputs):
         check.last = b""  # no single one
-        raise TooExpensive(f"{len(inputs)} inputs left {left} bytes of memory each time that they were fed again")
+        raise TooExpensive(f"{len(inputs)} inputs left {left:.0f} bytes of memory each time that they were fed again")
 
 
 def _hypothesis_round(target: Target, check: _Check, *, seed: int, until: float) -> None:

@@ -1,11 +1,14 @@
 """A short run of each fuzzer; `make fuzz` runs them for longer, and with enormous inputs. And that they find faults."""
 
+import logging
 import os
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.fuzz.accounting import TooExpensive
 from tests.fuzz.runner import LARGE, Finding, fuzz, replay, save
@@ -16,6 +19,15 @@ SECONDS = 0.7
 SEED = 16
 
 _KEPT: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_log_lines() -> Iterator[None]:
+    """Write no log, as `make fuzz` does: its time stamps keep memory of their own for some rounds."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    yield
+    structlog.configure(**before)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -34,6 +34,7 @@ EAGER = Timings(
     resync=1000,
     inspect_timeout=30,
     event_delay=0.001,
+    create_delay=0.001,
     sync_inspect_timeout=30,
     retry_delay=0.001,
     min_reconnect_delay=0.001,
@@ -693,6 +694,17 @@ def test_what_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) ->
     assert engine.calls_of("inspect_container").count(sandbox_id) == 1
 
 
+def test_a_pause_container_is_not_inspected_while_it_is_started(engine: FakeEngine) -> None:
+    with watching(engine, timings=Timings(create_delay=1000, event_delay=0.001)) as view:
+        view.sandboxes()
+        created = create_sandbox(engine, start=False)
+        started = create_sandbox(engine, attempt=1)
+        wait_until(lambda: started in engine.calls_of("inspect_container"))
+        assert created not in engine.calls_of("inspect_container")
+        engine.start_container(created)
+        wait_until(lambda: engine.calls_of("inspect_container").count(created) == 1)
+
+
 def test_what_others_change_after_an_inspect_of_an_rpc_is_inspected(engine: FakeEngine) -> None:
     sandbox_id = create_sandbox(engine)
     container_id = create_container(engine, sandbox_id, start=True)
@@ -775,7 +787,10 @@ def test_view_becomes_the_truth_whatever_happens(
     """The view becomes what Docker reports, through lost and repeated events, cut connections and refreshes by RPCs."""
     engine = BadLine(copies=copies)
     with watching(
-        engine, timings=Timings(resync=0.01, event_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001)
+        engine,
+        timings=Timings(
+            resync=0.01, event_delay=settle, create_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001
+        ),
     ) as view:
         for what, choice, refreshes in operations:
             apply_operation(engine, what, choice)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from integration.bench.figures import Bar, Call, Footprint, Images, Load, Phase, Ratio, present
+from integration.bench.figures import AtOnce, Bar, Call, Footprint, Images, Load, Phase, Ratio, present
 
 _NAME = 40
 
@@ -39,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     phases: list[Phase]
     footprints: list[Footprint]
     load: Load
+    at_once: AtOnce
     images: Images
     left_behind: list[str]
     """Containers, reservations, namespaces and state that outlived their pods."""
@@ -118,6 +119,11 @@ def _rest(report: Report) -> Iterator[str]:
     yield ""
     yield (
         f"{load.pods} pods, {load.at_once} at a time: up in {load.up_seconds:.1f} s, down in {load.down_seconds:.1f} s"
+    )
+    both = report.at_once
+    yield (
+        f"{both.pods} pods, {both.at_once} at a time: up in {both.floor_seconds:.1f} s by the floor, "
+        f"in {both.server_seconds:.1f} s by the server"
     )
     yield ""
     yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"

@@ -98,6 +98,13 @@ def test_every_promise_is_judged_in_every_phase() -> None:
     assert bars["run, create, start, alone"].value == pytest.approx(0.5)  # three calls beside six
 
 
+def test_many_pods_at_once_have_a_bar() -> None:
+    load = figures.AtOnce(pods=40, at_once=8, floor_seconds=6.0, server_seconds=5.7)
+    bar = figures.at_once_bar(load)
+    assert (bar.name, bar.met) == ("40 pods, 8 at a time", False)
+    assert bar.value == pytest.approx(0.95)
+
+
 def test_a_bar_is_met_up_to_its_limit() -> None:
     assert figures.bars([], footprints=[footprint(90.0)])[0].met
 

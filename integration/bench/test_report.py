@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from integration.bench.figures import Bar, Call, Footprint, Images, Load, Phase, Ratio
+from integration.bench.figures import AtOnce, Bar, Call, Footprint, Images, Load, Phase, Ratio
 from integration.bench.report import Docker, Machine, Report, as_json, as_table
 
 
@@ -28,6 +28,7 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         phases=[Phase(pods=0, calls=[call], ratios=[ratio]), Phase(pods=50, calls=[call], ratios=[ratio])],
         footprints=[Footprint(when="after start", rss_mib=61.2, threads=9, descriptors=20, cpu_seconds=0.9)],
         load=Load(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
+        at_once=AtOnce(pods=40, at_once=8, floor_seconds=6.44, server_seconds=5.36),
         images=Images(pulls=[pull], present=200, list_ms=1.26),
         left_behind=left_behind or [],
         bars=[
@@ -46,6 +47,27 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         ["floor,", "50", "pods", "present", "median", "p95", "n"],
         ["after", "start", "61.2", "9", "20", "0.9"],
         ["50", "pods,", "8", "at", "a", "time:", "up", "in", "12.3", "s,", "down", "in", "8.8", "s"],
+        [
+            "40",
+            "pods,",
+            "8",
+            "at",
+            "a",
+            "time:",
+            "up",
+            "in",
+            "6.4",
+            "s",
+            "by",
+            "the",
+            "floor,",
+            "in",
+            "5.4",
+            "s",
+            "by",
+            "the",
+            "server",
+        ],
         ["PullImage,", "new", "image", "50.0", "53.0", "1.06", "1.05", "1.07"],
         ["ListImages,", "200", "images", "1.3"],
         ["stop", "and", "removal,", "alone", "0.85", "0.84", "x", "floor", "met"],

@@ -28,6 +28,7 @@ from shim.domain.passwd import ImageAccounts
 from shim.engine.detach_keys import new_server_mark
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
+from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.interface import ContainerLogs
 from shim.stats_cache import StatsCache
@@ -134,6 +135,8 @@ class Runtime:
     """Users and groups of the images that containers were made of; weighed in bytes of their files."""
     deferred_checks: DeferredChecks = field(default_factory=DeferredChecks)
     """Watches what may still happen after a call has ended."""
+    tasks: TaskWatch = field(default_factory=TaskWatch)
+    """Finds the first processes of containers before Docker answers their start."""
     server: ServerRun = field(default_factory=ServerRun)
     cgroups: CgroupLocator = field(default_factory=lambda: CgroupLocator(this_machines_mounts()))
     """Finds the control groups of containers."""

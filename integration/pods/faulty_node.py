@@ -56,6 +56,17 @@ class FaultyNode:
             images.load(api, self.pause_image)
             wait_image(self.cri, self.pause_image.reference)
 
+    @contextmanager
+    def with_pause_that_cannot_start(self) -> Iterator[None]:
+        """Have a pause image while the block runs whose command is not in it, as runc finds out late in a start."""
+        with self.without_pause_image():
+            config = {**self.pause_image.config, "Entrypoint": ["/missing"]}
+            images.load(self.served.engine.api, replace(self.pause_image, config=config))
+            wait_image(self.cri, self.pause_image.reference)
+            yield
+            self.served.engine.api.remove_image(self.pause_image.reference, force=True)
+            wait_no_image(self.cri, self.pause_image.reference)
+
 
 @contextmanager
 def run_faulty_node(engine: Engine, dirs: NodeDirs, pause_image: Image) -> Iterator[FaultyNode]:

@@ -80,10 +80,10 @@ def pause_that_dies(faulty_node: FaultyNode) -> Iterator[None]:
 
 @contextmanager
 def plugin_that_vanishes(faulty_node: FaultyNode) -> Iterator[None]:
-    """Let the plugin's binary be gone once pause has started."""
+    """Let the plugin's binary be gone once pause has been created."""
     binary = faulty_node.plugin.directory / TYPE
     hidden = binary.with_suffix(".hidden")
-    with faulty_node.proxy.followed(START, lambda: binary.rename(hidden)):
+    with faulty_node.proxy.followed(CREATE, lambda: binary.rename(hidden)):
         yield
     hidden.rename(binary)
 
@@ -99,6 +99,7 @@ STEPS = (
     Step("create unanswered", lambda f: f.proxy.unanswered(CREATE), Code.UNAVAILABLE, "create container", leaves=True),
     Step("checkpoint", lambda f: full_disk_after(f, CREATE), Code.RESOURCE_EXHAUSTED, "no space left"),
     Step("start", lambda f: f.proxy.refused(START), Code.UNKNOWN, "out of order"),
+    Step("start of pause", FaultyNode.with_pause_that_cannot_start, Code.UNKNOWN, "/missing"),
     Step("start unanswered", lambda f: f.proxy.unanswered(START), Code.UNAVAILABLE, "start container"),
     Step("inspect", lambda f: f.proxy.refused(INSPECT, every=True), Code.UNKNOWN, "out of order"),
     Step("resolv.conf", emptied_resolv_conf, Code.RESOURCE_EXHAUSTED, "resolv-conf"),

@@ -1,7 +1,7 @@
 """The client goes away, or the server crashes, in the middle of a call: the node is as before once all is removed."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -37,11 +37,24 @@ class Point:
     """Whether something was made that the server does not know of."""
 
 
+@contextmanager
+def start_unanswered(faulty_node: FaultyNode, *, added: bool) -> Iterator[HeldPlugin]:
+    """Let Docker's answer to the start stand still, and the ADD that has begun by then, its work done or not.
+
+    A server finds where runc keeps its state with the first pod.
+    """
+    faulty_node.cri.remove(faulty_node.cri.run(pod_config(unused_name("first"))))
+    with faulty_node.proxy.held(START, at=Moment.AFTER), faulty_node.plugin.held("ADD", done=added) as held:
+        yield held
+
+
 IN_RUN = (
     Point("before create", lambda f: f.proxy.held(CREATE, at=Moment.BEFORE)),
     Point("after create", lambda f: f.proxy.held(CREATE, at=Moment.AFTER), unknown=True),
     Point("before start", lambda f: f.proxy.held(START, at=Moment.BEFORE)),
     Point("after start", lambda f: f.proxy.held(START, at=Moment.AFTER)),
+    Point("before ADD, start unanswered", lambda f: start_unanswered(f, added=False)),
+    Point("after ADD, start unanswered", lambda f: start_unanswered(f, added=True)),
     Point("before ADD", lambda f: f.plugin.held("ADD", done=False)),
     Point("after ADD", lambda f: f.plugin.held("ADD", done=True)),
 )
@@ -155,7 +168,12 @@ def test_a_crash_of_the_server_in_remove_leaves_nothing(faulty_node: FaultyNode,
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(p, id=p.name) for p in IN_RUN if p.name in {"before start", "after ADD"}]
+    "point",
+    [
+        pytest.param(p, id=p.name)
+        for p in IN_RUN
+        if p.name in {"before start", "after ADD", "before ADD, start unanswered", "after ADD, start unanswered"}
+    ],
 )
 def test_a_crash_of_docker_in_run_leaves_nothing(faulty_node: FaultyNode, point: Point) -> None:
     before = faulty_node.snapshot()

@@ -52,6 +52,7 @@ from shim.engine.client import DockerEngine
 from shim.engine.counted import counted
 from shim.engine.facts import EngineFacts
 from shim.engine.interface import Engine
+from shim.engine.tasks import TaskWatch
 from shim.hostfs.client import HostFs
 from shim.logs.supervisor import LogSupervisor
 from shim.node.cni_conf import prepare_cni_conf
@@ -307,6 +308,8 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
         ending.callback(logs.stop)
         deferred_checks = DeferredChecks()
         ending.callback(deferred_checks.stop)
+        tasks = TaskWatch()
+        ending.callback(tasks.close)
         rt = Runtime(
             config=config,
             engine=engine,
@@ -320,6 +323,7 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             sessions=sessions,
             puller=ImagePuller(keyring=keyring),
             deferred_checks=deferred_checks,
+            tasks=tasks,
         )
         if not is_prepared:
             late = partial(_prepare_cni_conf_late, rt)

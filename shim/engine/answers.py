@@ -120,6 +120,13 @@ class MountPoint(Answer, frozen=True):
     propagation: str = ""
 
 
+class NetworkSettings(Answer, frozen=True):
+    """`NetworkSettings` of a container inspect."""
+
+    sandbox_key: str = ""
+    """Where Docker has its network namespace mounted; empty unless it runs."""
+
+
 class ContainerInspect(Answer, frozen=True):
     """`GET /containers/{id}/json`."""
 
@@ -132,6 +139,7 @@ class ContainerInspect(Answer, frozen=True):
     state: ContainerState = ContainerState()
     config: ContainerSettings = ContainerSettings()
     host_config: HostSettings = HostSettings()
+    network_settings: NetworkSettings | None = None
     mount_label: str = ""
     """SELinux label of the files it may use; empty where SELinux does not confine it."""
     mounts: list[MountPoint] | None = None

@@ -1,6 +1,6 @@
 """What is known of runc: its containerd-shim, and the error texts for a container it cannot start. Pure."""
 
-from shim.engine.answers import EngineInfo, HostSettings
+from shim.engine.answers import EngineInfo, HostSettings, NetworkSettings
 
 SHIM_GROUP = "io.containerd.runc.v2.group"
 """The annotation by which containerd's shim for runc serves several containers: all of one value."""
@@ -34,6 +34,12 @@ def has_runc_shim(info: EngineInfo, runtime: str) -> bool:
 def shim_group(host: HostSettings) -> str:
     """Return the group whose shim a container has, empty for one with a shim of its own."""
     return (host.annotations or {}).get(SHIM_GROUP, "")
+
+
+def exec_root(network: NetworkSettings | None) -> str:
+    """Return Docker's directory for what runs, as a running container shows it by its network namespace; else empty."""
+    root, found, _ = (network.sandbox_key if network else "").rpartition("/netns/")
+    return root if found else ""
 
 
 def plain_start_error(text: str) -> str:

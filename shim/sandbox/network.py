@@ -80,6 +80,11 @@ def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[]
     ensure_loopback_up(path, with_ipv6=not forbids_loopback_ipv6(sysctls))
 
 
+def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
+    """Raise FailedPrecondition unless the pinned network namespace is that of the pause process, and that runs."""
+    ensure_pinned(_netns(checkpoint), pid=pid)
+
+
 def bring_loopback_up(record: SandboxRecord) -> None:
     """Bring the loopback interface of a pod up that has no other. ShimError when pause has ended."""
     with_ipv6 = not forbids_loopback_ipv6(record.config.linux.sysctls)

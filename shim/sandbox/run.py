@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline, deferred_checks
-from shim.base.gather import gather
 from shim.base.rollback import Rollback
 from shim.checkpoint.model import SandboxCheckpoint
 from shim.container.teardown import create_under_name, ensure_all_removed
@@ -21,6 +20,7 @@ from shim.image.accounts import accounts_of
 from shim.image.ensure import ensure_image
 from shim.runtime import Runtime
 from shim.sandbox import dns, network
+from shim.sandbox.bring_up import bring_up
 from shim.sandbox.find import sandboxes
 from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
@@ -68,25 +68,10 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
     )
     rollback.undo("its checkpoint", lambda: rt.checkpoints.delete(sandbox_id))
     rollback.undo("its entry in the cni cache", lambda: network.forget_intent(rt, checkpoint))
-    # Side by side, since the disk can take as long as Docker; the network waits for both.
-    gather([partial(_write_down, rt, checkpoint), partial(rt.engine.start_container, sandbox_id)])
-    rt.view.refresh_container(sandbox_id)
-    # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
-    dns.ensure_pod_resolv_conf(rt, config)
-    dns.label_pod_resolv_conf(rt, rt.view.sandbox(sandbox_id))
-    if checkpoint.network is not None:
-        checkpoint = _connect(rt, checkpoint=checkpoint, rollback=rollback)
-    elif not pod.host_network(config):
-        network.bring_loopback_up(rt.view.sandbox(sandbox_id))
+    checkpoint = bring_up(rt, checkpoint, config=config, rollback=rollback)
     started_at = rt.view.sandbox(sandbox_id).state.started_at
     rt.checkpoints.put(replace(checkpoint, ready=True, pause_started_at=started_at))
     return sandbox_id
-
-
-def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
-    """Keep what is about to be set up, twice: after the loss of one record, the other is enough to clean up."""
-    network.record_intent(rt, checkpoint)
-    rt.checkpoints.put(checkpoint)
 
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
@@ -147,11 +132,3 @@ def _user(rt: Runtime, *, config: pb.PodSandboxConfig, image_id: ImageId) -> Doc
         return DockerUser()
     image = f"the pause image {rt.config.pod_infra_container_image}"
     return docker_user(identity(context, accounts_of(rt, image_id=image_id), image=image))
-
-
-def _connect(rt: Runtime, *, checkpoint: SandboxCheckpoint, rollback: Rollback) -> SandboxCheckpoint:
-    """Pin the network namespace and run ADD in it. An ADD that failed half-way is undone by DEL."""
-    rollback.undo("the pin of its network namespace", lambda: network.unpin_netns(checkpoint))
-    network.pin_netns(checkpoint, pid=rt.view.sandbox(checkpoint.sandbox_id).state.pid)
-    rollback.undo("its network", lambda: network.release(rt, checkpoint))
-    return network.attach(rt, checkpoint)

@@ -63,6 +63,8 @@ class SandboxRecord:
     """SELinux label of the files its pod may use; empty where SELinux does not confine it."""
     shim_group: str = ""
     """What containers name to run under the containerd-shim of pause; empty where each has its own."""
+    exec_root: str = ""
+    """Docker's directory for what runs; empty unless pause does."""
     listed: pb.PodSandbox = field(init=False, compare=False, repr=False)
     """Its item of ListPodSandbox, except for the state, which also depends on the checkpoint."""
 

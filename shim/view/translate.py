@@ -23,7 +23,7 @@ from shim.engine.answers import (
     ImageSummary,
     MountPoint,
 )
-from shim.engine.runc import plain_start_error, shim_group
+from shim.engine.runc import exec_root, plain_start_error, shim_group
 from shim.view.legacy import container_config, legacy_name, sandbox_config
 from shim.view.records import ContainerRecord, ContainerState, ImageRecord, Record, SandboxRecord
 
@@ -89,6 +89,7 @@ def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -
             image_id=ImageId(inspect.image),
             mount_label=inspect.mount_label,
             shim_group=shim_group(host),
+            exec_root=exec_root(inspect.network_settings),
             state=state,
         )
     return replace(

@@ -1,6 +1,7 @@
 import pytest
 
-from shim.engine.runc import plain_start_error
+from shim.engine.answers import NetworkSettings
+from shim.engine.runc import exec_root, plain_start_error
 
 RUNC = "OCI runtime create failed: runc create failed: "
 OLD, NEW = (
@@ -49,3 +50,18 @@ PROCESS = "unable to start container process: "
 )
 def test_what_is_left_is_the_cause(reported: str, plain: str) -> None:
     assert plain_start_error(reported) == plain
+
+
+@pytest.mark.parametrize(
+    ("key", "root"),
+    [
+        ("/var/run/docker/netns/4f1b2c3d4e5f", "/var/run/docker"),
+        ("/run/user/1000/docker/netns/default", "/run/user/1000/docker"),
+        ("/srv/netns/exec/netns/4f1b2c3d4e5f", "/srv/netns/exec"),
+        ("", ""),
+        ("4f1b2c3d4e5f", ""),
+    ],
+)
+def test_the_directory_for_what_runs_is_that_around_the_network_namespaces(key: str, root: str) -> None:
+    assert exec_root(NetworkSettings(sandbox_key=key)) == root
+    assert exec_root(None) == ""

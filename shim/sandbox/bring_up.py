@@ -1,0 +1,134 @@
+"""The start of a pause container, and of its network beside it."""
+
+from concurrent.futures import Future
+from functools import partial
+
+import structlog
+
+from shim import pod
+from shim.api.v1 import api_pb2 as pb
+from shim.base.gather import gather
+from shim.base.rollback import Rollback
+from shim.checkpoint.model import SandboxCheckpoint
+from shim.domain.errors import FailedPrecondition
+from shim.engine.tasks import StartingTask
+from shim.runtime import Runtime
+from shim.sandbox import dns, network
+from shim.view.processes import is_in_container
+
+log = structlog.get_logger(__name__)
+
+
+def bring_up(
+    rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig, rollback: Rollback
+) -> SandboxCheckpoint:
+    """Write the checkpoint, start the pause container and run ADD; return the checkpoint with the result.
+
+    Strategy: the first two side by side, since the disk can take as long as Docker. ADD begins once the checkpoint is
+    written and the network namespace is complete, which mostly is before Docker answers the start (`TaskWatch`); where
+    that cannot be seen, once Docker has. It ends before this returns: what has begun is undone as a whole.
+    """
+    if checkpoint.network is None:
+        gather([partial(_write_down, rt, checkpoint), partial(_start, rt, checkpoint, config=config)])
+        if not pod.host_network(config):
+            network.bring_loopback_up(rt.view.sandbox(checkpoint.sandbox_id))
+        return checkpoint
+    with rt.tasks.starting(checkpoint.sandbox_id) as task:
+        start = _StartWithNetwork(rt, checkpoint, config=config, task=task, rollback=rollback)
+        gather([start.write_down, start.start, start.attach_early])
+    return start.attach()
+
+
+class _StartWithNetwork:
+    """The steps for a pod with a network; the first three may run side by side."""
+
+    def __init__(
+        self,
+        rt: Runtime,
+        checkpoint: SandboxCheckpoint,
+        *,
+        config: pb.PodSandboxConfig,
+        task: StartingTask,
+        rollback: Rollback,
+    ) -> None:
+        self._rt = rt
+        self._checkpoint = checkpoint
+        self._config = config
+        self._task = task
+        self._rollback = rollback
+        self._written = Future[None]()
+        self._attached: SandboxCheckpoint | None = None
+
+    def write_down(self) -> None:
+        """Write the checkpoint."""
+        try:
+            _write_down(self._rt, self._checkpoint)
+        except BaseException as error:
+            self._written.set_exception(error)
+            raise
+        self._written.set_result(None)
+
+    def start(self) -> None:
+        """Start the pause container."""
+        try:
+            self._rt.engine.start_container(self._checkpoint.sandbox_id)
+        finally:
+            self._task.end()
+        _finish_start(self._rt, self._checkpoint, config=self._config)
+
+    def attach_early(self) -> None:
+        """Attach the network before Docker has answered the start, if it can be seen when the namespace is complete."""
+        pid = self._task.wait()
+        if not pid or self._written.exception() is not None:
+            return
+        self._undo_pin()
+        confirmed = partial(is_in_container, pid, self._checkpoint.sandbox_id)
+        try:
+            network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
+        except FailedPrecondition as error:
+            log.debug("cannot pin network namespace yet", sandbox=self._checkpoint.sandbox_id, error=error)
+            return
+        self._add()
+
+    def attach(self) -> SandboxCheckpoint:
+        """Return the checkpoint with the result of ADD, which is run now unless it has been.
+
+        In any case pause must run, and the pinned namespace be that of its process.
+        """
+        pid = self._rt.view.sandbox(self._checkpoint.sandbox_id).state.pid
+        if self._attached is not None:
+            network.check_pin(self._checkpoint, pid=pid)
+            return self._attached
+        self._undo_pin()
+        network.pin_netns(self._checkpoint, pid=pid)
+        return self._add()
+
+    def _undo_pin(self) -> None:
+        self._rollback.undo("the pin of its network namespace", partial(network.unpin_netns, self._checkpoint))
+
+    def _add(self) -> SandboxCheckpoint:
+        """Run ADD. One that failed half-way is undone by DEL."""
+        self._rollback.undo("its network", partial(network.release, self._rt, self._checkpoint))
+        self._attached = network.attach(self._rt, self._checkpoint)
+        return self._attached
+
+
+def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:
+    """Keep what is about to be set up, twice: after the loss of one record, the other is enough to clean up."""
+    network.record_intent(rt, checkpoint)
+    rt.checkpoints.put(checkpoint)
+
+
+def _start(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> None:
+    rt.engine.start_container(checkpoint.sandbox_id)
+    _finish_start(rt, checkpoint, config=config)
+
+
+def _finish_start(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> None:
+    """Have the view know the pause container as it runs, and its resolv.conf as it was asked for."""
+    rt.view.refresh_container(checkpoint.sandbox_id)
+    # Docker may have written to any resolv.conf it found mounted while it set up its own networking.
+    record = rt.view.sandbox(checkpoint.sandbox_id)
+    rt.tasks.learn(record.exec_root)
+    dns.ensure_pod_resolv_conf(rt, config)
+    dns.label_pod_resolv_conf(rt, record)

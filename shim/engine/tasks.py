@@ -7,8 +7,8 @@ then, for 30 to 50 ms. Some releases of runc write the file once before that, wi
 By then Docker has also done what it does to the network namespace. Most Engines do it in a hook that runc runs before;
 26.0, and those from 28.0 on, do it between create and start, but only bring `lo` up, as runc has done.
 
-No API of Docker's shows this. So whoever waits here has to be content with no answer: another OCI runtime, or a Docker
-whose directories are out of sight, has none.
+No API of Docker's shows this. A caller must do without where it cannot be seen: under another OCI runtime, or with
+Docker's directories out of sight.
 """
 
 import select

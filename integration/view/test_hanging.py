@@ -180,8 +180,9 @@ def test_calls_end_with_their_clients_and_leave_nothing(hung: Served, kubelet: K
         victim = kubelet.started(pod)  # Docker may stop it when it goes on
         calls = calls_that_need_docker(hung.cri, pod=pod.id, container=container, victim=victim, image=kubelet.image)
         with frozen(hung), ThreadPoolExecutor(AT_ONCE) as pool:
-            # Docker's last answer before it was frozen counts for RECENT_SECONDS.
-            wait_until(lambda: code_of(calls["Status"]).name == "DEADLINE_EXCEEDED")
+            # Docker's last answer before it was frozen counts for RECENT_SECONDS. That a short deadline has passed
+            # shows nothing: on a busy machine it does with an answer as well.
+            wait_until(lambda: not runtime_condition(hung.cri).status)
             asked = [
                 (name, pool.submit(code_of, call)) for _ in range(CALLS // len(calls)) for name, call in calls.items()
             ]

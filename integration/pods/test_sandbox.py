@@ -87,6 +87,17 @@ def test_docker_ps_shows_the_names_of_pods_and_containers(kubelet: Kubelet, serv
     assert docker_name(served, container) == f"k8s_{short}_{name}_{NAMESPACE}_{uid}_0"
 
 
+def test_docker_stats_shows_what_pause_and_containers_use(kubelet: Kubelet, served: Served) -> None:
+    pod = kubelet.pod()
+    container = kubelet.started(pod)
+
+    for each in (pod.id, container):
+        # Without a record of the pod's network Docker answers with zeros for containers that join it.
+        seen = served.engine.api.stats(each, stream=False, one_shot=True)
+        assert seen["memory_stats"]["usage"] > 0
+        assert seen["pids_stats"]["current"] > 0
+
+
 def test_a_verbose_status_has_pid_and_network(kubelet: Kubelet, served: Served) -> None:
     pod = kubelet.pod()
     request = pb.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
@@ -117,6 +128,12 @@ def test_every_container_has_the_hostname_of_the_pod(kubelet: Kubelet) -> None:
 
     assert kubelet.cri.exec(container, "hostname").stdout == b"some-name\n"
     assert kubelet.cri.exec(container, "cat", "/etc/hostname").stdout == b"some-name\n"
+
+
+def test_localhost_has_an_address_where_no_hosts_file_is_mounted(kubelet: Kubelet) -> None:
+    container = kubelet.started(kubelet.pod())
+
+    assert "127.0.0.1\tlocalhost\n" in kubelet.inside(container, "cat /etc/hosts")
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,12 @@ def test_what_it_finds_wrong_itself(engine: FakeEngine) -> None:
     assert found(engine)["docker info"] == Finding("warn", "docker info", "No swap limit support")
 
 
+def test_forwarding_is_that_of_the_node_and_not_of_the_time_docker_started(engine: FakeEngine) -> None:
+    change(engine, warnings=["WARNING: IPv4 forwarding is disabled"])
+
+    assert "docker info" not in found(engine)
+
+
 def test_oom_scores_it_cannot_lower(engine: FakeEngine) -> None:
     finding = found(engine, restrict_oom_score_adj="true")["oom scores"]
 

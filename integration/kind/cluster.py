@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -17,10 +19,20 @@ from integration.node.commands import NodeError
 from integration.node.engine import Engine
 from integration.node.isolation import new_home
 
+CREATE = "kind create cluster"
+"""The step that is all of them."""
 _NAME = "test"
 _SECONDS = 900
 _SHOWN_LINES = 100
 """kubeadm ends with the addresses of its functions; the reason stands above them."""
+# Given to a shell as its input: as an argument, the words that pgrep searches would be on its own command line.
+_MEMORY = b"""\
+for p in $(pgrep -f 'pydockershim|shim.logs|^/usr/s?bin/dockerd|^/usr/bin/containerd'); do
+    size=$(sed -n 's/^Pss: *\\([0-9]*\\) kB/\\1/p' /proc/$p/smaps_rollup) || continue
+    echo "${size:-0} $(tr '\\0' ' ' </proc/$p/cmdline | cut -d ' ' -f 1-3 | sed 's/-namespace.*//')"
+done
+"""
+_SERVER = "server, log process, helper"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,8 @@ class Cluster:
     name: str
     engine: Engine
     environ: dict[str, str]
+    steps: dict[str, float] = field(default_factory=dict)
+    """Seconds of each step that `kind create cluster` announces, by its title."""
 
     def run(self, *words: str, stdin: bytes | None = None) -> str:
         """Run a program of the host, such as kind or kubectl, and return its output; NodeError when it fails."""
@@ -60,6 +74,44 @@ class Cluster:
         words = ["sh", "-c", f"({script}; {kubelet}; {kubectl}) 2>&1 || true"]
         return "\n".join(self.run("docker", "exec", node, *words) for node in self.nodes())
 
+    def wait_kube_proxy(self) -> None:
+        """Wait for the pods of kube-proxy, which are made after a node is Ready."""
+        self.kubectl("rollout", "status", "daemonset/kube-proxy", "-n", "kube-system", "--timeout=120s")
+
+    def memory(self, node: str) -> dict[str, float]:
+        """Return the memory of what runs the pods of a node, in MB of proportional set size by program."""
+        sums: dict[str, float] = {}
+        for line in self.run("docker", "exec", "-i", node, "sh", stdin=_MEMORY).splitlines():
+            kilobytes, _, command = line.partition(" ")
+            ours = "pydockershim" in command or "shim.logs" in command
+            name = _SERVER if ours else command.split()[0].rpartition("/")[2]
+            sums[name] = sums.get(name, 0) + int(kilobytes) * 1024 / 1e6
+        return sums
+
+    def create(self, *options: str) -> None:
+        """Run `kind create cluster`, and fill `steps`."""
+        words = ["kind", "create", "cluster", "--name", self.name, *options]
+        said: list[str] = []
+        environ = {**os.environ, **self.environ}
+        with subprocess.Popen(words, stderr=subprocess.PIPE, encoding="utf-8", env=environ) as process:
+            limit = threading.Timer(_SECONDS, process.kill)
+            limit.start()
+            try:
+                self._follow(process.stderr or (), said)
+            finally:
+                limit.cancel()
+        if process.returncode != 0:
+            raise NodeError("\n".join([f"{' '.join(words)}: exit status {process.returncode}", *said[-_SHOWN_LINES:]]))
+
+    def _follow(self, lines: Iterable[str], said: list[str]) -> None:
+        title, began = "", 0.0
+        for line in lines:
+            said.append(line.rstrip())
+            if title and line.startswith((" \N{CHECK MARK}", " \N{BALLOT X}")):
+                self.steps[title] = time.monotonic() - began
+            if line.startswith(" \N{BULLET}"):
+                title, began = step_title(line), time.monotonic()
+
     def connect_nodes(self) -> None:
         """Set the routes between the pods of the nodes, which is the work of a network add-on."""
         items = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
@@ -73,6 +125,11 @@ class Cluster:
         for pods in other["spec"]["podCIDRs"]:
             gateway = next(address for address in addresses if (":" in address) == (":" in pods))
             self.run("docker", "exec", node, "ip", "route", "replace", pods, "via", gateway)
+
+
+def step_title(line: str) -> str:
+    """Return the words of a line by which kind announces a step, without its signs and names that change."""
+    return " ".join(re.sub(r"\(.*\)|\d\S*|[^ -~]|\.\.\.", " ", line).split())
 
 
 @contextmanager
@@ -105,11 +162,11 @@ def cluster(
     (home / "cluster.yaml").write_text(yaml.safe_dump(settings))
     environ = host_environ(host.engine, programs=host.programs, client=host.client, home=home)
     made = Cluster(_NAME, host.engine, environ)
-    create = ["kind", "create", "cluster", "--name", _NAME, "--image", image, "--retain", "--wait", "5m"]
     began = time.monotonic()
     try:
-        made.run(*create, "--config", str(home / "cluster.yaml"))
-        print(f"{config}, {image}, {family}: Ready after {time.monotonic() - began:.1f} s")
+        made.create("--image", image, "--retain", "--wait", "5m", "--config", str(home / "cluster.yaml"))
+        made.steps[CREATE] = time.monotonic() - began
+        print(f"{config}, {image}, {family}: Ready after {made.steps[CREATE]:.1f} s")
         made.connect_nodes()
         yield made
     except BaseException as error:

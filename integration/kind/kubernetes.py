@@ -87,10 +87,21 @@ Before=kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/sh -c 'for archive in /kind/images/*.tar; do ctr -n k8s.io images import $$archive; done'
+ExecStart=/bin/sh -c 'for each in /kind/images/*.tar; do [ ! -e $$each ] || ctr -n k8s.io images import $$each; done'
 
 [Install]
 RequiredBy=kubelet.service
+"""
+_IMPORT = """\
+set -eu
+containerd >/var/log/containerd.log 2>&1 &
+timeout 60 sh -c 'until ctr version >/dev/null 2>&1; do sleep 0.1; done'
+for archive in /kind/images/*.tar; do
+    ctr -n k8s.io images import --all-platforms --no-unpack --digests "$archive"
+    rm "$archive"
+done
+kill $!
+wait
 """
 _CNI_MANIFEST = """\
 # The network of pods is a file of the node.
@@ -138,11 +149,24 @@ class Host:
 
 
 def prepare_cluster_image(
-    engine: Engine, client: Path, *, prepared: Prepared, node: Node, programs: Path, tools: Path, scratch: Path
+    engine: Engine,
+    client: Path,
+    *,
+    prepared: Prepared,
+    node: Node,
+    programs: Path,
+    tools: Path,
+    scratch: Path,
+    imported: bool = False,
 ) -> list[str]:
-    """Build CLUSTER_IMAGE, and return the names of the images of Kubernetes, which Docker has then."""
+    """Build CLUSTER_IMAGE, and return the names of the images of Kubernetes, which Docker has then.
+
+    The node has images as archives; `imported`: in its containerd, as a node image of kind.
+    """
     build_stand_in(engine.api, prepared=prepared, node=node, scratch=scratch)
     references = build_kubernetes(engine, client, programs=programs, tools=tools, scratch=scratch)
+    if imported:
+        import_images(engine, client)
     make_kind(engine, client, target="kind-image", programs=programs, wheels=prepared.wheels)
     build_cluster_image(engine, scratch=scratch)
     return references
@@ -193,6 +217,17 @@ def build_kubernetes(engine: Engine, client: Path, *, programs: Path, tools: Pat
     (context / "Dockerfile").write_text(_KUBERNETES_DOCKERFILE)
     build_context(api, context, tag=KUBERNETES)
     return references
+
+
+def import_images(engine: Engine, client: Path) -> None:
+    """Bring the images of KUBERNETES into its containerd, as `kind build node-image` does, instead of archives."""
+    docker: list[str | Path] = [client, "--host", engine.url]
+    words = ["--name=import", "--network=none", "--privileged", "--entrypoint=sh", KUBERNETES, "-c", _IMPORT]
+    run([*docker, "run", *words], timeout=_SECONDS)
+    entrypoint = run([*docker, "inspect", "--format={{json .Config.Entrypoint}}", KUBERNETES], timeout=_SECONDS)
+    changes = [f"--change=ENTRYPOINT {entrypoint.strip()}", "--change=CMD []"]
+    run([*docker, "commit", *changes, "import", KUBERNETES], timeout=_SECONDS)
+    run([*docker, "rm", "import"], timeout=_SECONDS)
 
 
 def build_cluster_image(engine: Engine, *, scratch: Path) -> None:

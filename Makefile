@@ -20,13 +20,19 @@ V2_SECONDS := 3600
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
-.PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http
-.PHONY: conformance test-kind kind-image kind-demo
+.PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
 
 # $(call timed,what,command): say what runs and how long it took.
 define timed
 	@echo "== $(1)"; started=$$(date +%s); $(2) && echo "   $(1): $$(($$(date +%s) - started)) s"
+endef
+
+# $(call on_path,programs): end when one of them is missing, before minutes go into .venv.
+define on_path
+	@PATH="$(if $(BIN),$(BIN):)$$PATH"; for each in $(1); do command -v $$each >/dev/null || missing="$$missing, $$each"; done; \
+	[ -z "$$missing" ] || { echo "kind: not on the PATH: $${missing#, } (BIN=directory adds one)" >&2; exit 1; }
 endef
 
 help: ## show this table
@@ -73,10 +79,16 @@ test-v2: venv ## tests of control groups of version 2, in an emulated machine th
 test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
 	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 --timeout 1800 $(ARGS)
 
-kind-image: venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
+docker-on-path:
+	$(call on_path,docker)
+
+kind-on-path:
+	$(call on_path,docker kind kubectl)
+
+kind-image: docker-on-path venv ## the node image for kind, pydockershim/node: NODE=kindest/node:v1.36.2
 	$(PY) -m integration.kind.demo image $(if $(NODE),--node $(NODE)) $(ARGS)
 
-kind-demo: venv ## a cluster of kind on Docker, with a pod of an image built a second before: BIN=where kind is
+kind-demo: kind-on-path venv ## a cluster of kind on Docker, with a pod of an image built a second before: BIN=where kind is
 	$(PY) -m integration.kind.demo run $(if $(NODE),--node $(NODE)) $(if $(BIN),--bin $(BIN)) $(ARGS)
 
 networking: venv ## connections of every example in every direction, ARGS="--write" for docs/networking.md (root)
@@ -133,6 +145,9 @@ bench-hostile: venv ## memory and delays that hostile exec sessions cost (root)
 
 bench-sick: venv ## reads beside many waits, and restarts of a busy node (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.sick $(ARGS)
+
+bench-kind: venv ## a cluster of kind beside one whose pods containerd runs: time and memory, BIN=dir ARGS="--rounds N" (root)
+	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m integration.kind.bench $(ARGS)
 
 packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
 	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)

@@ -123,8 +123,10 @@ def build_image(steps: Steps, *, node: str, wheels: Path | None) -> None:
         shutil.copytree(wheels, _WHEELS)
         alone = ["--network", "none", "--build-arg", "PIP_NO_INDEX=1"]
     else:
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        steps.command("wheel of this checkout", *pip, "--wheel-dir", str(_WHEELS), str(_CHECKOUT))
+        # With the setuptools of .venv, which are fetched otherwise each time.
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+        pip = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(_WHEELS), str(_CHECKOUT)]
+        steps.command("wheel of this checkout", *pip)
     words = ["docker", "build", "--target", "kind-node", "--build-arg", f"NODE={node}", *alone, "--tag", IMAGE, "."]
     steps.command(f"image {IMAGE} on {node}", *words, cwd=_CHECKOUT)
 

@@ -88,7 +88,7 @@ def _ensure_wheels() -> Path:
     shutil.rmtree(wheels, ignore_errors=True)
     shutil.copytree(cached, wheels, ignore=shutil.ignore_patterns("pydockershim-*"))
     with step("making the wheel of this checkout"):
-        _pip_wheel(wheels, "--no-deps")
+        _pip_wheel(wheels, "--no-deps", "--no-build-isolation")
     return wheels
 
 

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,28 @@ def test_the_demo_says_what_is_missing_and_changes_nothing(programs: Path) -> No
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "kind: not on the PATH: kind (BIN=directory adds one)\n"
+
+
+def test_make_says_what_is_missing_before_it_makes_anything(programs: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "Makefile", checkout)
+    (programs / "kubectl").unlink()
+    (programs / "make").symlink_to(shutil.which("make") or "make is missing")
+    for target, missing in (("kind-demo", "kind, kubectl"), ("kind-image", "docker")):
+        done = subprocess.run(
+            ["make", target, f"BIN={checkout}"],
+            cwd=checkout,
+            env={"PATH": str(programs), "SHELL": "/bin/sh"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        (programs / "docker").unlink(missing_ok=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"kind: not on the PATH: {missing} (BIN=directory adds one)\n")
+    assert [path.name for path in checkout.iterdir()] == ["Makefile"]
 
 
 def test_the_builder_is_the_one_that_docker_has(programs: Path) -> None:

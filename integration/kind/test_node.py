@@ -80,6 +80,7 @@ def test_images_in_the_containerd_of_the_node_are_loaded_as_well(kind_node: Kind
 
     kind_node.output("docker", "image", "inspect", image.reference)
     kind_node.output("test", "-e", "/var/lib/kind-images/loaded")
+    assert "archive-node-images" not in kind_node.output("journalctl", "--no-pager", "--unit=kind-images.service")
 
 
 def test_doctor_finds_nothing_wrong(kind_node: KindNode) -> None:

@@ -3,10 +3,13 @@
 tests/data/kind-commands.tsv has each command of kind's source; integration/kind runs those in a node that need no more.
 """
 
+import hashlib
 import json
+import platform
 import re
 import shlex
 import subprocess
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,7 @@ echo >>"$CALLS"
 case " $* " in *" image inspect node.test/there:1 "*) exit 0 ;; *" image inspect "*) exit 1 ;; esac
 case " $* " in *" load "*) /bin/cat >"$CALLS.stdin" ;; esac
 case " $* " in *" images list -q "*) printf 'r.example/a:1\\nimport-1@sha256:ab\\nsha256:cd\\nr.example/b:2\\n' ;; esac
+case "$*" in *"images list") cat "$CALLS.list" 2>/dev/null ;; esac
 case " $* " in *" export --help "*) echo "$EXPORT_HELP" ;; esac
 exit "${FAILS:-0}"
 """
@@ -182,10 +186,11 @@ def test_the_images_of_the_node_are_loaded_once(node: Node, options: str, local:
     (node.home / "kind/images/a.tar").touch()
     done = node.run("load-node-images", str(node.home), EXPORT_HELP=options)
 
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, b"archive-node-images: KeyError('r.example/a:1')\n")
     scratch = re.escape(f"{node.home}/var/tmp/node-images.") + r"\w+"
     expected = (
         "ctr --namespace=k8s\\.io images list -q",
+        "ctr --namespace=k8s\\.io images list",
         "ctr images export --help",
         rf"ctr --namespace=k8s\.io images export {local}{scratch}/images\.tar r\.example/a:1 r\.example/b:2",
         rf"docker load --quiet --input {scratch}/images\.tar",
@@ -196,6 +201,46 @@ def test_the_images_of_the_node_are_loaded_once(node: Node, options: str, local:
         assert re.fullmatch(pattern, call), (call, pattern)
     assert (node.home / "var/lib/kind-images/loaded").exists()
     assert list((node.home / "var/tmp").iterdir()) == []
+
+
+BLOBS = "var/lib/containerd/io.containerd.content.v1.content/blobs/sha256"
+MACHINE = {"os": "linux", "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "other")}
+
+
+def stored(node: Node, content: object) -> str:
+    """Put content into containerd's store, and return its digest."""
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    name = hashlib.sha256(raw).hexdigest()
+    (node.home / BLOBS).mkdir(parents=True, exist_ok=True)
+    (node.home / BLOBS / name).write_bytes(raw)
+    return f"sha256:{name}"
+
+
+def test_the_images_of_the_node_are_taken_from_the_files_of_containerd(node: Node) -> None:
+    """An image for one platform, and one for several of which one is here; a layer of both is there once."""
+    shared, configs = stored(node, b"layer of both"), [stored(node, {"of": name}) for name in "ab"]
+    one, other = ({"config": {"digest": each}, "layers": [{"digest": shared}]} for each in configs)
+    absent = {"digest": "sha256:00", "platform": {"os": "linux", "architecture": "absent"}}
+    index = {"manifests": [absent, {"digest": stored(node, other), "platform": MACHINE}]}
+    rows = [f"r.example/a:1 type {stored(node, one)} 1 MiB", f"r.example/b:2 type {stored(node, index)} 1 MiB"]
+    (node.home / "calls.list").write_text("\n".join(["REF TYPE DIGEST SIZE", *rows, ""]))
+    (node.home / "var/tmp").mkdir(parents=True)
+    (node.home / "usr/local/bin/docker").write_text('#!/bin/sh\ncp "$4" "$CALLS.tar"\n')
+    done = node.run("load-node-images", str(node.home))
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    with tarfile.open(node.home / "calls.tar") as archive:
+        assert len(archive.getnames()) == 4
+        manifest = archive.extractfile("manifest.json")
+        assert manifest is not None
+        for image, name, config in zip(json.load(manifest), ("a:1", "b:2"), configs, strict=True):
+            assert image["RepoTags"] == [f"r.example/{name}"]
+            assert image["Config"] == f"blobs/{config.replace(':', '/')}"
+            layer = archive.extractfile(image["Layers"][0])
+            assert layer is not None
+            assert layer.read() == b"layer of both"
+    assert (node.home / "var/lib/kind-images/loaded").exists()
+    assert not any("export" in call for call in node.calls)
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["not exported", "no answer of containerd"])
@@ -210,7 +255,7 @@ def test_images_that_were_not_loaded_are_tried_again(node: Node, listed: bool) -
 
 
 def test_nothing_but_ctr_stands_before_a_program_of_the_node() -> None:
-    assert {path.name for path in WRAPPERS.iterdir()} == {"ctr", "load-node-images"}
+    assert {path.name for path in WRAPPERS.iterdir()} == {"archive-node-images", "ctr", "load-node-images"}
     assert all(path.stat().st_mode & 0o111 for path in WRAPPERS.iterdir())
 
 

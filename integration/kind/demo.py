@@ -158,6 +158,9 @@ def _run_app(steps: Steps) -> None:
         steps.command("docker build a small web server", "docker", "build", "--tag", APP, scratch)
     steps.command("kind load it into the node", "kind", "load", "docker-image", APP, "--name", CLUSTER)
     kubectl = ["kubectl", "--context", _CONTEXT]
+    # Made by a controller, which may not be as far when the node is Ready; without it a pod is refused.
+    account = [*kubectl, "wait", "serviceaccount/default", "--for=create", "--timeout=60s"]
+    steps.command("wait for the account that pods have", *account)
     create = [*kubectl, "run", "app", f"--image={APP}", "--port=8080", "--expose"]
     steps.command("make a pod of it, and a Service", *create)
     ready = [*kubectl, "wait", "pod/app", "--for=condition=Ready", "--timeout=120s"]

@@ -15,7 +15,7 @@ import msgspec
 
 from shim.cni.conf_files import SUFFIXES, file_names
 from shim.cni.plugin import JsonObject
-from shim.cni.programs import FindPlugin, find_plugin
+from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import reason_of
 from shim.hostfs.client import HostCall, call_here
 from shim.hostfs.file_parts import read_parts
@@ -128,7 +128,7 @@ def _names(directory: Path, *, call: HostCall) -> list[str]:
     return names
 
 
-def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin) -> Choice:
+def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins) -> Choice:
     """Take the first network whose plugins all exist in `bin_dirs` at this moment."""
     skipped: list[Skipped] = []
     for entry in listing.entries:
@@ -228,9 +228,10 @@ def _version_in_use(raw: JsonObject) -> str:
     return known[-1]
 
 
-def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path], *, find: FindPlugin) -> str:
+def _missing_plugins(network: NetworkConfig, bin_dirs: Sequence[Path], *, find: FindPlugins) -> str:
     # ipam.type is not looked up: some networks answer it inside their own plugin, without a binary of that name.
-    missing = [kind for kind in network.plugin_types if find(kind, bin_dirs) is None]
+    found = find(network.plugin_types, bin_dirs)
+    missing = [kind for kind in network.plugin_types if kind not in found]
     if not missing:
         return ""
     words = "plugin binary" if len(missing) == 1 else "plugin binaries"

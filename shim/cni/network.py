@@ -4,7 +4,7 @@ Source: CNI specification 1.1.0, section 3 (execution of network configurations)
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,7 +13,7 @@ from shim.base.gate import Gate
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
 from shim.cni.conf import SUPPORTED_VERSIONS, declares
 from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
-from shim.cni.programs import FindPlugin, find_plugin
+from shim.cni.programs import FindPlugins, find_plugins
 from shim.cni.result import ResultError, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 
@@ -39,7 +39,7 @@ class Plugins:
     """The plugins of this node and the cache of their results. Calls for one pod must not overlap; others may."""
 
     def __init__(
-        self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float, find: FindPlugin = find_plugin
+        self, *, bin_dirs: Sequence[Path], cache_dir: Path, timeout: float, find: FindPlugins = find_plugins
     ) -> None:
         self._find = find
         self._bin_dirs = tuple(bin_dirs)
@@ -145,17 +145,19 @@ class Plugins:
         return None
 
     def _call_of_network(self, plugin_type: str, *, network: str, verb: Verb) -> Call:
-        path = self._find(plugin_type, self._bin_dirs)
+        path = self._find([plugin_type], self._bin_dirs).get(plugin_type)
         if path is None:
             searched = ", ".join(map(str, self._bin_dirs))
             raise FailedPrecondition(f"cni {verb} on network {network}: plugin binary {plugin_type} not in {searched}")
         return Call(binary=path, verb=verb, container_id="", netns="", ifname="", args=(), bin_dirs=self._bin_dirs)
 
     def _calls(self, attachment: Attachment, *, verb: Verb, netns: str) -> list[tuple[Call, JsonObject]]:
+        plugins = attachment.conflist["plugins"]
+        found = self._find([plugin["type"] for plugin in plugins], self._bin_dirs)
         return [
             (
                 Call(
-                    binary=self._binary(plugin["type"], attachment, verb=verb),
+                    binary=self._binary(found, plugin["type"], attachment, verb=verb),
                     verb=verb,
                     container_id=attachment.container_id,
                     netns=netns,
@@ -165,11 +167,11 @@ class Plugins:
                 ),
                 plugin,
             )
-            for plugin in attachment.conflist["plugins"]
+            for plugin in plugins
         ]
 
-    def _binary(self, plugin_type: str, attachment: Attachment, *, verb: Verb) -> Path:
-        path = self._find(plugin_type, self._bin_dirs)
+    def _binary(self, found: Mapping[str, Path], plugin_type: str, attachment: Attachment, *, verb: Verb) -> Path:
+        path = found.get(plugin_type)
         if path is None:
             raise FailedPrecondition(
                 f"cni {verb} on network {attachment.network} for sandbox {attachment.container_id}: plugin binary "

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from shim.cni.conf import NetworkConfig
-from shim.cni.programs import FindPlugin
+from shim.cni.programs import FindPlugins
 from shim.cni.watch import ConfDirectory, NetworkStatus
 from shim.config.model import Config
 from shim.hostfs.client import HostFs
@@ -42,7 +42,7 @@ class LoopbackOnly:
         return NetworkStatus(ready=True, reason="", message="pods have the loopback interface alone (network_plugin)")
 
 
-def networks_of(config: Config, *, find: FindPlugin, host_fs: HostFs) -> Networks:
+def networks_of(config: Config, *, find: FindPlugins, host_fs: HostFs) -> Networks:
     """Make what the setting asks for."""
     if config.network_plugin == "none":
         return LoopbackOnly()

@@ -14,7 +14,7 @@ import structlog
 
 from shim.cni.conf import SUPPORTED_VERSIONS, NetworkConfig
 from shim.cni.plugin import Call, PluginError, Verb, run_plugin
-from shim.cni.programs import FindPlugin, find_plugin
+from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import ShimError
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ def knows_status(network: NetworkConfig) -> bool:
 
 
 def ask_status(
-    network: NetworkConfig, *, versions: PluginVersions, bin_dirs: Sequence[Path], find: FindPlugin = find_plugin
+    network: NetworkConfig, *, versions: PluginVersions, bin_dirs: Sequence[Path], find: FindPlugins = find_plugins
 ) -> str:
     """Ask each plugin of a list that knows STATUS; returns what the first one says that is not available, or nothing.
 
@@ -91,7 +91,7 @@ def ask_status(
         config = {**plugin, "name": network.name, "cniVersion": network.conflist["cniVersion"]}
         config.pop("capabilities", None)
         try:
-            binary = find(plugin["type"], bin_dirs)
+            binary = find([plugin["type"]], bin_dirs).get(plugin["type"])
             if binary is not None and _FIRST_WITH_STATUS in versions.of(binary):
                 run_plugin(call_of(binary, "STATUS", bin_dirs), config=config, timeout=ANSWER_SECONDS)
         except PluginError as error:
@@ -117,7 +117,7 @@ class StatusWatch:
     """
 
     def __init__(
-        self, bin_dirs: Sequence[Path], *, find: FindPlugin = find_plugin, fresh: float = FRESH_SECONDS
+        self, bin_dirs: Sequence[Path], *, find: FindPlugins = find_plugins, fresh: float = FRESH_SECONDS
     ) -> None:
         self._bin_dirs = tuple(bin_dirs)
         self._find, self._fresh = find, fresh

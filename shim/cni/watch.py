@@ -18,7 +18,7 @@ from shim.base import deadline
 from shim.base.wakeup import Waker
 from shim.cni.conf import READ, Choice, Listing, NetworkConfig, choose, read_directory
 from shim.cni.conf_files import SUFFIXES, has_links, is_complete, reach
-from shim.cni.programs import FindPlugin, find_plugin
+from shim.cni.programs import FindPlugins, find_plugins
 from shim.cni.status import StatusWatch
 from shim.domain.errors import Cancelled, DeadlineExceeded, FailedPrecondition, ShimError, reason_of
 from shim.hostfs.client import HostCall, call_here
@@ -90,7 +90,7 @@ class ConfDirectory:
         directory: Path,
         *,
         bin_dirs: Sequence[Path],
-        find: FindPlugin = find_plugin,
+        find: FindPlugins = find_plugins,
         call: HostCall = call_here,
         probe: HostCall = call_here,
     ) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from shim.base.meter import Kind, Measurement, subscribed
 from shim.cni.plugin import Call, PluginError, Verb, run_add, run_plugin
-from shim.cni.programs import find_plugin
+from shim.cni.programs import find_plugins
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition
 from tests.cni.fake_plugins import FakePlugins
 
@@ -164,12 +164,12 @@ def test_a_plugin_is_the_first_executable_of_its_name(tmp_path: Path) -> None:
         (directory / "bridge").write_text("")
         (directory / "bridge").chmod(mode)
 
-    assert find_plugin("bridge", dirs) == tmp_path / "good/bridge"
-    assert find_plugin("bridge", dirs[:3]) is None
+    assert find_plugins(["bridge"], dirs) == {"bridge": tmp_path / "good/bridge"}
+    assert find_plugins(["bridge"], dirs[:3]) == {}
 
 
 def test_a_plugin_that_cannot_be_looked_up_is_missing(tmp_path: Path) -> None:
-    assert find_plugin("a" * 300, [tmp_path]) is None
+    assert find_plugins(["a" * 300], [tmp_path]) == {}
 
 
 def test_the_configuration_reaches_the_plugin_unchanged(fakes: FakePlugins) -> None:

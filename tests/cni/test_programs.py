@@ -1,7 +1,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,20 +35,20 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that does not answer, as on a dead volume."""
     gate, directory = tmp_path / "gate", tmp_path / "dead"
     os.mkfifo(gate)
-    monkeypatch.setattr("shim.cni.programs.is_executable", Hanging(gate, directory))
+    monkeypatch.setattr("shim.cni.programs.executables", Hanging(gate, directory))
     return directory
 
 
 class Hanging:
-    """Does not return for what is in one directory."""
+    """Does not return for one directory."""
 
     def __init__(self, gate: Path, directory: Path) -> None:
         self.gate, self.directory = gate, directory
 
-    def __call__(self, path: Path) -> bool:
-        if path.parent == self.directory:
+    def __call__(self, directory: Path, names: Sequence[str]) -> list[str]:
+        if directory == self.directory:
             self.gate.read_bytes()
-        return executable.is_executable(path)
+        return executable.executables(directory, names)
 
 
 def networks_in(tmp_path: Path, host_fs: HostFs, *bin_dirs: Path) -> ConfDirectory:
@@ -63,10 +63,11 @@ def test_plugins_are_found_in_the_order_of_directories(host_fs: HostFs, tmp_path
     second.write("bridge")
     find = finding_by(host_fs)
     bin_dirs = [first.bin_dir, tmp_path / "none", second.bin_dir]
-    assert find("bridge", bin_dirs) == second.bin_dir / "bridge"
+    assert find(["bridge"], bin_dirs) == {"bridge": second.bin_dir / "bridge"}
     first.write("bridge")
-    assert find("bridge", bin_dirs) == first.bin_dir / "bridge"
-    assert find("other", bin_dirs) is None
+    second.write("portmap")
+    found = {"bridge": first.bin_dir / "bridge", "portmap": second.bin_dir / "portmap"}
+    assert find(["portmap", "other", "bridge", "portmap"], bin_dirs) == found
 
 
 def test_a_directory_that_hangs_is_a_network_that_is_not_ready_and_named(
@@ -102,7 +103,7 @@ def test_a_directory_that_is_slow_for_a_moment_leaves_the_network_ready(
 def test_a_plugin_whose_directory_hangs_is_not_run(host_fs: HostFs, tmp_path: Path, dead: Path) -> None:
     plugins = Plugins(bin_dirs=[dead], cache_dir=tmp_path, timeout=10, find=finding_by(host_fs, seconds=1.0))
     with pytest.raises(DeadlineExceeded, match=f"find cni plugin bridge: {dead} has not answered"):
-        plugins._find("bridge", [dead])
+        plugins._find(["bridge"], [dead])
 
 
 class Stalled:

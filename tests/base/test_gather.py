@@ -7,6 +7,7 @@ import pytest
 
 from shim.base import deadline
 from shim.base.gather import gather
+from shim.base.thread_pool import CachedThreadPool
 
 
 def test_results_come_in_the_order_of_the_calls() -> None:
@@ -82,6 +83,20 @@ def test_the_failure_of_a_single_call_is_raised_as_it_is() -> None:
     assert caught.value is error
 
 
-def test_no_thread_is_left_behind() -> None:
-    gather([lambda: None] * 5)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gather")]
+def test_the_thread_of_the_caller_is_one_of_those_that_do_the_work() -> None:
+    meeting = threading.Barrier(3)
+
+    def meet() -> threading.Thread:
+        meeting.wait(timeout=30)
+        return threading.current_thread()
+
+    assert threading.current_thread() in gather([meet] * 3)
+
+
+def test_where_no_thread_can_be_started_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("shim.base.gather._POOL", CachedThreadPool("gather"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert gather([threading.current_thread] * 3) == [threading.current_thread()] * 3

@@ -70,8 +70,10 @@ class _Pending:
     """A call that has not been answered."""
 
     path: str
-    volume: str
-    """Its mount point; ROOT also for a call that may take long."""
+    may_take_long: bool
+    """That it has not been answered is no sign of a dead volume."""
+    volume: str = ""
+    """Its mount point, once that was needed."""
     began: float = field(default_factory=time.monotonic)
     answer: Answer | None = None
     lost: bool = False
@@ -149,30 +151,39 @@ class HostFs:
     def _call_once(
         self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, what: str, seconds: float
     ) -> Answer:
-        # What may take as long as it likes is no sign of a dead volume.
-        volume = self._volumes.of_path(path) if seconds <= ANSWER_SECONDS else ROOT
+        pending = _Pending(path, may_take_long=seconds > ANSWER_SECONDS)
         with deadline.current().on_cancel(self._notify), self._changed:
-            self._wait_free(path, volume=volume, what=what, seconds=seconds)
-            pending = self._send(function, arguments, path=path, volume=volume, what=what)
+            self._wait_free(pending, what=what, seconds=seconds)
+            self._send(function, arguments, pending=pending, what=what)
             return self._wait_answer(pending, what=what, seconds=seconds)
 
     # All of these are called with the lock held.
 
-    def _wait_free(self, path: str, *, volume: str, what: str, seconds: float) -> None:
-        while (earlier := self._paths.get(path) or self._holder(volume)) is not None:
-            if earlier.path != path and earlier.seconds >= seconds:
+    def _wait_free(self, call: _Pending, *, what: str, seconds: float) -> None:
+        while (earlier := self._paths.get(call.path) or self._holder(call)) is not None:
+            if earlier.path != call.path and earlier.seconds >= seconds:
                 raise DeadlineExceeded(
-                    f"{what}: {path} is on {volume}, where {VOLUME_CALLS} paths have not answered, {earlier.path} for "
-                    f"{earlier.seconds:.0f} s; is that volume alive?"
+                    f"{what}: {call.path} is on {earlier.volume}, where {VOLUME_CALLS} paths have not answered, "
+                    f"{earlier.path} for {earlier.seconds:.0f} s; is that volume alive?"
                 )
             self._wait(earlier, what=what, seconds=seconds)
 
-    def _holder(self, volume: str) -> _Pending | None:
-        """Return the youngest call on a volume that has all the calls it may have, else None."""
-        if volume == ROOT:
+    def _holder(self, call: _Pending) -> _Pending | None:
+        """Return the youngest call on the volume of this one, if that has all the calls it may have, else None.
+
+        Mount points change with each pod, and to read those of a full node takes a millisecond. So they are read only
+        where so many calls are under way.
+        """
+        if len(self._pending) < VOLUME_CALLS or (volume := self._volume_of(call)) == ROOT:
             return None
-        held = [pending for pending in self._pending.values() if pending.volume == volume]
+        held = [pending for pending in self._pending.values() if self._volume_of(pending) == volume]
         return held[-1] if len(held) >= VOLUME_CALLS else None
+
+    def _volume_of(self, call: _Pending) -> str:
+        """Return the mount point that a call counts for: ROOT, which has no bound, for one that may take long."""
+        if not call.volume:
+            call.volume = ROOT if call.may_take_long else self._volumes.of_path(call.path)
+        return call.volume
 
     def _wait_answer(self, pending: _Pending, *, what: str, seconds: float) -> Answer:
         while pending.answer is None:
@@ -210,9 +221,7 @@ class HostFs:
             with suppress(OSError):  # one that reads nothing has no room for it, and is lost soon
                 process.socket.send(PING, socket.MSG_DONTWAIT)
 
-    def _send(
-        self, function: Callable[..., T], arguments: tuple[Any, ...], *, path: str, volume: str, what: str
-    ) -> _Pending:
+    def _send(self, function: Callable[..., T], arguments: tuple[Any, ...], *, pending: _Pending, what: str) -> None:
         self._check_alive()
         if len(self._pending) >= MAX_CALLS:
             hanging = max(self._pending.values(), key=lambda pending: pending.seconds)
@@ -232,8 +241,8 @@ class HostFs:
             raise _ProcessLost from error
         except OSError as error:
             raise Unavailable(f"{what}: the helper process for host paths: {reason_of(error)}") from error
-        pending = self._pending[number] = self._paths[path] = _Pending(path, volume)
-        return pending
+        pending.began = time.monotonic()  # not while it waited for earlier ones
+        self._pending[number] = self._paths[pending.path] = pending
 
     def _wait_lost(self, process: ChildProcess) -> None:
         """Wait for the reader to see that the process has died: until then there is no other one."""

@@ -305,6 +305,11 @@ def test_a_process_whose_calls_hang_answers_pings(host_fs: HostFs, dead: Path, m
     assert host_fs.pid == pid
 
 
+def test_mount_points_are_not_read_for_few_calls(host_fs: HostFs) -> None:
+    assert host_fs.call(pid_of, path="/p", what="pid") == host_fs.pid
+    assert host_fs._volumes._file is None
+
+
 def test_a_dead_volume_with_many_paths_takes_few_threads(
     host_fs: HostFs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

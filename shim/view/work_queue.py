@@ -20,7 +20,8 @@ class WorkQueue:
     A worker calls `get`, then `forget` after a success or `add_rate_limited` after a failure, and `done` in any case.
 
     One waiting worker is woken at a time: a worker that has finished asks for the next key itself, and one that takes a
-    key while more are queued wakes the next.
+    key while more are queued wakes the next. None is woken for a key that is due later than another: while a worker
+    waits, one of them waits for the first that is due.
     """
 
     def __init__(self, *, slow_workers: int, retry_seconds: float) -> None:
@@ -108,7 +109,10 @@ class WorkQueue:
             return
         if seconds and key not in self._queue:
             due = time.monotonic() + seconds
+            is_first = all(due < other for other in self._due.values())
             self._due[key] = min(due, self._due.get(key, due))
+            if not is_first:
+                return
         else:
             self._due.pop(key, None)
             self._queue[key] = None

@@ -2,8 +2,12 @@
 
 import threading
 import time
+from queue import SimpleQueue
+
+import pytest
 
 from shim.view.work_queue import WorkQueue
+from tests.waits import wait_until
 
 
 def work_queue(*, slow_workers: int = 1, retry_seconds: float = 0.0) -> WorkQueue:
@@ -203,6 +207,33 @@ def test_add_wakes_a_waiting_worker() -> None:
     queue.add("a")
     worker.join(10)
     assert taken == ["a"]
+
+
+@pytest.mark.parametrize("delays", [(0.05, 0.1), (0.1, 0.05), (0.1, 0.1)])
+def test_delayed_keys_reach_workers_that_wait_already(delays: tuple[float, float]) -> None:
+    queue, taken = work_queue(), SimpleQueue[str | None]()
+    workers = [threading.Thread(target=lambda: taken.put(queue.get())) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    wait_until(lambda: len(queue._changed._waiters) == 2)  # type: ignore[attr-defined]  # of the interpreter
+    for key, seconds in zip("ab", delays, strict=True):
+        queue.add_after(key, seconds)
+    assert {taken.get(timeout=10), taken.get(timeout=10)} == {"a", "b"}
+
+
+def test_a_key_that_is_due_later_than_another_wakes_no_worker() -> None:
+    queue = work_queue()
+    queue.add_after("first", 1000)
+    worker = threading.Thread(target=queue.get)
+    worker.start()
+    wait_until(lambda: len(queue._changed._waiters) == 1)  # type: ignore[attr-defined]  # of the interpreter
+    with queue._changed:
+        queue._add_locked("later", 1001)
+        assert len(queue._changed._waiters) == 1  # type: ignore[attr-defined]
+        queue._add_locked("sooner", 999)
+        assert not queue._changed._waiters  # type: ignore[attr-defined]
+    queue.shut_down()
+    worker.join(10)
 
 
 def test_shut_down_ends_all_workers() -> None:

@@ -29,7 +29,7 @@ OPERATIONS = ("create", "create", "start", "start", "kill", "restart", "rename",
 TIMINGS = Timings(
     resync=0.3,
     missed_exit=0.2,
-    create_delay=0.05,
+    event_delay=0.05,
     retry_delay=0.1,
     min_reconnect_delay=0.02,
     max_reconnect_delay=0.1,
@@ -168,7 +168,7 @@ def test_refreshes_by_rpcs_between_the_events(
     pods = Pods(engine.api, images.busybox)
     proxy.damage(iter(faults))
     try:
-        with watched(proxy.url, timings=replace(TIMINGS, resync=1000, event_delay=settle, create_delay=settle)) as view:
+        with watched(proxy.url, timings=replace(TIMINGS, resync=1000, event_delay=settle)) as view:
             view.sandboxes()
             for what, choice, refreshes in operations:
                 pods.do(what, choice)

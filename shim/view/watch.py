@@ -66,11 +66,10 @@ class Timings:
     and brings the exit code."""
     inspect_timeout: float = 10.0
     """Bound on one inspect."""
-    event_delay: float = 0.05
-    """From an event of DELAYED to its inspect, which is then mostly not needed any more."""
-    create_delay: float = 0.5
-    """The same from a create. An RPC that has created a pause container starts it next, and refreshes it then; until
-    that start ends, Docker does not answer an inspect."""
+    event_delay: float = 0.5
+    """From an event of DELAYED to its inspect, which is then mostly not needed any more: as long as Docker takes on a
+    busy node from the create of a pause container to the end of its start, and from the event of a start to its
+    answer. Until a start ends, Docker does not answer an inspect."""
     sync_inspect_timeout: float = 3.0
     """Bound on one inspect of a sync, for which every read waits."""
     list_timeout: float = LIST_TIMEOUT
@@ -305,13 +304,8 @@ class Watcher:
         if event.action == "destroy":
             self._view.forget(container_id)
         elif event.action in CHANGING and self._may_be_of_a_pod(event):
-            after = self._delay(event.action)
+            after = self._timings.event_delay if event.action in DELAYED else 0.0
             self._refresher.enqueue_changed(container_id, stamp=event.time_nano, after=after)
-
-    def _delay(self, action: str) -> float:
-        if action == "create":
-            return self._timings.create_delay
-        return self._timings.event_delay if action in DELAYED else 0.0
 
     def _may_be_of_a_pod(self, event: Event) -> bool:
         name = (event.actor.attributes or {}).get("name", names.PREFIX)

@@ -34,7 +34,6 @@ EAGER = Timings(
     resync=1000,
     inspect_timeout=30,
     event_delay=0.001,
-    create_delay=0.001,
     sync_inspect_timeout=30,
     retry_delay=0.001,
     min_reconnect_delay=0.001,
@@ -695,14 +694,13 @@ def test_what_an_rpc_has_inspected_is_not_inspected_again(engine: FakeEngine) ->
 
 
 def test_a_pause_container_is_not_inspected_while_it_is_started(engine: FakeEngine) -> None:
-    with watching(engine, timings=Timings(create_delay=1000, event_delay=0.001)) as view:
+    with watching(engine, timings=Timings(event_delay=1000)) as view:
         view.sandboxes()
-        created = create_sandbox(engine, start=False)
-        started = create_sandbox(engine, attempt=1)
-        wait_until(lambda: started in engine.calls_of("inspect_container"))
-        assert created not in engine.calls_of("inspect_container")
-        engine.start_container(created)
-        wait_until(lambda: engine.calls_of("inspect_container").count(created) == 1)
+        started = create_sandbox(engine)
+        ended = create_sandbox(engine, attempt=1)
+        engine.exit_container(ended)
+        wait_until(lambda: ended in engine.calls_of("inspect_container"))
+        assert started not in engine.calls_of("inspect_container")
 
 
 def test_what_others_change_after_an_inspect_of_an_rpc_is_inspected(engine: FakeEngine) -> None:
@@ -788,9 +786,7 @@ def test_view_becomes_the_truth_whatever_happens(
     engine = BadLine(copies=copies)
     with watching(
         engine,
-        timings=Timings(
-            resync=0.01, event_delay=settle, create_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001
-        ),
+        timings=Timings(resync=0.01, event_delay=settle, retry_delay=0.001, min_reconnect_delay=0.001),
     ) as view:
         for what, choice, refreshes in operations:
             apply_operation(engine, what, choice)

@@ -84,7 +84,8 @@ def _follow(child: subprocess.Popen[str], log: Path, say: Callable[[str], None])
             if _DONE.search(line):
                 done += 1
                 failed += bool(_FAILED.search(line))
-                say(f"{done} of {total} cases, {failed} failed")
+                # The report says of some of them that the machine cannot run them.
+                say(f"{done} of {total} cases, {failed} did not pass")
 
 
 def cases_of(report: bytes) -> tuple[Case, ...]:

@@ -2,8 +2,9 @@
 
 python -m integration.vm .venv/bin/python -m integration.node run .venv/bin/pytest integration/stats --engine 28
 
-Nothing it writes stays, but what it writes to /run/vm, which is the directory of `--share`. Without hardware to help,
-everything takes ten to thirty times as long, so tests that wait for something may give up too soon.
+Nothing it writes stays, but what it writes to the directory of `--share`: /run/vm, and for what is isolated, which has
+a /run of its own, /disk/share. Without hardware to help, everything takes ten to thirty times as long, so tests that
+wait for something may give up too soon.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m integration.vm")
     parser.add_argument("--systemd", action="store_true", help="with systemd as the first process")
-    parser.add_argument("--share", type=Path, help="directory that is /run/vm inside, and stays")
+    parser.add_argument("--share", type=Path, help="directory that is /run/vm and /disk/share inside, and stays")
     parser.add_argument("--seconds", type=float, default=600.0, help="after which it is ended (%(default)s)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
     return parser

@@ -14,6 +14,8 @@ _MEMORY_MIB = 3072
 _DISK_BYTES = 4 << 30
 _SWAP_BYTES = 256 << 20
 _APT_SECONDS = 60
+_TABLE_SECONDS = 600
+"""It reads each of some thousand modules."""
 
 _SUITE = "bookworm"
 _QEMU = Bundle(
@@ -81,6 +83,7 @@ if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
 fi
 ip link set lo up
 ulimit -n 65536
+mkdir /disk/share && mount --bind /run/vm /disk/share
 mkdir -p -m 1777 /disk/tmp && mount --bind /disk/tmp /var/tmp && export TMPDIR=/disk/tmp
 cd {directory}
 {command} </dev/null >/dev/console 2>&1
@@ -108,7 +111,7 @@ def run_in_vm(command: Sequence[str], *, scratch: Path, share: Path, systemd: bo
     """Run a command, its output on ours, and return its exit status; NodeError when there is none in time."""
     qemu, kernel, busybox = ensure_unpacked(_QEMU), ensure_unpacked(_kernel()), ensure_unpacked(BUSYBOX)
     program = busybox.root / "bin/busybox"
-    _ensure_module_table(kernel, busybox=program)
+    ensure_module_table(kernel, busybox=program)
     (share / "work").write_text(_WORK.format(directory=shlex.quote(str(Path.cwd())), command=shlex.join(command)))
     (share / "unit").write_text(_UNIT)
     (share / "begin").write_text(_BEGIN_SYSTEMD)
@@ -145,11 +148,13 @@ def _kernel() -> Bundle:
     raise NodeError("find a kernel: apt knows no linux-image-amd64")
 
 
-def _ensure_module_table(kernel: Unpacked, *, busybox: Path) -> None:
+def ensure_module_table(kernel: Unpacked, *, busybox: Path) -> None:
     """Write what modprobe reads; where the package is installed, its script does so."""
     (modules,) = (kernel.root / "lib/modules").iterdir()
-    if not (modules / "modules.dep").exists():
-        run([busybox, "depmod", "-b", kernel.root, modules.name], timeout=_APT_SECONDS)
+    made = modules / "tables-are-whole"
+    if not made.exists():  # the tables themselves are there from the beginning of a run that may have been ended
+        run([busybox, "depmod", "-b", kernel.root, modules.name], timeout=_TABLE_SECONDS)
+        made.touch()
 
 
 def _write_initramfs(path: Path, *, kernel: Unpacked, busybox: Path, first: str) -> None:

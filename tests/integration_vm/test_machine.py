@@ -1,0 +1,36 @@
+"""What an emulated machine boots from."""
+
+from pathlib import Path
+
+import pytest
+
+from integration.node.commands import NodeError
+from integration.node.packages import Record, Unpacked
+from integration.vm.machine import ensure_module_table
+
+_DEPMOD = """\
+#!/bin/sh
+# depmod -b ROOT VERSION: begins its tables, and ends with what the file "status" says.
+modules=$3/lib/modules/$4
+echo begun >>$modules/modules.dep
+exit $(cat $3/status)
+"""
+
+
+def test_tables_that_were_begun_are_made_again(tmp_path: Path) -> None:
+    modules = tmp_path / "lib/modules/6.1.0-50-amd64"
+    modules.mkdir(parents=True)
+    program = tmp_path / "busybox"
+    program.write_text(_DEPMOD)
+    program.chmod(0o755)
+    kernel = Unpacked(root=tmp_path, record=Record(suite="bookworm", versions={}))
+    status = tmp_path / "status"
+
+    status.write_text("1")
+    with pytest.raises(NodeError, match="depmod"):
+        ensure_module_table(kernel, busybox=program)
+    status.write_text("0")
+    ensure_module_table(kernel, busybox=program)
+    ensure_module_table(kernel, busybox=program)
+
+    assert (modules / "modules.dep").read_text().splitlines() == ["begun", "begun"]

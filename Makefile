@@ -16,6 +16,7 @@ SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*po
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator.
 V2_TESTS   := integration/fields/test_resources.py integration/fields/test_update.py integration/stats/test_stats.py
 V2_SECONDS := 3600
+V2_RESULTS := build/v2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -74,7 +75,9 @@ test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are suc
 	$(PY) -m integration.pythons $(ARGS)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
-	$(PY) -m integration.vm --seconds $(V2_SECONDS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) --engine 28 --timeout 900 $(ARGS)
+	mkdir -p $(V2_RESULTS)
+	$(PY) -m integration.vm --seconds $(V2_SECONDS) --share $(V2_RESULTS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) \
+		--engine 28 --timeout 900 -p integration.outcomes --results /disk/share/results $(ARGS)
 
 test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
 	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 --timeout 1800 $(ARGS)

@@ -61,6 +61,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
     )
+    parser.addoption(
+        "--results",
+        type=Path,
+        metavar="DIRECTORY",
+        help="for results as docs/compatibility.md is made from: of the scenarios in a node of kind, and with "
+        "-p integration.outcomes of the tests themselves",
+    )
+    parser.addoption("--note", default="", help="what else there is to know of programs, for --results")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,7 +16,11 @@ NODE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "
 EXTRAS = ("kube-proxy", "crictl")
 """Without one of these only the scenarios that name it are left out."""
 
-_ASK: Mapping[str, Sequence[str]] = {"critest": ("-version",), "kubectl": ("version", "--client")}
+_ASK: Mapping[str, Sequence[str]] = {
+    "critest": ("-version",),
+    "kubectl": ("version", "--client"),
+    "kubeadm": ("version", "-o", "short"),
+}
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+[\w.+~-]*)")
 
 

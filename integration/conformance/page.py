@@ -6,13 +6,14 @@ Nothing is a cell of its tables that was not run, and what was not run says so.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from integration.conformance.results import Machine, Run, kept, skips
+from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, kept, skips
 from integration.node.engines import ENGINES
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 NOT_RUN = "not run"
-_TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes"}
+_TITLES = {"critest": "cri-tools", "kubelet": "Kubernetes", "churn": "Kubernetes", SUITE_OF_TESTS: "pydockershim"}
+_HAVE_GATES = ("kubelet", "churn")
 _MACHINES_OF = ("critest", "kubelet")
 """The suites that are wanted on each machine."""
 _CGROUPS = (("v1", "cgroupfs"), ("v1", "systemd"), ("v2", "cgroupfs"), ("v2", "systemd"))
@@ -39,7 +40,9 @@ _KUBELET = """\
 ## Kubelets
 
 A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet on the server's socket, and the
-scenarios of `integration/conformance/scenarios`, with kubectl for what a user does.
+scenarios of `integration/conformance/scenarios`, with kubectl for what a user does. What was run in a node of kind has
+a row of its own, where systemd makes the control groups, and less scenarios: its note says which (`make test-kind
+BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
 
 With `EventedPLEG` a kubelet of 1.36 is slower, whatever the runtime: after each sync of a pod it acts on that pod again
 after an event of it, or else up to 5 s later, when it takes what it knows for fresh. A sync that waits so is followed
@@ -53,12 +56,19 @@ _CHURN = """\
 Pods of three kinds that crash, restart and are probed, round after round. Two live containers of one name, and
 containers that a kubelet asks for while they run, are counted. A cell is the day, how long, and what was counted.
 """
+_TESTS = """\
+## Tests
+
+Our own integration tests of limits and figures, which depend on the control groups, on machines where the others were
+not run. Control groups of version 2 are those of an emulated machine (`make test-v2`), ten to thirty times as slow.
+"""
+_INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
 
 
 def page(runs: Sequence[Run]) -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
-    for suite, introduction in (("critest", _CRITEST), ("kubelet", _KUBELET), ("churn", _CHURN)):
+    for suite, introduction in _INTRODUCTIONS.items():
         own = newest(run for run in runs if run.suite == suite)
         parts += [introduction, _table(_rows(suite, own)), *_of_skips(own), *_of_failures(own)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
@@ -82,7 +92,7 @@ def _row(run: Run) -> tuple[str, ...]:
 
 
 def _rows(suite: str, runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    gates = [] if suite == "critest" else ["Feature gates"]
+    gates = ["Feature gates"] if suite in _HAVE_GATES else []
     yield [_TITLES[suite], *gates, "Control groups", "Python", "Architecture", *ENGINES]
     for row in dict.fromkeys(_row(run) for run in runs):
         cells = {run.engine: _cell(run) for run in runs if _row(run) == row}

@@ -13,6 +13,9 @@ KEPT = Path(__file__).with_name("results")
 """The files that docs/compatibility.md is made from."""
 
 
+SUITE_OF_TESTS = "tests"
+
+
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """One case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
 
@@ -53,9 +56,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One suite on one engine."""
 
     suite: str
-    """critest, kubelet: the scenarios, or churn: pods that crash."""
+    """critest, kubelet: the scenarios, churn: pods that crash, or tests: our own integration tests."""
     version: str
-    """Of what asks the server: critest's, or the kubelet's."""
+    """Of what asks the server: critest's, or the kubelet's; of our own tests the server's."""
     gates: str = ""
     """Feature gates that differ from the kubelet's defaults, as `A=true,B=false`."""
     engine: str

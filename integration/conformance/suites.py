@@ -6,11 +6,12 @@ from integration.conformance import registries
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
 from integration.conformance.critest import run_critest
+from integration.conformance.machine import machine_of
 from integration.conformance.plan import Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
 from integration.conformance.runner import run_churn, run_scenarios
-from integration.conformance.target import target, this_machine
+from integration.conformance.target import target
 from integration.conftest import Served
 from integration.node.isolation import Node, new_home
 
@@ -38,7 +39,7 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
             engine=planned.engine,
             docker=served.engine.version,
             date=options.date,
-            machine=this_machine(served.engine),
+            machine=machine_of(served.engine.api),
             binaries={name: found.programs[name].version for name in names if name in found.programs},
             note=options.note,
             cases=cases,

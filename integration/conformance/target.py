@@ -1,14 +1,12 @@
 """What the programs of others run against: a private engine, and our server on it with a network for pods."""
 
-import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from integration.conformance.results import Machine
 from integration.conftest import Served, make_node_dirs, serving
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import images
-from integration.node.engine import Engine, own_link
+from integration.node.engine import own_link
 from integration.node.engines import make_engine
 from integration.node.isolation import Node, new_home
 
@@ -34,14 +32,3 @@ def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | Non
             yield served
     finally:
         engine.close()
-
-
-def this_machine(engine: Engine) -> Machine:
-    """Describe what a run takes place on."""
-    info = engine.api.info()
-    return Machine(
-        cgroup=f"v{info.get('CgroupVersion', '1')}",
-        driver=info["CgroupDriver"],
-        python=".".join(platform.python_version_tuple()[:2]),
-        architecture=images.architecture(),
-    )

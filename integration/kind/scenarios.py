@@ -4,9 +4,10 @@ Those that stop the kubelet, the server or Docker, or count on the address and t
 conformance` makes, are left out: restarts in a node are tests of their own here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +15,13 @@ import docker
 
 from integration.conformance import binaries, cluster, scenarios  # noqa: F401  importing the last fills SCENARIOS
 from integration.conformance.kubectl import Kubectl
-from integration.conformance.results import Case
+from integration.conformance.machine import machine_of
+from integration.conformance.results import Run
 from integration.conformance.runner import run_scenarios
 from integration.conformance.scenario import SCENARIOS
 from integration.kind.cluster import Cluster
-from integration.node.commands import run
+from integration.node.commands import NodeError, run
+from integration.node.engines import ENGINES
 
 LEFT_OUT = frozenset(
     {
@@ -54,6 +57,11 @@ metadata: {name: scenarios}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
 subjects: [{kind: ServiceAccount, name: default, namespace: kube-system}]
 """
+_PYTHON = "/opt/pydockershim/bin/python3"
+_PROGRAMS = (*binaries.NODE, *binaries.EXTRAS, "kubeadm", "kind")
+_GATE = "PodAndContainerStatsFromCRI"
+"""Set by packaging/kind/cluster.yaml."""
+_NOTE = "in a node of kind, without scenarios that disturb others or need what `make conformance` has around its node"
 _SECONDS = 60
 
 
@@ -115,7 +123,7 @@ class _Node:
     kubectl: Kubectl
     api: cluster.Api
     kubelet: _Kubelet
-    gates: dict[str, bool] = field(default_factory=lambda: {"PodAndContainerStatsFromCRI": True})
+    gates: dict[str, bool] = field(default_factory=lambda: {_GATE: True})
 
     @property
     def manifests(self) -> Path:
@@ -135,15 +143,41 @@ class _Node:
 
 def selected() -> str:
     """Return a regular expression for the names of the scenarios that run here."""
-    names = [each.name for each in SCENARIOS if not each.alone and each.name not in LEFT_OUT]
-    return f"^({'|'.join(names)})$"
+    return f"^({'|'.join(_names())})$"
 
 
-def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path) -> tuple[Case, ...]:
-    """Run the scenarios on the node; `home` is a directory that it has at the same place."""
+def _names() -> list[str]:
+    return [each.name for each in SCENARIOS if not each.alone and each.name not in LEFT_OUT]
+
+
+def run_in_node(made: Cluster, container: str, *, programs: Path, home: Path, note: str) -> Run:
+    """Run the scenarios on the node; `home` is a directory that it has at the same place, `note` is on the programs."""
     made.kubectl("apply", "-f", "-", stdin=_ADMIN.encode())
     with _node(made, container, programs=programs, home=home) as node:
-        return run_scenarios(cast("cluster.Cluster", node), only=selected(), say=print)
+        cases = run_scenarios(cast("cluster.Cluster", node), only=selected(), say=print)
+        engine = node.served.engine
+        return Run(
+            suite="kubelet",
+            version=node.binaries.programs["kubelet"].version,
+            gates=f"{_GATE}=true",
+            engine=engine_name(engine.api.info(), engine.version),
+            docker=engine.version,
+            date=datetime.now(UTC).date().isoformat(),
+            machine=machine_of(engine.api, python=made.run("docker", "exec", container, _PYTHON, "-V").split()[1]),
+            binaries={name: program.version for name, program in node.binaries.programs.items()},
+            note="; ".join(part for part in (note, _NOTE) if part),
+            cases=cases,
+        )
+
+
+def engine_name(info: Mapping[str, Any], version: str) -> str:
+    """Return which of ENGINES a Docker is, by what it says of itself."""
+    in_containerd = any("io.containerd.snapshotter" in value for _, value in info.get("DriverStatus") or ())
+    major, minor, *_ = version.split(".")
+    found = f"{major}.{minor}" if major == "20" else f"{major}-containerd" if in_containerd else major
+    if found not in ENGINES:
+        raise NodeError(f"file results of a node: Docker {version} is none of {', '.join(ENGINES)}")
+    return found
 
 
 @contextmanager
@@ -158,7 +192,7 @@ def _node(made: Cluster, container: str, *, programs: Path, home: Path) -> Itera
     url = made.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
     api = docker.APIClient(base_url=f"unix://{root}/run/docker.sock", timeout=_SECONDS)
     kubeconfig = Path(made.environ["KUBECONFIG"])
-    found = binaries.find(programs, names=("kubectl", "crictl"))
+    found = binaries.find(programs, names=_PROGRAMS)
     try:
         yield _Node(
             home=home,

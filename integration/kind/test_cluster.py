@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.conformance import results
 from integration.kind.cluster import Cluster, cluster
 from integration.kind.conftest import PROGRAMS_VARIABLE, prepared
 from integration.kind.image import build_context, containerd_store
@@ -147,7 +148,7 @@ def test_beside_a_node_of_containerd(host: Host, tmp_path: Path, image: str) -> 
 
 
 @pytest.mark.parametrize("store", ["overlay2", "containerd"])
-def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> None:
+def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
     home = new_home("scenarios")
     home.mkdir()
     # Not shared with the host: Docker would then share /var as well, and the node's mounts in it outlive the node.
@@ -156,9 +157,13 @@ def test_the_scenarios_of_a_kubelet(host: Host, tmp_path: Path, store: str) -> N
         (tmp_path / "daemon.json").write_text(containerd_store())
         mounts.append({"hostPath": f"{tmp_path}/daemon.json", "containerPath": "/etc/docker/daemon.json"})
     with cluster(host, "cluster.yaml", mounts=mounts, patches=PATCHES) as made:
-        results = run_in_node(made, made.nodes()[0], programs=host.programs, home=home)
-    print(*(f"{each.state:8} {each.name} {each.reason}".rstrip() for each in results), sep="\n")
-    assert {each.name: each.reason for each in results if each.state == "failed"} == {}
+        note = request.config.getoption("--note")
+        run = run_in_node(made, made.nodes()[0], programs=host.programs, home=home, note=note)
+    if directory := request.config.getoption("--results"):
+        directory.mkdir(parents=True, exist_ok=True)
+        results.write(directory / results.file_name(run), [run])
+    print(*(f"{each.state:8} {each.name} {each.reason}".rstrip() for each in run.cases), sep="\n")
+    assert {each.name: each.reason for each in run.cases if each.state == "failed"} == {}
     nothing_is_left(host)
 
 

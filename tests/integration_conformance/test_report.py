@@ -133,6 +133,14 @@ def test_pods_that_crash_have_a_table_with_what_was_counted() -> None:
     assert row in text.partition("## Pods that crash")[2].splitlines()
 
 
+def test_tests_of_our_own_have_a_table_without_gates() -> None:
+    v2 = Machine(cgroup="v2", driver="cgroupfs", python="3.11", architecture="amd64")
+    text = page([_run(suite="tests", version="0.1.0", machine=v2, binaries={})])
+    table = text.partition("## Tests")[2].partition("## Not run")[0].splitlines()
+    assert "| 0.1.0 | v2, cgroupfs | 3.11 | amd64 | not run | 2026-11-23: 1 of 2 | not run |" in table
+    assert "| control groups v2, driver cgroupfs | not run | not run |" in text.splitlines()
+
+
 def test_of_two_runs_of_a_cell_the_newer_counts() -> None:
     older, newer = _run(date="2026-01-01"), _run(date="2026-11-23")
     assert newest([newer, older]) == [newer]

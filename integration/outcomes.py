@@ -15,6 +15,8 @@ from integration.conformance.results import SUITE_OF_TESTS, Case, Machine, Run, 
 from integration.node.engine import Engine
 from shim import __version__
 
+NOT_REACHED = "the time of the run did not suffice"
+
 
 class Outcomes:
     """Collects what becomes of each test that is run once for each engine, and writes it at the end."""
@@ -25,16 +27,21 @@ class Outcomes:
         self._places: dict[str, tuple[str, Machine]] = {}
         """For each engine its version, and what it is on."""
         self._cases: dict[str, dict[str, Case]] = {}
-        """For each engine the tests by their names."""
+        """For each engine the tests by their names; those that are to come are skipped ones."""
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Take all that is to come for what the time did not suffice for."""
+        for item in session.items:
+            if engine := _engine_name(item):
+                self._cases.setdefault(engine, {})[item.nodeid] = Case(item.nodeid, "skipped", 0, NOT_REACHED)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add one of the three parts of a test: the worst counts, and the last time when it is repeated."""
         report = yield
-        engine = item.callspec.params.get("engine_name") if hasattr(item, "callspec") else None
-        if engine is not None:
+        if engine := _engine_name(item):
             self._note_place(item)
-            cases = self._cases.setdefault(engine, {})
+            cases = self._cases[engine]
             before = None if report.when == "setup" else cases.get(item.nodeid)
             cases[item.nodeid] = _together(before, _part(report))
         return report
@@ -63,6 +70,11 @@ class Outcomes:
         engine = getattr(item, "funcargs", {}).get("engine")
         if isinstance(engine, Engine) and engine.name not in self._places and engine.daemon.running:
             self._places[engine.name] = engine.version, machine_of(engine.api)
+
+
+def _engine_name(item: pytest.Item) -> str:
+    """Return the engine that a test is run on, empty for none."""
+    return str(item.callspec.params.get("engine_name", "")) if hasattr(item, "callspec") else ""
 
 
 def _part(report: pytest.TestReport) -> Case:

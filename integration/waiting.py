@@ -1,22 +1,21 @@
 """Waiting for what nothing announces, and for commands in containers."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import docker
 
+from integration.node.commands import allowed
+
 T = TypeVar("T")
 
 _TICK_SECONDS = 0.01
-_SLOWNESS = float(os.environ.get("PYDOCKERSHIM_SLOWNESS", "1"))
-"""How many times as long things may take, for machines that are emulated."""
 
 
 def wait_until(condition: Callable[[], T], seconds: float = 60.0) -> T:
     """Return the first true value of `condition`; AssertionError with its last value after `seconds`."""
-    deadline = time.monotonic() + seconds * _SLOWNESS
+    deadline = time.monotonic() + allowed(seconds)
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s; the last answer was {value!r}"
         time.sleep(_TICK_SECONDS)

@@ -41,7 +41,7 @@ _KUBELET = """\
 
 A node of etcd, kube-apiserver, kube-controller-manager, kube-scheduler and a kubelet on the server's socket, and the
 scenarios of `integration/conformance/scenarios`, with kubectl for what a user does. What was run in a node of kind has
-a row of its own, where systemd makes the control groups, and less scenarios: its note says which (`make test-kind
+a row of its own, where systemd makes the control groups, and fewer scenarios: its note says which (`make test-kind
 BIN=dir ARGS="-k scenarios --results integration/conformance/results"`).
 
 With `EventedPLEG` a kubelet of 1.36 is slower, whatever the runtime: after each sync of a pod it acts on that pod again

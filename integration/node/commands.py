@@ -11,10 +11,17 @@ from pathlib import Path
 
 _HEARTBEAT_SECONDS = 10.0
 _TAIL_LINES = 15
+_SLOWNESS = float(os.environ.get("PYDOCKERSHIM_SLOWNESS", "1"))
+"""How many times as long things may take, for machines that are emulated."""
 
 
 class NodeError(RuntimeError):
     """The node cannot be set up; the message says what was tried and what it answered."""
+
+
+def allowed(seconds: float) -> float:
+    """Return how long on this machine may take what takes `seconds` at most on others."""
+    return seconds * _SLOWNESS
 
 
 def run(
@@ -26,8 +33,8 @@ def run(
 ) -> str:
     """Run a command to its end and return its standard output.
 
-    `timeout` is in seconds; `env` is added to our own environment. Raises NodeError with the end of the
-    output when the command is missing, too slow or fails.
+    `timeout` is in seconds, or what is `allowed` for them; `env` is added to our own environment. Raises NodeError
+    with the end of the output when the command is missing, too slow or fails.
     """
     words = " ".join(os.fspath(word) for word in argv)
     try:
@@ -38,14 +45,14 @@ def run(
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=timeout,
+            timeout=allowed(timeout),
             env={**os.environ, **(env or {})},
             cwd=cwd,
         )
     except FileNotFoundError as cause:
         raise NodeError(f"run {words}: no such program") from cause
     except subprocess.TimeoutExpired as cause:
-        raise NodeError(f"run {words}: no end within {timeout:g} s") from cause
+        raise NodeError(f"run {words}: no end within {allowed(timeout):g} s") from cause
     if done.returncode != 0:
         raise NodeError(f"run {words}: exit status {done.returncode}\n{tail(done.stdout + done.stderr)}")
     return done.stdout

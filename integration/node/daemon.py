@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from integration.node.commands import NodeError, tail
+from integration.node.commands import NodeError, allowed, tail
 
 _TICK_SECONDS = 0.02
 _KILL_SECONDS = 60
@@ -63,7 +63,7 @@ class Daemon:
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
         """Return once `ready` says so; NodeError when the program ends first, or after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + allowed(timeout)
         while not ready():
             if self.wait_ended(_TICK_SECONDS):
                 raise NodeError(f"start {self.argv[0]}: it ended\n{self.log_tail()}")
@@ -75,7 +75,7 @@ class Daemon:
         if self._child is None:
             return True
         try:
-            self._child.wait(timeout)
+            self._child.wait(allowed(timeout))
         except subprocess.TimeoutExpired:
             return False
         self._child = None

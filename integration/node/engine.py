@@ -13,7 +13,7 @@ from typing import Literal
 import docker
 import msgspec
 
-from integration.node.commands import NodeError, run
+from integration.node.commands import NodeError, allowed, run
 from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
 from integration.node.netns import Netns
@@ -87,7 +87,7 @@ class Engine:
     def api(self) -> docker.APIClient:
         """A client of this engine, the newest API version both know; stays valid over a restart."""
         if self._api is None:
-            self._api = docker.APIClient(base_url=self.url, version="auto", timeout=_CALL_SECONDS)
+            self._api = docker.APIClient(base_url=self.url, version="auto", timeout=int(allowed(_CALL_SECONDS)))
         return self._api
 
     @property
@@ -103,7 +103,7 @@ class Engine:
     def start(self) -> None:
         """Start dockerd and wait until it answers."""
         self._has_run = True
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + allowed(_START_SECONDS)
         while True:
             try:
                 return self.daemon.start(ready=lambda: answers(self.socket), timeout=_START_SECONDS)
@@ -188,7 +188,7 @@ def answers(path: Path) -> bool:
     leftover socket does.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_PING_SECONDS)
+        connection.settimeout(allowed(_PING_SECONDS))
         try:
             connection.connect(str(path))
             connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from integration.conformance.results import SUITE_OF_TESTS, Run, file_name, read
+from integration.outcomes import NOT_REACHED
 from shim import __version__
 
 _ROOT = Path(__file__).parents[2]
@@ -84,9 +85,13 @@ def test_without_engine(): pass
 
 @pytest.fixture
 def session(tmp_path: Path) -> tuple[Run, ...]:
+    return _session(tmp_path)
+
+
+def _session(tmp_path: Path, *more: str) -> tuple[Run, ...]:
     (tmp_path / "conftest.py").write_text(_CONFTEST)
     (tmp_path / "test_it.py").write_text(_TESTS)
-    words = ["-p", "integration.outcomes", "--results", str(tmp_path / "made/results"), "--note", "so it was"]
+    words = ["-p", "integration.outcomes", "--results", str(tmp_path / "made/results"), "--note", "so it was", *more]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "test_it.py"]
     subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(_ROOT)}, check=False, timeout=120)
     (kept,) = (tmp_path / "made/results").iterdir()
@@ -113,3 +118,10 @@ def test_the_worst_part_of_each_test_is_kept(session: tuple[Run, ...]) -> None:
         ("test_untidy_and_bad[28]", "failed", "AssertionError: first"),
         ("test_without_its_fixture[28]", "failed", "OSError: no such thing"),
     ]
+
+
+def test_what_was_not_reached_is_skipped(tmp_path: Path) -> None:
+    (run,) = _session(tmp_path, "--maxfail=1")
+    assert (run.count("passed"), run.count("failed")) == (1, 1)
+    assert {case.reason for case in run.cases if case.state == "skipped"} == {NOT_REACHED}
+    assert run.count("skipped") == 4

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,13 @@ def test_run_returns_what_the_command_prints() -> None:
 def test_run_reports_what_went_wrong(argv: list[str], message: str) -> None:
     with pytest.raises(NodeError, match=message):
         run(argv, timeout=10 if argv[0] != "sleep" else 0.1)
+
+
+def test_a_slow_machine_has_more_time() -> None:
+    code = "from integration.node.commands import run; print(run(['sleep', '0.5'], timeout=0.01) or 'ended')"
+    env = {"PYDOCKERSHIM_SLOWNESS": "6000", "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    assert run([sys.executable, "-c", code], timeout=60, env=env) == "ended\n"
 
 
 def test_only_the_end_of_a_long_output_is_shown() -> None:

@@ -19,7 +19,7 @@ NOT_REACHED = "the time of the run did not suffice"
 
 
 class Outcomes:
-    """Collects what becomes of each test that is run once for each engine, and writes it at the end."""
+    """Collects what becomes of each test that is run once for each engine, and writes it."""
 
     def __init__(self, directory: Path, note: str) -> None:
         self._directory = directory
@@ -46,8 +46,8 @@ class Outcomes:
             cases[item.nodeid] = _together(before, _part(report))
         return report
 
-    def pytest_sessionfinish(self) -> None:
-        """Write a file for each engine."""
+    def pytest_runtest_logfinish(self) -> None:
+        """Write a file for each engine after each test: a machine may be ended at any time."""
         for engine, cases in self._cases.items():
             if engine not in self._places:
                 continue  # it did not start, and nobody knows which one it would have been

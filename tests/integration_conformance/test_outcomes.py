@@ -32,6 +32,7 @@ class Stand(Engine):
 def pytest_addoption(parser):
     parser.addoption("--results", type=Path)
     parser.addoption("--note", default="")
+    parser.addoption("--killed", action="store_true")
 
 
 def pytest_generate_tests(metafunc):
@@ -44,6 +45,8 @@ def engine(engine_name):
     return Stand()
 """
 _TESTS = """\
+import os
+
 import pytest
 
 
@@ -54,7 +57,9 @@ def test_bad(engine):
     assert 1 == 2, "a reason\\nand where"
 
 
-def test_left_out(engine):
+def test_left_out(engine, request):
+    if request.config.getoption("--killed"):
+        os._exit(9)
     pytest.skip("there is none")
 
 
@@ -125,3 +130,11 @@ def test_what_was_not_reached_is_skipped(tmp_path: Path) -> None:
     assert (run.count("passed"), run.count("failed")) == (1, 1)
     assert {case.reason for case in run.cases if case.state == "skipped"} == {NOT_REACHED}
     assert run.count("skipped") == 4
+
+
+def test_what_was_shown_outlives_an_end_without_a_word(tmp_path: Path) -> None:
+    (run,) = _session(tmp_path, "--killed")
+    assert {case.name.partition("::")[2]: case.state for case in run.cases if case.reason != NOT_REACHED} == {
+        "test_good[28]": "passed",
+        "test_bad[28]": "failed",
+    }

@@ -14,7 +14,8 @@ WORKERS ?= 3
 SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*popen//python=$(ISOLATED) $(PY)'
 
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator. What the time does not suffice for is
-# skipped, and the results say so: the machine has to boot before, and to end after.
+# skipped, and the results say so: the machine has to boot before, and to end after. One test may take all of it: the
+# first one starts Docker, and would fail for all.
 V2_TESTS   := integration/stats/test_stats.py integration/fields/test_resources.py integration/fields/test_update.py
 V2_SECONDS := 3600
 V2_OF_TESTS := 2700
@@ -79,7 +80,8 @@ test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are suc
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
 	mkdir -p $(V2_RESULTS)
 	$(PY) -m integration.vm --seconds $(V2_SECONDS) --share $(V2_RESULTS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) \
-		--engine 28 --timeout 900 --session-timeout $(V2_OF_TESTS) -p integration.outcomes --results /disk/share/results $(ARGS)
+		--engine 28 --timeout $(V2_OF_TESTS) --session-timeout $(V2_OF_TESTS) \
+		-p integration.outcomes --results /disk/share/results $(ARGS)
 
 test-kind: venv ## the node image for kind: built on Debian packages, booted under systemd, pods in it; BIN=dir: and clusters (root)
 	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m pytest integration/kind --engine 28 --timeout 1800 $(ARGS)

@@ -4,6 +4,7 @@ What will have to be undone is written down, so that `release` also cleans up af
 Installed packages stay, and what Docker has stored.
 """
 
+import errno
 import os
 import select
 import shutil
@@ -45,6 +46,9 @@ _OF_DOCKER = (
 """What a dockerd writes beside its data. A directory may have been there before, and what is in it not."""
 _OF_PODS = (Path("/etc/cni/net.d"), Path("/etc/cni"), Path("/var/lib/cni"))
 _PINS = Path("/run/netns")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_OF_CONTAINERS = "docker"
+"""A control group below the root of each hierarchy: dockerd has those of containers in it, and does not remove it."""
 _BOOKKEEPING = ("lock", "last_reserved_ip")
 """Files of host-local that are no leases."""
 _START_SECONDS = 60
@@ -67,6 +71,8 @@ class Undo(msgspec.Struct):
     """How the machine forwarded packets; None when a Docker that was there already sees to that."""
     missing: list[str] = []
     """Files and directories that were not there, of those that Docker, plugins and the server make."""
+    control_groups: list[str] = []
+    """Docker's control groups that were not there."""
 
     def save(self) -> None:
         """Write it down."""
@@ -86,6 +92,7 @@ def prepared_host() -> Iterator[None]:
     try:
         _ensure_packages()
         undo.missing = [str(path) for path in (*_OF_DOCKER, *_OF_PODS, _PINS) if not path.exists()]
+        undo.control_groups = [str(path) for path in control_groups_of_docker() if not path.exists()]
         undo.save()
         daemon = _ensure_engine(undo)
         _ensure_configuration(undo)
@@ -113,6 +120,8 @@ def release() -> None:
         if undo.dockerd:
             _stop_engine(undo)
             _remove_files_of_docker(undo)
+            for path in undo.control_groups:
+                remove_unused_control_group(Path(path))
         if undo.rules is not None:
             restore(undo.rules)
         _remove_files_of_pods(undo)
@@ -126,6 +135,25 @@ def _remove_files_of_docker(undo: Undo) -> None:
             shutil.rmtree(path)
         elif str(path) in undo.missing:
             path.unlink(missing_ok=True)
+
+
+def control_groups_of_docker(root: Path = _CONTROL_GROUPS) -> list[Path]:
+    """Return where dockerd makes its control group by default: one place, or with version 1 one of each hierarchy."""
+    if (root / "cgroup.controllers").exists():
+        return [root / _OF_CONTAINERS]
+    # A link is another name of a hierarchy.
+    hierarchies = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.is_symlink()]
+    return [path / _OF_CONTAINERS for path in hierarchies]
+
+
+def remove_unused_control_group(group: Path) -> None:
+    """Remove a control group unless a process or a group is in it, as where another Docker has containers."""
+    try:
+        group.rmdir()
+    except OSError as cause:
+        # The kernel's answer where it is in use.
+        if cause.errno not in {errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY}:
+            raise
 
 
 def _remove_files_of_pods(undo: Undo) -> None:

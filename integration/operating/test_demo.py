@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from integration.node.commands import run
-from integration.node.host import BIN_DIRS, SOCKET
+from integration.node.host import BIN_DIRS, SOCKET, control_groups_of_docker, remove_unused_control_group
 from integration.node.isolation import HOME, Node, new_home
 from integration.node.mounts import mount_paths, unmount_all
 from integration.node.netns import Netns, new_netns
@@ -99,6 +99,7 @@ def changes(before: Machine, after: Machine) -> dict[str, list[object]]:
 
 def test_the_demo_runs_a_pod_and_leaves_the_machine_as_it_was(machine: Netns) -> None:
     before = seen(machine)
+    missing = [path for path in control_groups_of_docker() if not path.exists()]
 
     done = subprocess.run(
         [*machine.prefix, sys.executable, *DEMO],
@@ -112,3 +113,24 @@ def test_the_demo_runs_a_pod_and_leaves_the_machine_as_it_was(machine: Netns) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hello from outside of the node" in done.stdout
     assert changes(before, seen(machine)) == {}
+    # Another Docker may have made one meanwhile, with containers in it.
+    assert [path for path in missing if path.exists() and not any(child.is_dir() for child in path.iterdir())] == []
+
+
+def test_a_control_group_that_another_docker_uses_stays(node: Node) -> None:
+    """A hierarchy of the kernel with the group of a container in Docker's, as its owner sees it."""
+    own = control_groups_of_docker()[0].with_name(node.cgroup_parent.strip("/")) / "demo"
+    group = own / "docker"
+    container = group / "container"
+    container.mkdir(parents=True)
+    try:
+        remove_unused_control_group(group)
+        assert container.is_dir()
+        container.rmdir()
+        remove_unused_control_group(group)
+        assert not group.exists()
+        remove_unused_control_group(group)
+    finally:
+        for path in (container, group, own):
+            if path.exists():
+                path.rmdir()

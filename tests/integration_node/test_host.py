@@ -89,3 +89,34 @@ def test_release_without_a_record_does_nothing(tmp_path: Path, monkeypatch: pyte
     host.release()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_docker_has_a_control_group_in_each_hierarchy_of_version_1(tmp_path: Path) -> None:
+    for name in ("cpu,cpuacct", "memory", "unified"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cpu").symlink_to("cpu,cpuacct")
+
+    found = host.control_groups_of_docker(tmp_path)
+
+    assert found == [tmp_path / name / "docker" for name in ("cpu,cpuacct", "memory", "unified")]
+
+
+def test_docker_has_one_control_group_in_version_2(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "system.slice").mkdir()
+
+    assert host.control_groups_of_docker(tmp_path) == [tmp_path / "docker"]
+
+
+def test_release_keeps_control_groups_that_others_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_RECORD", tmp_path / "record.json")
+    unused, used = tmp_path / "memory/docker", tmp_path / "cpu/docker"
+    unused.mkdir(parents=True)
+    (used / "container").mkdir(parents=True)
+    groups = [str(unused), str(used), str(tmp_path / "gone/docker")]
+    Undo(dockerd=os.getpid(), dockerd_started=-1, control_groups=groups).save()
+
+    host.release()
+
+    assert not unused.exists()
+    assert (used / "container").is_dir()

@@ -1,10 +1,11 @@
-"""Generate the man page and the completions of shells from the command line and the settings.
+"""Generate the man page and completions from command line and settings, and the page of the dashboard from its panels.
 
 `python packaging/generate.py` writes the files; with `--check` it writes nothing, and exits with 1 and the names of the
 files that are out of date.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from shim.config.model import Config
 
 PACKAGING = Path(__file__).resolve().parent
 MAN = PACKAGING / "man/pydockershim.1"
+DASHBOARD = PACKAGING / "monitoring/dashboard.json"
+DASHBOARD_PAGE = PACKAGING.parent / "docs/dashboard.md"
 COMPLETIONS = MappingProxyType(
     {
         "bash": PACKAGING / "completions/pydockershim.bash",
@@ -75,7 +78,8 @@ def main() -> int:
 
 def generate() -> dict[Path, str]:
     """Return the content of each file by its path."""
-    return {MAN: man_page(), **{path: _completion(shell) for shell, path in COMPLETIONS.items()}}
+    completions = {path: _completion(shell) for shell, path in COMPLETIONS.items()}
+    return {MAN: man_page(), DASHBOARD_PAGE: dashboard_page(), **completions}
 
 
 def _completion(shell: str) -> str:
@@ -195,6 +199,31 @@ def _entries(rows: MappingProxyType[str, str]) -> list[str]:
 
 def _entry(tag: str, text: str) -> list[str]:
     return [".TP", roff(f"`{tag}`"), roff(text)]
+
+
+# --- the page of the dashboard ------------------------------------------------------------------------------
+
+_DASHBOARD_INTRODUCTION = """\
+# The dashboard, panel by panel
+
+What [dashboard.json](../packaging/monitoring/dashboard.json) shows, by rows, with the query of each panel. This page is
+made from it by `python packaging/generate.py`, and a test holds it to it. `$instance` is the node that is chosen, and
+`$__rate_interval` what Grafana takes for the distance of its points: with `.*` and `5m` in their places a query runs in
+Prometheus, too. The comment after a query names its line; `{{label}}` in it is a label of the series.
+"""
+
+
+def dashboard_page() -> str:
+    """Return the page."""
+    blocks = [_DASHBOARD_INTRODUCTION]
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        if panel["type"] == "row":
+            blocks.append(f"## {panel['title']}\n")
+        else:
+            blocks.append(f"**{panel['title']}** ({panel['type']}). {panel['description']}\n")
+            targets = ((target["expr"], target["legendFormat"]) for target in panel["targets"])
+            blocks.append("```\n" + "".join(f"{query}    # {name}\n" for query, name in targets) + "```\n")
+    return "\n".join(blocks)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The man page and the completions are those of this command line, and the programs that read them accept them."""
+"""The man page, completions and page of the dashboard are up to date, and programs that read them accept them."""
 
 import importlib.util
 import shutil

@@ -13,6 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "packaging/monitoring"
 METRICS = (ROOT / "docs/metrics.md").read_text().split("## Of the server")[1].split("\n## ")[0]
+DASHBOARD_PAGE = (ROOT / "docs/dashboard.md").read_text()
 OPERATING = (ROOT / "docs/operating.md").read_text()
 
 OF_PROMETHEUS = {"up": {"job", "instance"}}
@@ -93,6 +94,18 @@ def test_every_metric_of_the_server_is_on_the_dashboard() -> None:
 
     # Their figures are those of two others, as shares.
     assert bases - shown == {"process_virtual_memory_bytes", "process_max_fds"}
+
+
+def test_the_page_of_the_dashboard_describes_each_panel_with_its_queries() -> None:
+    for panel in panels():
+        if panel["type"] == "row":
+            assert f"\n## {panel['title']}\n" in DASHBOARD_PAGE
+        else:
+            [after] = DASHBOARD_PAGE.split(f"\n**{panel['title']}** ({panel['type']}). {panel['description']}\n")[1:]
+            block = after.split("```\n")[1]
+            assert [line.rpartition("    # ")[0] for line in block.splitlines()] == [
+                target["expr"] for target in panel["targets"]
+            ]
 
 
 def test_panels_are_complete_and_lie_beside_each_other() -> None:

@@ -16,6 +16,8 @@ LOCK = CHECKOUT / "packaging" / "bundle.txt"
 
 GLIBC = "2.28"
 """The oldest that the bundled wheels run with."""
+LIBSTDCXX = "8"
+"""The oldest release of GCC whose C++ library the bundled wheels run with: that of a system with such a glibc."""
 _TAGS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010", "manylinux_2_5")
 
 

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from release.archive import normalise
-from release.bundle import GLIBC, Machine
+from release.bundle import GLIBC, LIBSTDCXX, Machine
 from release.commands import run_tool
 from release.source import Source, maintainer_of, supported_pythons
 from release.stage import CONFIGURATION
@@ -23,7 +23,7 @@ Version: {version}
 Architecture: {architecture}
 Maintainer: {maintainer}
 Installed-Size: {size}
-Depends: python3 (>= {oldest}), python3 (<< {beyond}), libc6 (>= {glibc})
+Depends: python3 (>= {oldest}), python3 (<< {beyond}), libc6 (>= {glibc}), libstdc++6 (>= {libstdcxx})
 Recommends: docker.io | docker-ce | moby-engine, containernetworking-plugins, iptables
 Section: admin
 Priority: optional
@@ -60,6 +60,7 @@ def _write_control(source: Source, stage: Path, control: Path, *, machine: Machi
         oldest=pythons[0],
         beyond=f"3.{int(pythons[-1].removeprefix('3.')) + 1}",
         glibc=GLIBC,
+        libstdcxx=LIBSTDCXX,
         summary=SUMMARY,
         description=textwrap.indent(textwrap.fill(DESCRIPTION, 78), " "),
     )

@@ -21,6 +21,7 @@ License: Apache-2.0
 Packager: {maintainer}
 Requires: {pythons}
 Requires: glibc >= {glibc}
+Requires: {libraries}
 Recommends: containernetworking-plugins
 AutoReqProv: no
 
@@ -45,6 +46,8 @@ fi
 %files
 {files}
 """
+LIBRARIES = "libstdc++.so.6()(64bit)"
+"""By its file: distributions give the package different names."""
 _COMPLETIONS = {"of_debian": "/usr/share/zsh/vendor-completions", "of_rpm": "/usr/share/zsh/site-functions"}
 """Where zsh searches for those of packages."""
 _DEFINES = {
@@ -106,6 +109,7 @@ def _spec(source: Source, stage: Path) -> str:
         description=DESCRIPTION,
         pythons=f"({own} or {beside})",
         glibc=GLIBC,
+        libraries=LIBRARIES,
         stage=stage,
         choose_python=_CHOOSE_PYTHON.format(programs=" ".join(programs), link=PREFIX / PYTHON),
         files="\n".join(_files(stage)),

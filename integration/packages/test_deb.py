@@ -1,5 +1,6 @@
 """The Debian package, installed by dpkg into the root of a machine that does not run."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -85,3 +86,18 @@ def test_a_python_that_is_not_bundled_is_named(root: Root, deb: str) -> None:
     assert "built for CPython 3.12, 3.13, 3.14, but /usr/lib/pydockershim/bin/python3 is 3.11" in root.fails(
         "pydockershim", "version"
     )
+
+
+def test_libraries_of_the_system_are_of_packages_that_it_names(root: Root, deb: str) -> None:
+    root.run("dpkg", "--install", deb)
+    own = (path for path in root.files() if path.startswith("usr/lib/pydockershim/"))
+    compiled = [f"/{path}" for path in own if path.endswith(".so")]
+    assert compiled
+
+    used = set(re.findall(r"^\t(\S+) => /", root.run("ldd", *compiled), flags=re.MULTILINE))
+
+    assert "libstdc++.so.6" in used
+    owners = {root.run("dpkg-query", "--search", f"*/{name}").partition(":")[0] for name in used}
+    named = re.findall(r"([a-z0-9+-]+) \(", root.run("dpkg-deb", "--field", deb, "Depends"))
+    # The library of GCC comes with that of C++.
+    assert owners - {"libgcc-s1"} <= set(named)

@@ -9,7 +9,7 @@ from integration.node.commands import run
 from integration.packages.fresh.machine import Machine
 from release.build import Build
 from release.bundle import this_machine
-from release.rpm import build_rpm
+from release.rpm import LIBRARIES, build_rpm
 from release.source import copied_source
 from shim import __version__
 
@@ -19,6 +19,7 @@ _ADDED = "usr/lib/pydockershim/common/shim/added"
 _APT = ("apt-get", "--yes")
 _DNF = ("dnf", "--assumeyes", "--releasever=1", "--disablerepo=*")
 _SECONDS = 300
+_PROVIDES = MappingProxyType({"bash": "/bin/sh", "libstdc++": LIBRARIES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,11 @@ def build_rpms(directory: Path) -> tuple[Path, Path]:
 def build_names(directory: Path, packages: Mapping[str, str]) -> list[Path]:
     """Build RPMs without files, versions by name: what rpm is to know of programs that it has not installed.
 
-    The shell, which every distribution has, is always one of them.
+    The shell and the C++ library, which every distribution has, are always among them.
     """
     directory.mkdir()
-    for name, version in {**packages, "bash": "5"}.items():
-        provides = "Provides: /bin/sh\n" if name == "bash" else ""
+    for name, version in {**packages, "bash": "5", "libstdc++": "12"}.items():
+        provides = f"Provides: {_PROVIDES[name]}\n" if name in _PROVIDES else ""
         spec = directory / f"{name}.spec"
         spec.write_text(
             f"Name: {name}\nVersion: {version}\nRelease: 1\nSummary: {name}\nLicense: none\n{provides}"

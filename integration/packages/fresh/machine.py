@@ -122,7 +122,7 @@ def booted(engine: Engine, suite: str) -> Iterator[Machine]:
         f"{tag}:test",
         command,
         environment={"container": "docker"},
-        volumes=["/var/lib/docker"],
+        volumes=["/var/lib/docker", "/var/lib/containerd"],
         host_config=host,
         tty=True,
     )["Id"]

@@ -1,4 +1,4 @@
-"""The packages on fresh machines of Debian 12 and 13, as docs/install.md says."""
+"""The packages on fresh machines of Debian 12 and 13 and Ubuntu 24.04, as docs/install.md says."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -159,8 +159,9 @@ bench-kind: venv ## a cluster of kind beside one whose pods containerd runs: tim
 packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
 	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)
 
-test-packages: venv ## all kinds of packages, also on fresh machines of Debian 12 and 13 booted with systemd (root)
+test-packages: venv ## all kinds of packages, also on fresh machines of Debian and Ubuntu, and those for aarch64 emulated (root)
 	$(PY) -m integration.packages.fresh.roots
+	$(PY) -m integration.packages.aarch64
 	$(ISOLATED) $(PY) -m pytest integration/packages --all-packages --timeout 1800 $(ARGS)
 
 release: venv ## everything that is published, with bill of materials, licences and sums, into build/release

@@ -15,7 +15,7 @@ from release.build import build_into
 from release.bundle import this_machine
 
 _COMMAND_SECONDS = 300
-_LONG = ("fresh", "test_all_kinds.py")
+_LONG = ("fresh", "test_aarch64.py", "test_all_kinds.py")
 _PLACES = ("etc", "opt", "usr", "var/lib")
 """Of a root: where a package puts files."""
 _OF_DPKG = "var/lib/dpkg"
@@ -23,7 +23,7 @@ _OF_DPKG = "var/lib/dpkg"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave fresh machines and all kinds of packages to `make test-packages`."""
+    """Leave fresh and emulated machines and all kinds of packages to `make test-packages`."""
     is_long = collection_path.name in _LONG
     return True if is_long and not config.getoption("--all-packages") else None
 

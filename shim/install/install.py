@@ -159,9 +159,14 @@ class Installation:
         if daemon_json.EXEC_OPTIONS not in record.added:
             yield Step("run   systemctl reload docker.service", lambda: self.systemd.run("reload", "docker.service"))
         elif is_docker_empty(Config().docker_endpoint):
-            yield Step("run   systemctl restart docker.service", lambda: self.systemd.run("restart", "docker.service"))
+            yield Step("run   systemctl restart docker.service", self._restart_docker)
         else:
             yield Step("to do: containers run, so Docker is not restarted: drain the node, systemctl restart docker")
+
+    def _restart_docker(self) -> None:
+        # Docker's unit may be started three times a minute: one start more fails, and Docker is down.
+        self.systemd.run("reset-failed", "docker.service")
+        self.systemd.run("restart", "docker.service")
 
     def _write_docker(self, change: DockerChange, text: str) -> None:
         self._note_directories(layout.DAEMON_JSON)

@@ -79,6 +79,30 @@ def test_one_command_brings_docker_and_starts_the_server(
     machine.run("apt-get", "purge", "--yes", "pydockershim")
 
 
+OFTEN = "[Unit]\nStartLimitBurst=3\nStartLimitIntervalSec=1h\n"
+
+
+@pytest.mark.timeout(1800)
+def test_docker_runs_however_often_its_settings_change(
+    with_docker: Machine, built: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    machine = with_docker
+    machine.run("apt-get", "install", "--yes", machine.put(built("deb")[0]))
+    (tmp_path / "often.conf").write_text(OFTEN)
+    place = "/etc/systemd/system/docker.service.d"
+    machine.run("install", "-D", "-m", "644", machine.put(tmp_path / "often.conf"), f"{place}/often.conf")
+    machine.run("systemctl", "daemon-reload")
+
+    for _ in range(5):
+        machine.run("rm", "--force", "/etc/docker/daemon.json")
+        assert "run   systemctl restart docker.service" in machine.run("pydockershim", "install", "--docker")
+        assert machine.is_active("docker")
+
+    machine.run("apt-get", "purge", "--yes", "pydockershim")
+    machine.run("rm", "--recursive", place)
+    machine.run("systemctl", "daemon-reload")
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(KINDS))
 def test_a_package_makes_a_node_outlives_upgrade_and_downgrade_and_leaves_nothing(

@@ -15,6 +15,8 @@ from integration.conformance.results import SUITE_OF_TESTS, Case, Machine, Run, 
 from integration.node.engine import Engine
 from shim import __version__
 
+_LINES = 4
+"""Of a failure: one of gRPC has the status and its text in the second and third."""
 NOT_REACHED = "the time of the run did not suffice"
 
 
@@ -83,11 +85,11 @@ def _part(report: pytest.TestReport) -> Case:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Return why a test was skipped, or the first line of how it failed; without files, which the machine names."""
+    """Return why a test was skipped, or how it failed; without the places in files, which the machine names."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message).partition("\n")[0] if crash is not None else ""
+    return "\n".join(str(crash.message).splitlines()[:_LINES]) if crash is not None else ""
 
 
 def _together(before: Case | None, part: Case) -> Case:

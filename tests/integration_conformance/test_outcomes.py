@@ -116,11 +116,11 @@ def test_a_run_is_that_of_its_engine(session: tuple[Run, ...]) -> None:
 def test_the_worst_part_of_each_test_is_kept(session: tuple[Run, ...]) -> None:
     (run,) = session
     assert [(case.name.partition("::")[2], case.state, case.reason) for case in run.cases] == [
-        ("test_bad[28]", "failed", "AssertionError: a reason"),
+        ("test_bad[28]", "failed", "AssertionError: a reason\n  and where\nassert 1 == 2"),
         ("test_good[28]", "passed", ""),
         ("test_left_out[28]", "skipped", "there is none"),
         ("test_untidy[28]", "failed", "RuntimeError: something was left"),
-        ("test_untidy_and_bad[28]", "failed", "AssertionError: first"),
+        ("test_untidy_and_bad[28]", "failed", "AssertionError: first\nassert False"),
         ("test_without_its_fixture[28]", "failed", "OSError: no such thing"),
     ]
 

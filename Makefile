@@ -10,7 +10,7 @@ ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
 # Each of so many pytest workers is isolated. They wait for Docker more than they work.
-WORKERS ?= 3
+WORKERS ?= 4
 SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*popen//python=$(ISOLATED) $(PY)'
 
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator. What the time does not suffice for is

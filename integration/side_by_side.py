@@ -16,10 +16,12 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from integration.node.isolation import control_groups_of_children
 
 _ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28)[\]-]")
+_OF_PODS = ("integration/pods/", "integration/view/", "integration/networking/")
+"""These take half of the time of an engine."""
 
 
 class EngineScheduling(LoadScopeScheduling):
-    """Gives a worker all integration tests of an engine, whose start is dear, and unit tests file by file.
+    """Gives a worker half of the integration tests of an engine, whose start is dear, and unit tests file by file.
 
     The base class hands out what has most tests first. So all workers begin with an engine, and the files of unit tests
     keep them busy to the end.
@@ -34,8 +36,9 @@ def scope(nodeid: str) -> str:
     path, _, name = nodeid.partition("::")
     if not path.startswith("integration/"):
         return path
-    engine = _ENGINE.search(name)
-    return f"Docker Engine {engine[1]}" if engine else "no engine"
+    if (engine := _ENGINE.search(name)) is None:
+        return "no engine"
+    return f"Docker Engine {engine[1]}, {'pods' if path.startswith(_OF_PODS) else 'the rest'}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

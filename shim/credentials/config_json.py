@@ -2,7 +2,7 @@
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from shim.credentials.matching import key_from_location
 from shim.credentials.model import Credentials, pair_from_base64
 from shim.domain.errors import DeadlineExceeded, ResourceExhausted
 from shim.hostfs.client import HostCall, call_here
-from shim.hostfs.file_parts import read_parts
+from shim.hostfs.file_parts import present, read_parts
 
 log = structlog.get_logger(__name__)
 
@@ -86,16 +86,16 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def read_first(paths: Iterable[Path], *, call: HostCall = call_here) -> CredentialsFile | None:
+def read_first(paths: Sequence[Path], *, call: HostCall = call_here) -> CredentialsFile | None:
     """Read the first existing, well-formed file, as the kubelet does; a bad one is logged and skipped.
 
     So is one for which `call` raises DeadlineExceeded or ResourceExhausted: it lies on a volume that does not answer.
     What else it raises is passed on.
     """
-    for path in paths:
+    for path in _present(paths, call=call):
         try:
             return _read(path, call=call)
-        except (FileNotFoundError, NotADirectoryError):  # as most of them
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, DeadlineExceeded, ResourceExhausted) as failure:
             deadline.current().check(_READ)
@@ -103,6 +103,19 @@ def read_first(paths: Iterable[Path], *, call: HostCall = call_here) -> Credenti
         except _MalformedError as failure:
             log.warning("malformed credentials file, trying the next", file=path, error=failure)
     return None
+
+
+def _present(paths: Sequence[Path], *, call: HostCall) -> Sequence[Path]:
+    """Return the paths without those at which nothing is, by one question for all: mostly nothing is at any.
+
+    All of them where that is not answered: they are then read one by one, which shows where the read hangs.
+    """
+    names = [str(path) for path in paths]
+    try:
+        return [Path(name) for name in call(present, names, path=", ".join(names), what=_READ)]
+    except (DeadlineExceeded, ResourceExhausted):
+        deadline.current().check(_READ)
+        return paths
 
 
 def _read(path: Path, *, call: HostCall) -> CredentialsFile:

@@ -4,7 +4,8 @@ The helper process has this module loaded, so it imports little.
 """
 
 import errno
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,11 @@ PART = 64 << 10
 
 Call = Callable[[Callable[[], bytes]], bytes]
 """Calls a function in the helper process."""
+
+
+def present(paths: Sequence[str]) -> list[str]:
+    """Return the paths without those at which nothing is. One that cannot be inspected is among them."""
+    return [path for path in paths if not _is_missing(path)]
 
 
 def read_part(path: Path, *, offset: int) -> bytes:
@@ -34,3 +40,13 @@ def read_parts(path: Path, *, most: int, call: Call) -> bytes:
             raise OSError(errno.EFBIG, f"more than {most} bytes")
         if len(part) < PART:
             return bytes(content)
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        os.stat(path)  # noqa: PTH116 - a text
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

@@ -214,7 +214,7 @@ def test_a_file_on_a_volume_that_hangs_is_passed_over(
 
     def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
         asked.append(path)
-        if path.startswith(str(home)):
+        if str(home) in path:  # also of all files at once
             raise DeadlineExceeded(f"{what}: {path} has not answered for 10 s; is the volume behind it alive?")
         return function(*arguments)
 
@@ -224,6 +224,21 @@ def test_a_file_on_a_volume_that_hangs_is_passed_over(
 
     assert [user for _, user in found(keyring)] == ["work"]
     assert str(home / "config.json") in asked
+    assert str(tmp_path / "work/config.json") in asked, "not one by one"
+
+
+def test_files_that_are_not_there_are_one_question(tmp_path: Path, kubelet_root: Path) -> None:
+    """A pull of an image that is there takes 10 ms; each question to the helper process took 0.5 ms of them."""
+    asked = []
+
+    def call(function: Callable[..., T], *arguments: Any, path: str, what: str) -> T:
+        asked.append(path)
+        return function(*arguments)
+
+    environ = {"HOME": str(tmp_path / "home")}
+    keyring = keyring_of_node(Config(kubelet_root_dir=kubelet_root), environ=environ, call=call)
+    assert found(keyring) == []
+    assert len(asked) == 1
 
 
 def test_a_large_file_is_read_in_parts_by_the_helper_process(tmp_path: Path, kubelet_root: Path) -> None:

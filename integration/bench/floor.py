@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from integration.bench.pods import GRACE_SECONDS, LIMITS
+from integration.bench.pods import GRACE_SECONDS, LIMITS, cgroup_parent
 from integration.bench.setup import Setup
 from integration.bench.timings import Timings
 from shim.api.v1 import api_pb2 as pb
@@ -59,7 +59,7 @@ class Floor:
         self._docker = DirectDocker(setup.engine.socket, version=setup.engine.api.api_version)
         self._oom_score_adj = _oom_score_adj(setup)
         self._defaults = HostDefaults(
-            cgroup_parent="",
+            cgroup_parent=cgroup_parent(),
             cgroupns_mode="",
             runtime="",
             docker_log=docker_log(Config()),

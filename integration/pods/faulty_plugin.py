@@ -88,6 +88,7 @@ class HeldPlugin:
         # Without O_NONBLOCK the open would wait for the plugin, and for ever if that never comes.
         self._fifo = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         self._pid = 0
+        self._has_reached = False
 
     def wait_reached(self) -> None:
         """Wait until the plugin stands still."""
@@ -95,10 +96,10 @@ class HeldPlugin:
 
     def reached(self, seconds: float = 0) -> bool:
         """Wait up to `seconds` for the plugin to stand still; return whether it does."""
-        ready, _, _ = select.select([self._fifo], [], [], seconds)
-        if ready:
+        if not self._has_reached and select.select([self._fifo], [], [], seconds)[0]:
             self._pid = int(os.read(self._fifo, 64))
-        return bool(ready)
+            self._has_reached = True
+        return self._has_reached
 
     def gone(self) -> bool:
         """Whether the plugin was ended."""

@@ -77,6 +77,8 @@ class FaultProxy:
         self.path = path
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
+        self.alteration: tuple[bytes, bytes] | None = None
+        """What is replaced in answers, and by what."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(128)
@@ -132,6 +134,19 @@ class FaultProxy:
 
         with self._armed(Fault(call, at, done)):
             yield
+
+    @contextmanager
+    def altered(self, old: bytes, new: bytes) -> Iterator[None]:
+        """Replace `old` by `new`, of the same length, in the answers to all calls.
+
+        It stands near the beginning of an answer, which arrives in one piece.
+        """
+        assert len(old) == len(new)
+        self.alteration = old, new
+        try:
+            yield
+        finally:
+            self.alteration = None
 
     @contextmanager
     def _armed(self, fault: Fault) -> Iterator[None]:
@@ -210,7 +225,8 @@ class _Connection:
                 fault, self._due = self._due, None
                 if fault is not None and not fault.happen(self._client):
                     break
-                self._client.sendall(piece)
+                alteration = self._proxy.alteration
+                self._client.sendall(piece if alteration is None else piece.replace(*alteration))
         self._end()
 
     def _end(self) -> None:

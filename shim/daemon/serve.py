@@ -22,6 +22,7 @@ import structlog
 from shim.base import atomic_files, deadline
 from shim.base.decoding import prepare_types
 from shim.base.deferred_checks import DeferredChecks
+from shim.cgroup.memory_kills import MemoryKills
 from shim.checkpoint import root as state
 from shim.checkpoint.engine import EngineStore
 from shim.checkpoint.limits import LimitStore
@@ -303,7 +304,10 @@ def _runtime(config: Config, sessions: Sessions, *, dump: StateDump) -> Iterator
             restrict_oom_score_adj=config.restrict_oom_score_adj,
             kept=EngineStore(config.root_directory / state.ENGINE),
         )
-        view = NodeView(engine, logs=logs, docker_root=lambda: facts.info().docker_root_dir)
+        kills = MemoryKills()
+        kills.start()
+        ending.callback(kills.stop)
+        view = NodeView(engine, logs=logs, kills=kills, docker_root=lambda: facts.info().docker_root_dir)
         logs.start(on_drained=view.publish_exit)
         ending.callback(logs.stop)
         deferred_checks = DeferredChecks()

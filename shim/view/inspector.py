@@ -14,6 +14,7 @@ from shim.engine.interface import Engine
 from shim.logs.interface import Drains
 from shim.view import translate
 from shim.view.in_flight_reads import InFlightReads, Moment, Read
+from shim.view.memory_kills import KernelKills, with_memory_kill
 from shim.view.pending_exits import with_log_path
 from shim.view.records import Record
 from shim.view.store import RecordStore
@@ -33,6 +34,7 @@ class Inspector:
         lock: threading.Condition,
         reads: InFlightReads,
         logs: Drains,
+        kills: KernelKills,
         docker_root: Callable[[], str] | None,
     ) -> None:
         """Create an inspector; `lock` guards the store and `reads`.
@@ -44,6 +46,7 @@ class Inspector:
         self._lock = lock
         self._reads = reads
         self._logs = logs
+        self._kills = kills
         self._docker_root = docker_root or (lambda: engine.info().docker_root_dir)
 
     def refresh(self, container_id: str, *, fallback: Fallback | None = None) -> Record | None:
@@ -66,7 +69,9 @@ class Inspector:
                     if fallback is not None and not isinstance(error, (Unavailable, Cancelled)):
                         self._publish(container_id, fallback(self._latest(container_id)), read=read)
                     raise
-                record = translate.record_from_inspect(inspect, previous=self._latest(container_id))
+                previous = self._latest(container_id)
+                inspect = with_memory_kill(inspect, previous=previous, kills=self._kills)
+                record = translate.record_from_inspect(inspect, previous=previous)
                 if self._publish(container_id, record, read=read, inspected=read.began):
                     return record
 

@@ -25,6 +25,7 @@ from shim.view.event_publisher import EventPublisher
 from shim.view.image_view import ImageView
 from shim.view.in_flight_reads import InFlightReads, Moment, this_moment
 from shim.view.inspector import Fallback, Inspector
+from shim.view.memory_kills import KernelKills, NoKills
 from shim.view.pending_exits import NoLogs
 from shim.view.queries import Queries
 from shim.view.records import Change, ContainerRecord, Record, SandboxRecord
@@ -73,13 +74,16 @@ class NodeView:
         engine: Engine,
         *,
         logs: Drains | None = None,
+        kills: KernelKills | None = None,
         docker_root: Callable[[], str] | None = None,
         sync_timeout: float = SYNC_TIMEOUT,
         subscriber_capacity: int = SUBSCRIBER_CAPACITY,
         subscriber_timeout: float = SUBSCRIBER_TIMEOUT,
         clock: Callable[[], Moment] = this_moment,
     ) -> None:
-        """`docker_root` returns Docker's own directory; None to get it from the Engine each time.
+        """`kills` are those for lack of memory that the kernel knows of; None where its log is not read.
+
+        `docker_root` returns Docker's own directory; None to get it from the Engine each time.
 
         `sync_timeout` is how many seconds a read waits for a sync in progress, `subscriber_timeout` how many a
         subscriber waits for Docker.
@@ -91,7 +95,13 @@ class NodeView:
         reads = InFlightReads(clock=clock)
         self._store = RecordStore(changed=self._changed, reads=reads, logs=logs, on_change=self._publish_change_locked)
         self._inspector = Inspector(
-            engine, self._store, lock=self._changed, reads=reads, logs=logs, docker_root=docker_root
+            engine,
+            self._store,
+            lock=self._changed,
+            reads=reads,
+            logs=logs,
+            kills=kills or NoKills(),
+            docker_root=docker_root,
         )
         self._queries = Queries(self._store, availability=self._availability, lock=self._changed)
         self._publisher = EventPublisher(capacity=subscriber_capacity)

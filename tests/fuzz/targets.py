@@ -1,6 +1,6 @@
 """All fuzzers."""
 
-from tests.fuzz import cni, credentials, docker, images, logs, state, streaming
+from tests.fuzz import cni, credentials, docker, images, kernel, logs, state, streaming
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -10,5 +10,6 @@ TARGETS: tuple[Target, ...] = (
     *credentials.TARGETS,
     *state.TARGETS,
     *images.TARGETS,
+    *kernel.TARGETS,
     *streaming.TARGETS,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from shim.base import heartbeat
 from shim.base.deferred_checks import DeferredChecks
 from shim.checkpoint.limits import LimitStore
 from shim.checkpoint.pod_cidr import PodCidr
@@ -23,6 +24,7 @@ from shim.view.watch import Watcher
 from tests.clock import Clock
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
+from tests.waits import SECONDS
 
 BUSYBOX = "docker.io/library/busybox:latest"
 
@@ -86,6 +88,11 @@ def logs() -> FakeLogs:
 def host_fs() -> Iterator[HostFs]:
     """One helper process for all tests: what it does leaves nothing in it."""
     host_fs = HostFs()
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr(heartbeat, "ANSWER_SECONDS", SECONDS)
+        host_fs.start()
+    # On a busy machine its start alone takes longer than a path may hang.
+    host_fs.call_until_answered(os.getpid, path="", what="start")
     yield host_fs
     host_fs.stop()
 

@@ -18,6 +18,7 @@ from shim.cni.orphans import end_orphans
 from shim.domain.errors import Cancelled, ResourceExhausted
 from shim.hostfs import client
 from shim.hostfs.client import HostFs
+from tests.waits import SECONDS
 
 SANDBOX, OTHER = "a" * 64, "b" * 64
 KILLED = -9
@@ -166,6 +167,7 @@ def test_the_processes_of_a_large_node_take_few_calls(
         made.append(path)
         return call(*arguments, path=path, **options)
 
+    monkeypatch.setattr(orphans, "BATCH_SECONDS", SECONDS)  # those of a slow batch are read one by one
     monkeypatch.setattr(host_fs, "call", counted)
     end_orphans({SANDBOX}, host_fs=host_fs, proc=proc_with(tmp_path, 10 * orphans.BATCH + 1))
     assert len(made) == 1 + 11

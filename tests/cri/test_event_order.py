@@ -7,6 +7,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.api.v1 import api_pb2_grpc as api
+from shim.base import broadcast
 from shim.cri.runtime_service import RuntimeService
 from shim.domain.errors import ShimError
 from shim.runtime import Runtime
@@ -18,6 +19,13 @@ from tests.pods import container_config, pod_config
 from tests.waits import wait_until
 
 Call = Callable[..., Caller]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drop a client only after 2 s in which it takes nothing: one that reads may not run for 100 ms."""
+    monkeypatch.setattr(broadcast, "_TICKS_IDLE", 200)
+    monkeypatch.setattr(broadcast, "_TICKS", 4000)
 
 
 @pytest.fixture
@@ -64,4 +72,4 @@ def test_of_three_one_that_does_not_read_is_dropped_and_the_others_are_waited_fo
     with pytest.raises(grpc.RpcError) as caught:
         list(calls.idle[0])
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "has not taken a change within 100 ms" in str(caught.value.details())
+    assert "has not taken a change within 2000 ms" in str(caught.value.details())

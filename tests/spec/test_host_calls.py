@@ -10,7 +10,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition
-from shim.hostfs.profile_file import PART, Part, read_part
+from shim.hostfs.profile_file import PART
 from shim.runtime import Runtime
 from shim.spec import host_calls as module
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
@@ -78,16 +78,17 @@ def test_a_profile_that_changes_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(bytes(2 * PART))
-    monkeypatch.setattr(module, "read_part", read_part_and_append)
+    call = rt.host_fs.call
+
+    def call_and_append(*arguments: Any, **options: Any) -> object:
+        answer = call(*arguments, **options)
+        with path.open("ab") as file:
+            file.write(b" ")
+        return answer
+
+    monkeypatch.setattr(rt.host_fs, "call", call_and_append)
     with pytest.raises(FailedPrecondition, match=rf"\.seccomp: seccomp profile {path}: changed while it was read"):
         seccomp_profile(rt, localhost(path))
-
-
-def read_part_and_append(path: Path, *, offset: int, field: str) -> Part:
-    part = read_part(path, offset=offset, field=field)
-    with path.open("ab") as file:
-        file.write(b" ")
-    return part
 
 
 NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {

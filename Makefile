@@ -74,7 +74,7 @@ test: lint types contracts ## all checks and all tests (root)
 	$(PY) -m integration.node prepare
 	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
 
-test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --json FILE" (root)
+test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --write" (root)
 	$(PY) -m integration.pythons $(ARGS)
 
 test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)

@@ -6,20 +6,24 @@ from pathlib import Path
 import pytest
 
 from integration.conformance.page import PAGE, page
-from integration.conformance.results import KEPT, file_name, kept, read
+from integration.conformance.results import KEPT, file_name, files, kept, read
+from integration.pythons import outcomes
 
 _ROOT = Path(__file__).parents[1]
 _CLAIMS = ("README.md", "docs/features.md", "docs/install.md")
 
 
 def test_the_page_is_made_from_the_results() -> None:
-    assert PAGE.read_text() == page(kept()), "run: python -m integration.conformance.page"
+    assert PAGE.read_text() == page(kept(), outcomes.kept()), "run: python -m integration.conformance.page"
 
 
 def test_each_file_has_the_name_of_its_run() -> None:
-    for path in KEPT.glob("*.json"):
+    for path in files():
         (run,) = read(path)
         assert path.name == file_name(run)
+    for path in set(KEPT.iterdir()) - set(files()):
+        (outcome,) = outcomes.read(path)
+        assert path.name == outcomes.file_name(outcome)
 
 
 @pytest.mark.parametrize("name", _CLAIMS)

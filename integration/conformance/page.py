@@ -8,6 +8,8 @@ from pathlib import Path
 
 from integration.conformance.results import SUITE_OF_TESTS, Machine, Run, kept, skips
 from integration.node.engines import ENGINES
+from integration.pythons import outcomes
+from integration.pythons.outcomes import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -62,15 +64,22 @@ _TESTS = """\
 Our own integration tests of limits and figures, which depend on the control groups, on machines where the others were
 not run. Control groups of version 2 are those of an emulated machine (`make test-v2`), ten to thirty times as slow.
 """
+_UNIT_TESTS = """\
+## Unit tests
+
+The tests of the folder `tests`, which need neither Docker nor root, on each version of Python: with the newest
+libraries (`make test-pythons`), and on the oldest Python with the oldest ones that will do (`ARGS=--lowest`).
+"""
 _INTRODUCTIONS = {"critest": _CRITEST, "kubelet": _KUBELET, "churn": _CHURN, SUITE_OF_TESTS: _TESTS}
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[Run], unit_tests: Sequence[Outcome] = ()) -> str:
     """Return the whole page."""
     parts = [_INTRODUCTION]
     for suite, introduction in _INTRODUCTIONS.items():
         own = newest(run for run in runs if run.suite == suite)
         parts += [introduction, _table(_rows(suite, own)), *_of_skips(own), *_of_failures(own)]
+    parts += [_UNIT_TESTS, _table(_rows_of_unit_tests(unit_tests)), *_of_failed_unit_tests(unit_tests)]
     parts += ["## Not run\n", _table(_not_run(runs)), "## Versions\n", _table(_versions(newest(runs)))]
     return "\n".join(parts)
 
@@ -132,6 +141,27 @@ def _of_failures(runs: Sequence[Run]) -> Iterator[str]:
         yield _table([("Case", "Runs"), *((name, ", ".join(_name(run) for run in of)) for name, of in failed.items())])
 
 
+def _rows_of_unit_tests(found: Sequence[Outcome]) -> Iterator[Sequence[str]]:
+    yield ["pydockershim", "Python", "Libraries", "Architecture", "Day", "Passed", "Failed", "Skipped"]
+    for one in found:
+        counts = (one.counts.passed, len(one.counts.failed), one.counts.skipped)
+        yield [one.version, one.python, one.libraries, one.architecture, one.date, *map(str, counts)]
+    there = {one.minor for one in found}
+    for python in _PYTHONS:
+        if python not in there:
+            yield ["", python, "", "", NOT_RUN, "", "", ""]
+
+
+def _of_failed_unit_tests(found: Sequence[Outcome]) -> Iterator[str]:
+    failed: dict[str, list[str]] = {}
+    for one in found:
+        for name in one.counts.failed:
+            failed.setdefault(name, []).append(f"{one.python}, {one.libraries}")
+    if failed:
+        yield "Failed:\n"
+        yield _table([("Test", "Python"), *((name, "; ".join(of)) for name, of in sorted(failed.items()))])
+
+
 def _engines(runs: Iterable[Run]) -> list[str]:
     there = {run.engine for run in runs}
     return [engine for engine in ENGINES if engine in there]
@@ -190,4 +220,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(kept()))
+    PAGE.write_text(page(kept(), outcomes.kept()))

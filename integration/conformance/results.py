@@ -15,6 +15,9 @@ KEPT = Path(__file__).with_name("results")
 
 SUITE_OF_TESTS = "tests"
 
+UNIT_TESTS = "unit"
+"""How the names of files begin that hold counts of unit tests (`integration.pythons.outcomes`), and no runs."""
+
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
     """One case of a run; `reason` says why it was skipped, how it failed, or what was counted."""
@@ -96,7 +99,12 @@ def read(path: Path) -> tuple[Run, ...]:
 
 def kept(directory: Path = KEPT) -> tuple[Run, ...]:
     """Return all runs of the files of a directory."""
-    return tuple(run for path in sorted(directory.glob("*.json")) for run in read(path))
+    return tuple(run for path in files(directory) for run in read(path))
+
+
+def files(directory: Path = KEPT) -> list[Path]:
+    """Return the files of a directory that hold runs."""
+    return sorted(path for path in directory.glob("*.json") if not path.name.startswith(f"{UNIT_TESTS}_"))
 
 
 def file_name(run: Run) -> str:

@@ -13,6 +13,13 @@ from shim.engine.interface import JsonObject
 SMALLEST_MEMORY = 6 << 20
 """Docker refuses a memory limit below 6 MiB."""
 
+START_MEMORY = 32 << 20
+"""What Docker gets for such a limit, which is written once the container runs.
+
+The first process of a container is runc's own, and counts for its limit. It takes up to 9 MiB, and twice as much where
+it copies runc (opencontainers/runc#4427): with 6 MiB the kernel kills it now and then, and the start fails.
+"""
+
 UNLIMITED_MEMORY = (1 << 63) - (1 << 12)
 """What Docker gets for no limit: it has no value for lifting one. The kernel takes it for the maximum."""
 
@@ -93,7 +100,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
         hugepage_limits=_by_size(kept.hugepage_limits),
     )
     # Docker's limit may have been changed since.
-    if is_small(kept.memory_limit_in_bytes) and host.memory == SMALLEST_MEMORY:
+    if is_small(kept.memory_limit_in_bytes) and host.memory == START_MEMORY:
         known.memory_limit_in_bytes = kept.memory_limit_in_bytes
         known.memory_swap_limit_in_bytes = kept.memory_swap_limit_in_bytes or kept.memory_limit_in_bytes
     return known
@@ -191,7 +198,7 @@ def _memory_fields(resources: pb.LinuxContainerResources) -> JsonObject:
     swap = resources.unified.get(SWAP, "")
     if not both and swap:
         both = memory + int(swap) if swap.isdecimal() else NO_LIMIT if swap == "max" else 0
-    docker = max(memory, SMALLEST_MEMORY)
+    docker = START_MEMORY if is_small(memory) else memory
     return {"Memory": docker, "MemorySwap": NO_LIMIT if both == NO_LIMIT else max(both, docker)}
 
 

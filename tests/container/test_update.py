@@ -16,6 +16,7 @@ from shim.container.update import update_container_resources
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
+from shim.spec.resources import START_MEMORY
 from tests.conftest import BUSYBOX
 from tests.container.limited import Groups, RuncEngine, composed_groups
 from tests.pods import created, ready_pod, running
@@ -120,7 +121,7 @@ def test_limits_below_dockers_least(rt: Runtime, v1: Groups, engine: RuncEngine)
     container = running(rt, ready_pod(rt))
     v1.of(container, memory__usage_in_bytes="2000000")
     update(rt, container, Resources(memory_limit_in_bytes=4 * MIB))
-    assert engine.containers[container].host["Memory"] == 6 * MIB
+    assert engine.containers[container].host["Memory"] == START_MEMORY
     assert (
         v1.file(container, "memory.limit_in_bytes") == v1.file(container, "memory.memsw.limit_in_bytes") == str(4 * MIB)
     )

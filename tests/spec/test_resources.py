@@ -7,6 +7,7 @@ from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.engine.answers import HostSettings
 from shim.spec.resources import (
     SMALLEST_MEMORY,
+    START_MEMORY,
     UNLIMITED_MEMORY,
     beyond_docker,
     check_kept,
@@ -51,14 +52,18 @@ def test_cpu_and_memory() -> None:
     [
         (Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=2 * GIB), (GIB, 2 * GIB)),
         (Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=-1), (GIB, -1)),
-        (Resources(memory_limit_in_bytes=MIB), (SMALLEST_MEMORY, SMALLEST_MEMORY)),
-        (Resources(memory_limit_in_bytes=MIB, memory_swap_limit_in_bytes=GIB), (SMALLEST_MEMORY, GIB)),
+        (Resources(memory_limit_in_bytes=MIB), (START_MEMORY, START_MEMORY)),
+        (Resources(memory_limit_in_bytes=MIB, memory_swap_limit_in_bytes=GIB), (START_MEMORY, GIB)),
+        (Resources(memory_limit_in_bytes=SMALLEST_MEMORY), (SMALLEST_MEMORY, SMALLEST_MEMORY)),
         (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "4096"}), (GIB, GIB + 4096)),
         (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "max"}), (GIB, -1)),
         (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "1G"}), (GIB, GIB)),
         (Resources(memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=-1), (None, None)),
     ],
-    ids=["both", "swap unlimited", "below 6 MiB", "below 6 MiB with swap", "v2", "v2 max", "v2 with a unit", "none"],
+    ids=[
+        *("both", "swap unlimited", "below 6 MiB", "below 6 MiB with swap", "6 MiB"),
+        *("v2", "v2 max", "v2 with a unit", "none"),
+    ],
 )
 def test_memory_and_swap(asked: pb.LinuxContainerResources, docker: tuple[int | None, int | None]) -> None:
     fields = create_fields(asked)
@@ -114,7 +119,7 @@ def test_what_an_update_makes(known: dict[str, Any], update: dict[str, Any], aft
 
 def test_what_docker_cannot_say_is_taken_from_what_was_kept() -> None:
     kept = Resources(memory_limit_in_bytes=MIB, unified={"a.b": "1"}, hugepage_limits=huge_pages(_2Mi=3), cpu_shares=9)
-    host = HostSettings(cpu_shares=512, memory=SMALLEST_MEMORY, memory_swap=SMALLEST_MEMORY, oom_score_adj=900)
+    host = HostSettings(cpu_shares=512, memory=START_MEMORY, memory_swap=START_MEMORY, oom_score_adj=900)
     known = known_resources(host, kept)
     assert known == Resources(
         cpu_shares=512,
@@ -236,5 +241,5 @@ def test_a_limit_of_swap_that_was_not_requested_may_be_lost(asked: Resources) ->
 
 def test_a_limit_below_dockers_least_is_kept_as_that() -> None:
     asked = Resources(memory_limit_in_bytes=4 * MIB, memory_swap_limit_in_bytes=5 * MIB)
-    kept = HostSettings(memory=SMALLEST_MEMORY, memory_swap=SMALLEST_MEMORY)
+    kept = HostSettings(memory=START_MEMORY, memory_swap=START_MEMORY)
     check_kept(kept, asked, body=create_fields(asked), field="linux")

@@ -1,5 +1,6 @@
 """A node in memory: the domain's real code over the fake Engine, real state files and real CNI directories."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ def event_rounds(request: pytest.FixtureRequest) -> int:
     """Pods that are taken from their beginning to their end."""
     rounds: int = request.config.getoption("--event-rounds")
     return rounds
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the tests themselves from garbage collections: there are 10,000, and each collection would visit all."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,8 +9,8 @@ PY     := $(VENV)/python
 ISOLATED := $(PY) -m integration.node run
 HOST   := $(PY) -m integration.node host
 
-# Each of so many pytest workers is isolated. They wait for Docker more than they work.
-WORKERS ?= 4
+# Each of so many pytest workers is isolated. They wait for Docker more than they work, on two processors too.
+WORKERS ?= 6
 SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*popen//python=$(ISOLATED) $(PY)'
 
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator. What the time does not suffice for is

@@ -7,38 +7,116 @@ what the tests of one do no other sees.
 import os
 import re
 import secrets
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
+from xdist.workermanage import WorkerController
 
 from integration.node.isolation import control_groups_of_children
 
 _ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28)[\]-]")
-_OF_PODS = ("integration/pods/", "integration/view/", "integration/networking/")
-"""These take half of the time of an engine."""
+_TOGETHER = ("integration/networking/",)
+"""Folders whose files share a fixture beside the engine that is dear."""
+_SECONDS = {
+    "tests/daemon/test_serve.py": 60,
+    "tests/fuzz/test_fuzz.py": 60,
+    "tests/hostfs/test_client.py": 40,
+    "tests/logs/test_supervisor.py": 20,
+    "tests/streaming/test_bounds.py": 20,
+    "integration/chaos/test_chaos.py": 40,
+    "integration/fields/test_daemon_defaults.py": 35,
+    "integration/image/test_images.py": 90,
+    "integration/logs/test_restart.py": 55,
+    "integration/logs/test_rotation.py": 35,
+    "integration/networking/": 200,
+    "integration/networking/test_stress.py": 20,
+    "integration/operating/test_migration.py": 25,
+    "integration/packages/test_deb.py": 100,
+    "integration/packages/test_pins.py": 30,
+    "integration/pods/test_cni_directory.py": 60,
+    "integration/pods/test_exec_sync.py": 30,
+    "integration/pods/test_interruptions.py": 90,
+    "integration/pods/test_one_shim.py": 60,
+    "integration/stats/test_against_kernel.py": 70,
+    "integration/stats/test_stats.py": 55,
+    "integration/streaming/test_ends.py": 35,
+    "integration/view/test_hanging.py": 80,
+    "integration/view/test_isolation.py": 30,
+    "integration/view/test_restarts.py": 130,
+    "integration/view/test_sick_images.py": 40,
+}
+"""What takes so long with one engine that the number of its tests says nothing of it; roughly, which is enough."""
+_OF_TEST = 0.3
+"""Seconds of another one, in a file of integration tests."""
+_OF_UNIT_TEST = 0.05
+_LONG = 20.0
+"""Seconds. What takes longer is not kept for the end, where other workers would wait for it."""
+_START = 15.0
+"""Seconds of tests that are worth the start of one more engine."""
 
 
 class EngineScheduling(LoadScopeScheduling):
-    """Gives a worker half of the integration tests of an engine, whose start is dear, and unit tests file by file.
+    """Gives a worker file after file of one engine, whose start is dear, and the longest ones first.
 
-    The base class hands out what has most tests first. So all workers begin with an engine, and the files of unit tests
-    keep them busy to the end.
+    With none left, it goes on with the engine that has most left, and in the end with what needs no engine and is
+    short: so no worker is alone at the end.
     """
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self._engine_of: dict[WorkerController, str] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        waiting = {name: seconds(name, len(tests)) for name, tests in self.workqueue.items()}
+        engine = self._engine_of.pop(node, "")
+        chosen = choose(waiting, engine=engine, others=self._engine_of.values())
+        self._engine_of[node] = engine_of(chosen) or engine
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
+
+
+def choose(waiting: Mapping[str, float], *, engine: str, others: Iterable[str]) -> str:
+    """Return which scope a worker runs next, of those that wait, with their seconds.
+
+    `engine` is the one that it has started last, `others` are those of other workers; empty is none.
+    """
+    left: dict[str, float] = {}
+    for name, takes in waiting.items():
+        of = engine_of(name)
+        if of or takes >= _LONG:
+            left[of] = left.get(of, 0.0) + takes
+    workers = Counter(others)
+    share = {of: total / (1 + workers[of]) for of, total in left.items()}
+    worth = [of for of in share if not of or share[of] >= _START or not workers[of]]
+    of = engine if engine and engine in left else max(worth, key=share.__getitem__, default="")
+    return max([name for name in waiting if engine_of(name) == of] or waiting, key=waiting.__getitem__)
 
 
 def scope(nodeid: str) -> str:
     """Name what a test is run together with: tests of one scope stay in their order, in one worker."""
     path, _, name = nodeid.partition("::")
-    if not path.startswith("integration/"):
+    engine = _ENGINE.search(name) if path.startswith("integration/") else None
+    if engine is None:
         return path
-    if (engine := _ENGINE.search(name)) is None:
-        return "no engine"
-    return f"Docker Engine {engine[1]}, {'pods' if path.startswith(_OF_PODS) else 'the rest'}"
+    folder = next((each for each in _TOGETHER if path.startswith(each)), None)
+    return f"{folder or path} {engine[1]}"
+
+
+def engine_of(scope: str) -> str:
+    """Return the name of the engine that tests of a scope run on; empty if they need none."""
+    return scope.partition(" ")[2]
+
+
+def seconds(scope: str, tests: int) -> float:
+    """Return how long so many tests of a scope take, roughly."""
+    path = scope.partition(" ")[0]
+    return _SECONDS.get(path, tests * (_OF_TEST if path.startswith("integration/") else _OF_UNIT_TEST))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

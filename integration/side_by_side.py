@@ -18,8 +18,8 @@ from xdist.workermanage import WorkerController
 from integration.node.isolation import control_groups_of_children
 
 _ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28)[\]-]")
-_TOGETHER = ("integration/networking/",)
-"""Folders whose files share a fixture beside the engine that is dear."""
+_TOGETHER = ("integration/networking/", "integration/packages/")
+"""Folders whose files share a fixture that is dear: a Docker of their own, the packages."""
 _SECONDS = {
     "tests/daemon/test_serve.py": 60,
     "tests/fuzz/test_fuzz.py": 60,
@@ -32,10 +32,8 @@ _SECONDS = {
     "integration/logs/test_restart.py": 55,
     "integration/logs/test_rotation.py": 35,
     "integration/networking/": 200,
-    "integration/networking/test_stress.py": 20,
     "integration/operating/test_migration.py": 25,
-    "integration/packages/test_deb.py": 100,
-    "integration/packages/test_pins.py": 30,
+    "integration/packages/": 110,
     "integration/pods/test_cni_directory.py": 60,
     "integration/pods/test_exec_sync.py": 30,
     "integration/pods/test_interruptions.py": 90,
@@ -102,10 +100,8 @@ def scope(nodeid: str) -> str:
     """Name what a test is run together with: tests of one scope stay in their order, in one worker."""
     path, _, name = nodeid.partition("::")
     engine = _ENGINE.search(name) if path.startswith("integration/") else None
-    if engine is None:
-        return path
-    folder = next((each for each in _TOGETHER if path.startswith(each)), None)
-    return f"{folder or path} {engine[1]}"
+    place = next((folder for folder in _TOGETHER if path.startswith(folder)), path)
+    return f"{place} {engine[1]}" if engine else place
 
 
 def engine_of(scope: str) -> str:

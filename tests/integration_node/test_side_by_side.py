@@ -19,7 +19,7 @@ from integration.side_by_side import choose, engine_of, scope, seconds
         ("integration/streaming/test_exec.py::test_exec[websocket-28]", "integration/streaming/test_exec.py 28"),
         ("integration/chaos/test_chaos.py::test_a[28-containerd-2]", "integration/chaos/test_chaos.py 28-containerd"),
         ("integration/networking/test_gc.py::test_gc[28]", "integration/networking/ 28"),
-        ("integration/networking/test_stress.py::test_no_kill", "integration/networking/test_stress.py"),
+        ("integration/packages/test_deb.py::test_a_removal", "integration/packages/"),
         ("integration/bench/test_figures.py::test_a_rank[lower of one]", "integration/bench/test_figures.py"),
         ("integration/bench/test_figures.py::test_a_rank[1288]", "integration/bench/test_figures.py"),
     ],

@@ -27,7 +27,7 @@ from shim.view.node import NodeView
 from tests.fakes.logs import FakeLogs
 
 Publish = Callable[..., str]
-"""`publish(name, size=, private=, config=)` gives the reference under which a new image can be pulled."""
+"""`publish(name, size=, private=, config=, programs=)` gives the reference under which a new image can be pulled."""
 
 PROGRESS_DEADLINE = 2.0
 """Seconds a pull may be silent in these tests."""
@@ -71,12 +71,22 @@ def proxy(registry: Registry) -> Iterator[Proxy]:
 
 @pytest.fixture
 def publish(engine: Engine, registry: Registry, private_registry: Registry, node: Node) -> Publish:
-    """Give a maker of images that are in a registry and not on the node; each is unlike all others."""
+    """Give a maker of images that are in a registry and not on the node; each is unlike all others.
 
-    def made(name: str, *, size: int = 0, private: bool = False, config: dict[str, object] | None = None) -> str:
+    They have no programs unless a test runs them: a Docker packs and unpacks each image two times.
+    """
+
+    def made(
+        name: str,
+        *,
+        size: int = 0,
+        private: bool = False,
+        config: dict[str, object] | None = None,
+        programs: bool = False,
+    ) -> str:
         image = busybox_image(node.busybox, reference="scratch/made:1", config=config)
         extra = File("noise", os.urandom(max(size, 16)))
-        load(engine.api, replace(image, files=(*image.files, extra)))
+        load(engine.api, replace(image, files=(*image.files, extra) if programs else (extra,)))
         reference = (private_registry if private else registry).push(engine.api, "scratch/made:1", name=name)
         engine.api.remove_image("scratch/made:1")
         return reference

@@ -83,7 +83,7 @@ def listed(rt: Runtime, name: str = "") -> list[pb.Image]:
 
 
 def test_pull_by_tag(rt: Runtime, publish: Publish) -> None:
-    reference = publish("by-tag:1", config={"User": "1003:users"})
+    reference = publish("by-tag:1", size=4096, config={"User": "1003:users"})
     image_id = pull(rt, reference)
     image = status(rt, reference).image
     assert image.id == image_id
@@ -569,7 +569,7 @@ def test_five_removals_at_once(rt: Runtime, publish: Publish) -> None:
 
 
 def test_remove_in_use(rt: Runtime, engine: Engine, publish: Publish) -> None:
-    reference = publish("used:1")
+    reference = publish("used:1", programs=True)
     image_id = pull(rt, reference)
     container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
     engine.api.start(container)
@@ -600,7 +600,7 @@ def test_remove_an_image_others_were_built_from(rt: Runtime, engine: Engine, pub
 def test_an_image_others_were_built_from_keeps_its_names_while_a_container_uses_it(
     rt: Runtime, engine: Engine, publish: Publish
 ) -> None:
-    reference = publish("parent-in-use:1")
+    reference = publish("parent-in-use:1", programs=True)
     parent = pull(rt, reference)
     container = engine.api.create_container(reference, command=["sleep", "60"])["Id"]
     engine.api.start(container)
@@ -649,7 +649,7 @@ def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
 
 
 def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publish: Publish) -> None:
-    reference = publish("stored:1", size=8 * MIB)
+    reference = publish("stored:1", size=8 * MIB, programs=True)
     before = measured(rt)
     image_id = pull(rt, reference)
     with_it = measured(rt)

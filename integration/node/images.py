@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import docker
@@ -158,17 +159,21 @@ def _compiled(compiler: str) -> bytes:
         return output.read_bytes()
 
 
+@cache
+def _applets(busybox: Path) -> list[str]:
+    return run([busybox, "--list"], timeout=10).split()
+
+
 def busybox_image(busybox: Path, *, reference: str = BUSYBOX, config: Mapping[str, object] | None = None) -> Image:
     """Return a small Linux to test with: busybox under all its names, a few users and a web page.
 
     `config` is added to the configuration, for an image with a user, labels, a health check and so on.
     """
-    applets = run([busybox, "--list"], timeout=10).split()
     files = (
         *(File(path, mode=0o755, directory=True) for path in _DIRECTORIES),
         File("tmp", mode=0o1777, directory=True),
         File("bin/busybox", busybox.read_bytes(), mode=0o755),
-        *(File(f"bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
+        *(File(f"bin/{applet}", link="busybox") for applet in _applets(busybox) if applet != "busybox"),
         File("etc/passwd", _PASSWD.encode()),
         File("etc/group", _GROUP.encode()),
         File("var/www/index.html", b"it works\n"),

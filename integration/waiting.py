@@ -11,14 +11,19 @@ from integration.node.commands import allowed
 T = TypeVar("T")
 
 _TICK_SECONDS = 0.01
+_SHARE = 0.05
+"""Of the time that has passed: how long the next pause may be. Most conditions are calls to servers, which have to work
+for an answer."""
+_LONGEST_SECONDS = 0.25
 
 
 def wait_until(condition: Callable[[], T], seconds: float = 60.0) -> T:
     """Return the first true value of `condition`; AssertionError with its last value after `seconds`."""
-    deadline = time.monotonic() + allowed(seconds)
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s; the last answer was {value!r}"
-        time.sleep(_TICK_SECONDS)
+        passed = time.monotonic() - began
+        assert passed < allowed(seconds), f"not within {seconds:g} s; the last answer was {value!r}"
+        time.sleep(min(max(_TICK_SECONDS, _SHARE * passed), _LONGEST_SECONDS))
     return value
 
 

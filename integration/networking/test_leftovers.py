@@ -92,10 +92,13 @@ def nothing_of(left: Left, sandboxes: list[str]) -> bool:
     """Whether nothing is there any more of these pods, and says what is when it is asked for the last time."""
     names = "\n".join(path.name for path in (left.served.dirs.cni_cache / "results").glob("*"))
     pins = {path.name for path in left.served.dirs.netns.glob("*")}
-    rules = nat_rules()
+    if set(left.leases().values()) & set(sandboxes):
+        return False
+    if any(sandbox in names or f"cri-{sandbox}" in pins for sandbox in sandboxes):
+        return False
+    rules = nat_rules()  # last: it takes a process
     return not (
-        set(left.leases().values()) & set(sandboxes)
-        or any(sandbox in names or f"cri-{sandbox}" in pins or sandbox in rules for sandbox in sandboxes)
+        any(sandbox in rules for sandbox in sandboxes)
         or any(names_port(rules, FIRST_PORT + number) for number in range(len(sandboxes)))
     )
 

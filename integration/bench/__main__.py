@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from integration.bench import rivals
 from integration.bench.measure import measure
 from integration.bench.report import as_json, as_table
 from integration.bench.setup import ENGINES
@@ -14,7 +15,7 @@ def main() -> int:
     """Measure, print the table and write the JSON."""
     arguments = _parser().parse_args()
     try:
-        report = measure(arguments.engine, rounds=arguments.rounds, pods=arguments.pods)
+        report = measure(arguments.engine, rounds=arguments.rounds, pods=arguments.pods, beside=arguments.beside)
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
@@ -31,8 +32,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--rounds", type=_count, default=15, help="rounds alone, and with pods present (%(default)s)")
     parser.add_argument("--pods", type=_count, default=50, help="how many pods then are present (%(default)s)")
+    parser.add_argument(
+        "--beside",
+        type=_program,
+        action="append",
+        default=[],
+        metavar="PROGRAM",
+        help="measure this containerd or cri-dockerd too; may be repeated",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
     return parser
+
+
+def _program(text: str) -> Path:
+    program = Path(text)
+    if not rivals.known(program):
+        raise argparse.ArgumentTypeError(f"{program.name} is not a server that can be started here")
+    if not program.is_absolute() or not program.is_file():
+        raise argparse.ArgumentTypeError("the absolute path of a program")
+    return program
 
 
 def _count(text: str) -> int:

@@ -8,6 +8,9 @@ import msgspec
 
 from integration.bench.timings import Timings
 
+FLOOR, SERVER = "floor", "server"
+"""Names of the two sides that there always are."""
+
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call on one side, over all rounds."""
@@ -81,6 +84,16 @@ class Images(msgspec.Struct, frozen=True, kw_only=True):
     """Median."""
 
 
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """The same work by every side."""
+
+    name: str
+    took_ms: dict[str, float]
+    """Medians by the name of the side; a side that has no such call is not there."""
+    of_floor: dict[str, float]
+    """Ratios of the medians; empty where the floor has no such call."""
+
+
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
     """A promise of speed or size: `value` is at most `limit`."""
 
@@ -100,11 +113,14 @@ class Pair(msgspec.Struct, frozen=True):
     limit: float | None = None
 
 
+START, STOP = "run, create, start", "stop and removal"
+"""Names of the two sums."""
+
 _RUN = ("create pause", "start pause", "inspect pause", "CNI ADD")
 _STOP = ("CNI DEL", "kill pause")
 PAIRS = (
     Pair(
-        "run, create, start",
+        START,
         ("RunPodSandbox", "CreateContainer", "StartContainer"),
         (*_RUN, "create container", "start container"),
         limit=0.88,
@@ -113,7 +129,7 @@ PAIRS = (
     Pair("CreateContainer", ("CreateContainer",), ("create container",)),
     Pair("StartContainer", ("StartContainer",), ("start container",)),
     Pair(
-        "stop and removal",
+        STOP,
         ("StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"),
         ("stop container", *_STOP, "remove container", "remove pause"),
         limit=0.85,
@@ -132,6 +148,14 @@ IMAGE_PAIRS = (
     Pair("PullImage, new image", ("PullImage, new image",), ("pull, new image",), limit=1.1),
 )
 
+_TIMED = {START, "RunPodSandbox", "CreateContainer", "StartContainer", STOP, "ExecSync", "ListContainers"}
+_READS = ("ListPodSandbox", "PodSandboxStatus", "ContainerStatus", "ListImages")
+COMPARED = (
+    *(pair for pair in PAIRS if pair.name in _TIMED),
+    *(Pair(name, (name,), ()) for name in _READS),
+)
+"""What is compared with other servers too. The floor has no calls of its own for the last ones."""
+
 AT_ONCE_LIMIT = 0.9
 RSS_LIMIT_MIB = 90.0
 LIST_IMAGES_LIMIT_MS = 4.0
@@ -140,7 +164,7 @@ LIST_IMAGES_LIMIT_MS = 4.0
 def phase(*, pods: int, timed_rounds: tuple[Sequence[Timings], Sequence[Timings]]) -> Phase:
     """Sum up rounds; `timed_rounds` are those of the floor and of the server, both in the order of the rounds."""
     floor, server = timed_rounds
-    calls = [*_calls("floor", floor), *_calls("server", server)]
+    calls = [*_calls(FLOOR, floor), *_calls(SERVER, server)]
     return Phase(pods=pods, calls=calls, ratios=[_ratio(pair, floor=floor, server=server) for pair in PAIRS])
 
 
@@ -161,6 +185,28 @@ def image_bars(images: Images) -> list[Bar]:
     return [*pulls, bar_of(name, unit="ms", limit=LIST_IMAGES_LIMIT_MS, value=images.list_ms)]
 
 
+def compared(pairs: Iterable[Pair], timed_rounds: Mapping[str, Sequence[Timings]]) -> list[Compared]:
+    """Compare all sides; `timed_rounds` by the name of the side."""
+    return [
+        compared_row(
+            pair.name,
+            {
+                side: statistics.median(_sum(timings.took, names) for timings in rounds)
+                for side, rounds in timed_rounds.items()
+                if (names := pair.floor if side == FLOOR else pair.server)
+            },
+        )
+        for pair in pairs
+    ]
+
+
+def compared_row(name: str, took_ms: Mapping[str, float]) -> Compared:
+    """Compare the medians of all sides."""
+    floor = took_ms.get(FLOOR)
+    of_floor = {side: took / floor for side, took in took_ms.items()} if floor else {}
+    return Compared(name=name, took_ms=dict(took_ms), of_floor=of_floor)
+
+
 def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Bar]:
     """Compare with what is promised: time in every phase, and the most memory that was seen."""
     limits = {pair.name: pair.limit for pair in PAIRS}
@@ -176,8 +222,12 @@ def bars(phases: Iterable[Phase], *, footprints: Iterable[Footprint]) -> list[Ba
 
 def at_once_bar(load: AtOnce) -> Bar:
     """Compare many pods at once with what is promised."""
-    name = f"{load.pods} pods, {load.at_once} at a time"
-    return bar_of(name, unit="x floor", limit=AT_ONCE_LIMIT, value=load.server_seconds / load.floor_seconds)
+    return bar_of(many(load), unit="x floor", limit=AT_ONCE_LIMIT, value=load.server_seconds / load.floor_seconds)
+
+
+def many(load: AtOnce) -> str:
+    """Words for many pods at once."""
+    return f"{load.pods} pods, {load.at_once} at a time"
 
 
 def bar_of(name: str, *, unit: str, limit: float, value: float) -> Bar:

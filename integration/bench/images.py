@@ -1,14 +1,16 @@
-"""Images: pulls through the server beside Docker's own, and the list of a node that has many."""
+"""Images: pulls through CRI servers beside Docker's own, and the list of a node that has many."""
 
 import os
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
 from integration.bench import figures
 from integration.bench.direct_cri import DirectCri
-from integration.bench.figures import IMAGE_PAIRS, Images
+from integration.bench.figures import FLOOR, IMAGE_PAIRS, SERVER, Images
 from integration.bench.floor import DirectDocker
+from integration.bench.rivals import Rival
+from integration.bench.rounds import rotated
 from integration.bench.setup import Setup
 from integration.bench.timings import Timings
 from integration.cri import Cri
@@ -32,11 +34,27 @@ _BYTES = 1 << 20
 """Of the image that is pulled; noise, so that it is as large on its way."""
 _SEEN_SECONDS = 60.0
 
-Pull = Callable[[str], object]
+TimedRounds = dict[str, list[Timings]]
 
 
-def measure_images(setup: Setup, cri: Cri, server: Server, *, rounds: int) -> Images:
-    """Pull `rounds` times on both sides, then list `PRESENT` images; all images of its own are removed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Puller:
+    """One side."""
+
+    pull: Callable[[str], object]
+    forget: Callable[[str], object]
+    """Remove the image, so that the next pull is a whole one."""
+    settle: Callable[[str, bool], None]
+    """Return when nothing is left to do after the last change; the second argument: the image is there."""
+
+
+def measure_images(
+    setup: Setup, cri: Cri, server: Server, *, others: Sequence[Rival], rounds: int
+) -> tuple[Images, TimedRounds]:
+    """Pull `rounds` times on all sides, then list `PRESENT` images of ours; all images of its own are removed.
+
+    Returns the figures of the floor and the server, and the rounds of pulls of all sides.
+    """
     node = this_node()
     if node is None:
         raise NodeError("the benchmark runs in isolation only: make bench")
@@ -49,47 +67,77 @@ def measure_images(setup: Setup, cri: Cri, server: Server, *, rounds: int) -> Im
             images.load(api, Image(_MADE, (File("noise", os.urandom(_BYTES)),)))
             reference = registry.push(api, _MADE, name="bench/app:1")
             api.remove_image(_MADE)
-            with DirectCri(server.socket) as direct:
-                timed_rounds = _pulls(docker, direct, server, cri, reference=reference, rounds=rounds)
+            with ExitStack() as stack:
+                direct = stack.enter_context(DirectCri(server.socket))
+                sides = _both(docker, direct, server, cri)
+                for other in others:
+                    sides[other.name] = _puller(stack.enter_context(DirectCri(other.socket)), other.cri)
+                timed_rounds = _pulls(sides, reference=reference, rounds=rounds)
             docker.delete(f"/images/{reference}?force=1")
         finally:
             registry.stop()
         present, lists = _lists(setup, docker, cri)
-    return figures.images(timed_rounds, present=present, lists=lists)
+    both = timed_rounds[FLOOR], timed_rounds[SERVER]
+    return figures.images(both, present=present, lists=lists), timed_rounds
 
 
-def _pulls(
-    docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri, *, reference: str, rounds: int
-) -> tuple[list[Timings], list[Timings]]:
-    """Pull on both sides in turn, each time first an image that is not here, then the same again.
+def _both(docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri) -> dict[str, _Puller]:
+    """Return the floor and the server, which have one engine.
 
     Each pull begins when the server is idle. It refreshes the images a moment after each change, also of Docker's own
     doing; one side's pull must not run beside the refresh that follows the pull before it. And each side has a client
     without a library, or the pull through the server would be charged with what a library takes in the client.
     """
-    sides: list[tuple[Pull, Callable[[str], str], list[Timings]]] = [
-        (docker.pull, lambda case: _name(case, floor=True), []),
-        (direct.pull, lambda case: _name(case, floor=False), []),
-    ]
-    docker.pull(reference)  # not counted: the first one fills caches
+
+    def forget(reference: str) -> None:
+        docker.delete(f"/images/{reference}?force=1")
+
+    def settle(reference: str, present: bool) -> None:
+        _wait_seen(cri, reference, present=present)
+        server.wait_idle()
+
+    docker_side, server_side = (_Puller(pull=pull, forget=forget, settle=settle) for pull in (docker.pull, direct.pull))
+    return {FLOOR: docker_side, SERVER: server_side}
+
+
+def _puller(direct: DirectCri, cri: Cri) -> _Puller:
+    """Return another server's side, on which nobody else works."""
+
+    def forget(reference: str) -> None:
+        cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=reference)))
+
+    def settle(reference: str, present: bool) -> None:
+        _wait_seen(cri, reference, present=present)
+
+    return _Puller(pull=direct.pull, forget=forget, settle=settle)
+
+
+def _pulls(sides: dict[str, _Puller], *, reference: str, rounds: int) -> TimedRounds:
+    """Pull on all sides in turn, each time first an image that is not here, then the same again."""
+    for side in sides.values():  # not counted: the first one fills caches
+        side.pull(reference)
+        side.settle(reference, True)
+    timed_rounds: TimedRounds = {name: [] for name in sides}
     for number in range(rounds):
-        for pull, name, timed_rounds in sides if number % 2 == 0 else reversed(sides):
-            timings = Timings()
-            docker.delete(f"/images/{reference}?force=1")
-            _wait_seen(cri, reference, present=False)
-            server.wait_idle()
-            timings.call(name("new image"), lambda pull=pull: pull(reference))  # type: ignore[misc]  # mypy: default of a lambda
-            _wait_seen(cri, reference, present=True)
-            for _ in range(_PRESENT_PULLS):
-                server.wait_idle()
-                timings.call(name("image present"), lambda pull=pull: pull(reference))  # type: ignore[misc]
-            timed_rounds.append(timings)
-    return sides[0][2], sides[1][2]
+        for name in rotated(list(sides), number):
+            timed_rounds[name].append(_timed_pulls(sides[name], name, reference))
+    return timed_rounds
 
 
-def _name(case: str, *, floor: bool) -> str:
+def _timed_pulls(side: _Puller, name: str, reference: str) -> Timings:
+    timings = Timings()
+    side.forget(reference)
+    side.settle(reference, False)
+    timings.call(_name("new image", side=name), lambda: side.pull(reference))
+    for _ in range(_PRESENT_PULLS):
+        side.settle(reference, True)
+        timings.call(_name("image present", side=name), lambda: side.pull(reference))
+    return timings
+
+
+def _name(case: str, *, side: str) -> str:
     (pair,) = (pair for pair in IMAGE_PAIRS if pair.name.endswith(case))
-    return (pair.floor if floor else pair.server)[0]
+    return (pair.floor if side == FLOOR else pair.server)[0]
 
 
 def _wait_seen(cri: Cri, reference: str, *, present: bool) -> None:

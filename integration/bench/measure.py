@@ -2,19 +2,21 @@
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 from integration.bench import figures
-from integration.bench.figures import AtOnce, Footprint, Load
+from integration.bench.figures import FLOOR, SERVER, AtOnce, Footprint, Load
 from integration.bench.floor import Floor
 from integration.bench.images import measure_images
 from integration.bench.load import AT_ONCE, remove_pods, start_pods
 from integration.bench.machine import docker, footprint, machine
-from integration.bench.report import Report
-from integration.bench.rounds import Pod, Side, run_rounds
+from integration.bench.report import Other, Report
+from integration.bench.rivals import running
+from integration.bench.rounds import Side, rotated, run_rounds
 from integration.bench.setup import Setup, prepared, serving
 from integration.bench.timed_pod import PodClient
 from integration.bench.timings import Timings
@@ -23,38 +25,57 @@ from integration.node.leak_check import NodeSnapshot
 from integration.server import Server
 
 POOL = 40
-"""Pods that are made at once on either side."""
+"""Pods that are made at once on each side."""
 TURNS = 3
 """How often."""
 
 
-def measure(engine_name: str, *, rounds: int, pods: int) -> Report:
-    """Measure pods alone, then with `pods` others present. NodeError when it cannot be set up."""
+def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] = ()) -> Report:
+    """Measure pods alone, then with `pods` others present. NodeError when it cannot be set up.
+
+    The servers of the programs `beside` take part in all but the latter.
+    """
     load_before = os.getloadavg()[0]
-    with prepared(engine_name) as setup, serving(setup) as (server, cri), Floor(setup) as floor:
-        client = PodClient(cri)
+    with ExitStack() as stack:
+        setup = stack.enter_context(prepared(engine_name))
+        server, cri = stack.enter_context(serving(setup))
+        floor = stack.enter_context(Floor(setup))
+        others = [stack.enter_context(running(setup, one, number=number)) for number, one in enumerate(beside)]
+        both: dict[str, Side[Any]] = {FLOOR: floor, SERVER: PodClient(cri)}
+        all_sides = {**both, **{other.name: PodClient(other.cri) for other in others}}
+        logs = str(setup.logs)
         footprints = [footprint(server, when="after start")]
-        # Not counted: the first pod makes the bridge and fills caches, on both sides.
-        _timed_rounds(setup, floor, client, rounds=1, name="warm-up")
+        # Not counted: the first pod makes the bridge and fills caches, on all sides.
+        run_rounds(all_sides, rounds=1, name="warm-up", logs=logs)
         before = setup.snapshot()
         with step(f"{rounds} rounds, alone"):
-            alone = _timed_rounds(setup, floor, client, rounds=rounds, name="alone")
+            alone = run_rounds(all_sides, rounds=rounds, name="alone", logs=logs)
         footprints.append(footprint(server, when="after the rounds alone"))
-        beside, load = _under_load(setup, floor, client, server=server, rounds=rounds, pods=pods, footprints=footprints)
-        with step(f"{POOL} pods, {AT_ONCE} at a time, on either side in turn"):
-            at_once = _at_once(setup, client)
+        present, load = _under_load(both, logs=logs, server=server, rounds=rounds, pods=pods, footprints=footprints)
+        with step(f"{POOL} pods, {AT_ONCE} at a time, on each side in turn"):
+            seconds = _at_once(setup, all_sides)
+        at_once = AtOnce(pods=POOL, at_once=AT_ONCE, floor_seconds=seconds[FLOOR], server_seconds=seconds[SERVER])
         with step("pulls and lists of images"):
-            images = measure_images(setup, cri, server, rounds=rounds)
-        phases = [figures.phase(pods=0, timed_rounds=alone), figures.phase(pods=pods, timed_rounds=beside)]
+            images, pulls = measure_images(setup, cri, server, others=others, rounds=rounds)
+        phases = [
+            figures.phase(pods=number, timed_rounds=(timed[FLOOR], timed[SERVER]))
+            for number, timed in ((0, alone), (pods, present))
+        ]
         return Report(
             machine=machine(load_before),
             engine=docker(setup.engine),
             rounds=rounds,
+            others=[Other(name=other.name, version=other.version) for other in others],
             phases=phases,
             footprints=footprints,
             load=load,
             at_once=at_once,
             images=images,
+            compared=[
+                *figures.compared(figures.COMPARED, alone),
+                figures.compared_row(figures.many(at_once), {side: 1000 * took for side, took in seconds.items()}),
+                *figures.compared(figures.IMAGE_PAIRS, pulls),
+            ],
             left_behind=_left_behind(before, setup.snapshot()),
             bars=[
                 *figures.bars(phases, footprints=footprints),
@@ -65,58 +86,40 @@ def measure(engine_name: str, *, rounds: int, pods: int) -> Report:
 
 
 def _under_load(
-    setup: Setup,
-    floor: Floor,
-    client: PodClient,
+    both: Mapping[str, Side[Any]],
     *,
+    logs: str,
     server: Server,
     rounds: int,
     pods: int,
     footprints: list[Footprint],
-) -> tuple[tuple[list[Timings], list[Timings]], Load]:
+) -> tuple[dict[str, list[Timings]], Load]:
+    clients = [both[SERVER]] * AT_ONCE
     with step(f"{pods} pods up"):
-        made, up_seconds = start_pods([client] * AT_ONCE, size=pods, name="load", logs=str(setup.logs))
+        made, up_seconds = start_pods(clients, size=pods, name="load", logs=logs)
     footprints.append(footprint(server, when=figures.present(pods)))
     with step(f"{rounds} rounds, {figures.present(pods)}"):
-        timed_rounds = _timed_rounds(setup, floor, client, rounds=rounds, name="beside")
+        timed_rounds = run_rounds(both, rounds=rounds, name="beside", logs=logs)
     footprints.append(footprint(server, when=f"after the rounds, {figures.present(pods)}"))
     with step(f"{pods} pods down"):
-        down_seconds = remove_pods([client] * AT_ONCE, made)
+        down_seconds = remove_pods(clients, made)
     footprints.append(footprint(server, when="after the end of all pods"))
     return timed_rounds, Load(pods=pods, at_once=AT_ONCE, up_seconds=up_seconds, down_seconds=down_seconds)
 
 
-def _at_once(setup: Setup, client: PodClient) -> AtOnce:
-    """Time many pods at once on either side; which was first in one turn is second in the next."""
-    floors: list[float] = []
-    servers: list[float] = []
+def _at_once(setup: Setup, sides: Mapping[str, Side[Any]]) -> dict[str, float]:
+    """Time many pods at once on each side; another one is first in each turn. Returns medians in seconds."""
+    took: dict[str, list[float]] = {side: [] for side in sides}
     with ExitStack() as stack:
-        floor = [stack.enter_context(Floor(setup)) for _ in range(AT_ONCE)]
+        many = {side: [client] * AT_ONCE for side, client in sides.items()}
+        many[FLOOR] = [stack.enter_context(Floor(setup)) for _ in range(AT_ONCE)]  # of one connection each
         for turn in range(TURNS):
-            both: list[Callable[[], None]] = [
-                partial(_time_many, [client] * AT_ONCE, servers, name=f"server-{turn}", logs=str(setup.logs)),
-                partial(_time_many, floor, floors, name=f"floor-{turn}", logs=str(setup.logs)),
-            ]
-            for one in both if turn % 2 else reversed(both):
-                one()
-    return AtOnce(
-        pods=POOL,
-        at_once=AT_ONCE,
-        floor_seconds=statistics.median(floors),
-        server_seconds=statistics.median(servers),
-    )
-
-
-def _time_many(sides: Sequence[Side[Pod]], took: list[float], *, name: str, logs: str) -> None:
-    pods, seconds = start_pods(sides, size=POOL, name=name, logs=logs)
-    took.append(seconds)
-    remove_pods(sides, pods)
-
-
-def _timed_rounds(
-    setup: Setup, floor: Floor, client: PodClient, *, rounds: int, name: str
-) -> tuple[list[Timings], list[Timings]]:
-    return run_rounds(floor, client, rounds=rounds, name=name, logs=str(setup.logs))
+            for side in rotated(list(sides), turn):
+                name, logs = f"{side}-{turn}", str(setup.logs)
+                pods, seconds = start_pods(many[side], size=POOL, name=name, logs=logs)
+                took[side].append(seconds)
+                remove_pods(many[side], pods)
+    return {side: statistics.median(seconds) for side, seconds in took.items()}
 
 
 def _left_behind(before: NodeSnapshot, after: NodeSnapshot) -> list[str]:

@@ -4,9 +4,24 @@ from collections.abc import Iterator
 
 import msgspec
 
-from integration.bench.figures import AtOnce, Bar, Call, Footprint, Images, Load, Phase, Ratio, present
+from integration.bench.figures import (
+    FLOOR,
+    SERVER,
+    AtOnce,
+    Bar,
+    Call,
+    Compared,
+    Footprint,
+    Images,
+    Load,
+    Phase,
+    Ratio,
+    many,
+    present,
+)
 
 _NAME = 40
+_SIDE, _RATIO = 12, 6
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,17 +45,28 @@ class Docker(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: str
 
 
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that was measured beside ours."""
+
+    name: str
+    version: str
+    """As the program itself prints it."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one run of the benchmark found out. Times in the unit of the field's name."""
 
     machine: Machine
     engine: Docker
     rounds: int
+    others: list[Other]
     phases: list[Phase]
     footprints: list[Footprint]
     load: Load
     at_once: AtOnce
     images: Images
+    compared: list[Compared]
+    """Floor, server and others, without other pods present."""
     left_behind: list[str]
     """Containers, reservations, namespaces and state that outlived their pods."""
     bars: list[Bar]
@@ -55,7 +81,7 @@ def as_json(report: Report) -> bytes:
 def as_table(report: Report) -> str:
     """Return the report to read."""
     phases = (line for phase in report.phases for line in _phase(phase))
-    return "\n".join([*_head(report), *phases, *_images(report.images), *_rest(report)])
+    return "\n".join([*_head(report), *phases, *_images(report.images), *_compared(report), *_rest(report)])
 
 
 def _rounded(value: object) -> object:
@@ -75,6 +101,8 @@ def _head(report: Report) -> Iterator[str]:
         f"{machine.cpus} CPUs, {machine.memory_mib} MiB, Linux {machine.kernel}, Python {machine.python}, "
         f"load {machine.load_before:.1f} before and {machine.load_after:.1f} after"
     )
+    for other in report.others:
+        yield f"beside {other.name}: {other.version}"
     yield (
         f"{report.rounds} rounds of floor and server in turn; times in ms; "
         "ratios of the medians, within rounds, of the lower quartiles"
@@ -96,6 +124,25 @@ def _images(images: Images) -> Iterator[str]:
     yield f"{'images':{_NAME}}{'floor':>9}{'server':>9}{'ratio':>8}{'pairs':>8}{'q1':>8}"
     yield from map(_ratio, images.pulls)
     yield f"  {f'ListImages, {images.present} images':{_NAME - 2}}{'':9}{images.list_ms:9.1f}"
+
+
+def _compared(report: Report) -> Iterator[str]:
+    """Give a table of all sides, where there are more than the two that have theirs above."""
+    if not report.others:
+        return
+    sides = [FLOOR, SERVER, *(other.name for other in report.others)]
+    yield ""
+    yield f"{'medians, and ratios to the floor':{_NAME}}" + "".join(f"{side:>{_SIDE}}{'':{_RATIO}}" for side in sides)
+    for row in report.compared:
+        cells = (_cell(row, side) for side in sides)
+        yield f"  {row.name:{_NAME - 2}}{''.join(cells)}".rstrip()
+
+
+def _cell(row: Compared, side: str) -> str:
+    if side not in row.took_ms:
+        return " " * (_SIDE + _RATIO)
+    ratio = f"{row.of_floor[side]:{_RATIO}.2f}" if side in row.of_floor and side != FLOOR else " " * _RATIO
+    return f"{row.took_ms[side]:{_SIDE}.1f}{ratio}"
 
 
 def _ratio(ratio: Ratio) -> str:
@@ -121,10 +168,7 @@ def _rest(report: Report) -> Iterator[str]:
         f"{load.pods} pods, {load.at_once} at a time: up in {load.up_seconds:.1f} s, down in {load.down_seconds:.1f} s"
     )
     both = report.at_once
-    yield (
-        f"{both.pods} pods, {both.at_once} at a time: up in {both.floor_seconds:.1f} s by the floor, "
-        f"in {both.server_seconds:.1f} s by the server"
-    )
+    yield (f"{many(both)}: up in {both.floor_seconds:.1f} s by the floor, in {both.server_seconds:.1f} s by the server")
     yield ""
     yield f"{'bar':{_NAME}}{'at most':>9}{'is':>9}"
     for bar in report.bars:

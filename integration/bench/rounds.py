@@ -1,10 +1,9 @@
-"""Rounds: the same pod up, in use and down on both sides, right after each other."""
+"""Rounds: the same pod up, in use and down on every side, right after each other."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
-from integration.bench.floor import Floor
 from integration.bench.pods import ordinary_pod
-from integration.bench.timed_pod import PodClient
 from integration.bench.timings import Timings
 from shim.api.v1 import api_pb2 as pb
 
@@ -30,23 +29,23 @@ class Side(Protocol[Pod]):
         ...
 
 
-def run_rounds(
-    floor: Floor, client: PodClient, *, rounds: int, name: str, logs: str
-) -> tuple[list[Timings], list[Timings]]:
-    """Run both sides in turn; returns the timings of the floor and of the server.
+def run_rounds(sides: Mapping[str, Side[Any]], *, rounds: int, name: str, logs: str) -> dict[str, list[Timings]]:
+    """Run all sides in turn; returns the timings of each, in the order of the rounds.
 
-    Who was first in one round is second in the next: what drifts on the machine hits both alike.
+    Another one is first in each round: what drifts on the machine hits all alike.
     """
-    floors: list[Timings] = []
-    servers: list[Timings] = []
+    timed_rounds: dict[str, list[Timings]] = {side: [] for side in sides}
     for number in range(rounds):
-        turns = [
-            lambda pod=f"{name}-{number}": floors.append(_timed_round(floor, name=pod, logs=logs)),
-            lambda pod=f"{name}-{number}": servers.append(_timed_round(client, name=pod, logs=logs)),
-        ]
-        for turn in turns if number % 2 == 0 else reversed(turns):
-            turn()
-    return floors, servers
+        for side in rotated(list(sides), number):
+            timings = _timed_round(sides[side], name=f"{name}-{number}", logs=f"{logs}/{side}")
+            timed_rounds[side].append(timings)
+    return timed_rounds
+
+
+def rotated(sides: list[str], number: int) -> list[str]:
+    """Return the sides in the order of one round."""
+    first = number % len(sides)
+    return [*sides[first:], *sides[:first]]
 
 
 def _timed_round(side: Side[Pod], *, name: str, logs: str) -> Timings:

@@ -136,3 +136,31 @@ def test_pulls_and_the_list_have_bars() -> None:
         ("PullImage, new image", 1.05, True),
         ("ListImages, 200 images", 4.0, True),
     ]
+
+
+def test_sides_are_compared_by_their_medians_and_their_ratios_to_the_floor() -> None:
+    timed_rounds = {
+        "floor": [whole("floor", ms) for ms in (10.0, 30.0, 20.0)],
+        "server": [whole("server", ms) for ms in (5.0, 15.0, 10.0)],
+        "another": [whole("server", ms) for ms in (40.0, 40.0, 1.0)],
+    }
+    (row,) = figures.compared([pair for pair in PAIRS if pair.name == "ExecSync"], timed_rounds)
+
+    assert row.took_ms == {"floor": 20.0, "server": 10.0, "another": 40.0}
+    assert row.of_floor == {"floor": 1.0, "server": 0.5, "another": 2.0}
+
+
+def test_a_call_that_the_floor_does_not_have_is_compared_among_the_servers() -> None:
+    made = timings(ListPodSandbox=[3.0, 1.0, 2.0])
+    pair = figures.Pair("ListPodSandbox", ("ListPodSandbox",), ())
+    (row,) = figures.compared([pair], {"floor": [Timings()], "server": [made], "another": [made]})
+
+    assert row.took_ms == {"server": 2.0, "another": 2.0}
+    assert row.of_floor == {}
+
+
+def test_every_call_that_is_compared_has_a_name_of_its_own() -> None:
+    names = [pair.name for pair in figures.COMPARED]
+
+    assert len(names) == len(set(names))
+    assert {figures.START, figures.STOP, "ExecSync", "ListContainers", "ListPodSandbox"} <= set(names)

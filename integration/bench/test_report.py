@@ -3,11 +3,13 @@
 import msgspec
 import pytest
 
-from integration.bench.figures import AtOnce, Bar, Call, Footprint, Images, Load, Phase, Ratio
-from integration.bench.report import Docker, Machine, Report, as_json, as_table
+from integration.bench.figures import AtOnce, Bar, Call, Compared, Footprint, Images, Load, Phase, Ratio
+from integration.bench.report import Docker, Machine, Other, Report, as_json, as_table
+
+OTHERS = [Other(name="containerd", version="containerd 2.1.9")]
 
 
-def report(*, left_behind: list[str] | None = None) -> Report:
+def report(*, left_behind: list[str] | None = None, others: list[Other] | None = None) -> Report:
     call = Call(name="CNI ADD", side="floor", count=15, median_ms=37.00049, p95_ms=50.25)
     ratio = Ratio(
         name="RunPodSandbox",
@@ -25,11 +27,20 @@ def report(*, left_behind: list[str] | None = None) -> Report:
         machine=machine,
         engine=Docker(version="28.5.2", api="1.44", storage="overlay2", cgroups="v1 by cgroupfs"),
         rounds=15,
+        others=others or [],
         phases=[Phase(pods=0, calls=[call], ratios=[ratio]), Phase(pods=50, calls=[call], ratios=[ratio])],
         footprints=[Footprint(when="after start", rss_mib=61.2, threads=9, descriptors=20, cpu_seconds=0.9)],
         load=Load(pods=50, at_once=8, up_seconds=12.34, down_seconds=8.76),
         at_once=AtOnce(pods=40, at_once=8, floor_seconds=6.44, server_seconds=5.36),
         images=Images(pulls=[pull], present=200, list_ms=1.26),
+        compared=[
+            Compared(
+                name="ExecSync",
+                took_ms={"floor": 40.0, "server": 30.0, "containerd": 50.0},
+                of_floor={"floor": 1.0, "server": 0.75, "containerd": 1.25},
+            ),
+            Compared(name="ListPodSandbox", took_ms={"server": 1.04, "containerd": 0.66}, of_floor={}),
+        ],
         left_behind=left_behind or [],
         bars=[
             Bar(name="stop and removal, alone", unit="x floor", limit=0.85, value=0.8449, met=True),
@@ -84,8 +95,21 @@ def test_what_was_left_behind_is_reported() -> None:
     assert as_table(report(left_behind=["leases: 10.88.0.7"])).endswith("left behind: leases: 10.88.0.7")
 
 
+def test_other_servers_have_a_table_with_what_each_side_has() -> None:
+    rows = [row.split() for row in as_table(report(others=OTHERS)).splitlines()]
+
+    assert ["beside", "containerd:", "containerd", "2.1.9"] in rows
+    assert ["medians,", "and", "ratios", "to", "the", "floor", "floor", "server", "containerd"] in rows
+    assert ["ExecSync", "40.0", "30.0", "0.75", "50.0", "1.25"] in rows
+    assert ["ListPodSandbox", "1.0", "0.7"] in rows
+
+
+def test_without_other_servers_there_is_no_such_table() -> None:
+    assert "containerd" not in as_table(report())
+
+
 def test_no_line_is_wider_than_a_page() -> None:
-    assert max(map(len, as_table(report()).splitlines())) <= 120
+    assert max(map(len, as_table(report(others=OTHERS * 2)).splitlines())) <= 120
 
 
 def test_the_json_reads_back() -> None:

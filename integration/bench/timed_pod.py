@@ -1,7 +1,8 @@
-"""One pod through the server, timed by a client of the CRI."""
+"""One pod through a CRI server, timed by a client of the CRI."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from integration.bench.pods import GRACE_SECONDS, LIMITS
 from integration.bench.timings import Timings
@@ -12,21 +13,22 @@ from shim.api.v1 import api_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class TimedPod:
-    """A pod that the server made: ids of its sandbox and of its only container."""
+    """A pod that a server made: ids of its sandbox and of its only container."""
 
     sandbox: str
     container: str
 
 
 class PodClient:
-    """Makes and removes pods through the server; safe for several threads."""
+    """Makes and removes pods through one server; safe for several threads."""
 
     def __init__(self, cri: Cri) -> None:
         self._cri = cri
 
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> TimedPod:
-        """Run a pod with one container."""
+        """Run a pod with one container, whose log directory is made before, as the kubelet does."""
         cri = self._cri
+        Path(config.log_directory, container.log_path).parent.mkdir(parents=True, exist_ok=True)
         sandbox = timings.call("RunPodSandbox", lambda: cri.run(config))
         made = timings.call("CreateContainer", lambda: cri.create(sandbox, container, pod=config))
         timings.call("StartContainer", lambda: cri.start(made))

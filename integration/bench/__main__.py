@@ -1,11 +1,13 @@
 """Measure the server beside the floor. The exit status says whether that could be done, not how fast it is."""
 
 import argparse
+import datetime as dt
 import sys
 from pathlib import Path
 
 from integration.bench import rivals
 from integration.bench.measure import measure
+from integration.bench.picture import drawn
 from integration.bench.report import as_json, as_table
 from integration.bench.setup import ENGINES
 from integration.node.commands import NodeError
@@ -24,6 +26,9 @@ def main() -> int:
     print(f"\n{as_table(report)}")
     if arguments.json is not None:
         arguments.json.write_bytes(as_json(report))
+    if arguments.picture is not None:
+        today = dt.datetime.now(tz=dt.UTC).date()
+        arguments.picture.write_text(drawn(report, date=today.isoformat()))
     return 0
 
 
@@ -41,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure this containerd or cri-dockerd too; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="where a picture of the figures goes, as SVG")
     return parser
 
 

@@ -51,11 +51,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _program(text: str) -> Path:
-    program = Path(text)
+    program = Path(text).absolute()
     if not rivals.known(program):
         raise argparse.ArgumentTypeError(f"{program.name} is not a server that can be started here")
-    if not program.is_absolute() or not program.is_file():
-        raise argparse.ArgumentTypeError("the absolute path of a program")
+    if not program.is_file():
+        raise argparse.ArgumentTypeError(f"there is no program {program}")
     return program
 
 

@@ -42,7 +42,7 @@ def drawn(report: Report, *, date: str) -> str:
     rows = {row.name: row for row in report.compared}
     names = (figures.START, figures.many(report.at_once), figures.STOP, *_CALLS)
     groups = [rows[name] for name in names]
-    sides = [SERVER, FLOOR, *sorted({side for row in groups for side in row.took_ms} - {SERVER, FLOOR})]
+    sides = [SERVER, FLOOR, *(other.name for other in report.others)]
     height = _HEAD + sum(_height(row) for row in groups) + _MARGIN
     size = f'width="{_WIDTH}" height="{height}"'
     lines = [
@@ -54,14 +54,15 @@ def drawn(report: Report, *, date: str) -> str:
         _text(_MARGIN, 56, f"{_machine(report)}, {date}; medians in ms, each group with a scale of its own"),
     ]
     top = _HEAD
+    words = {**_WHAT, figures.many(report.at_once): f"start of {figures.many(report.at_once)}, until the last one runs"}
     for row in groups:
-        lines += _group(row, sides, top=top)
+        lines += _group(row, sides, title=words.get(row.name, row.name), top=top)
         top += _height(row)
     return "\n".join([*lines, "</svg>", ""])
 
 
 def _head(report: Report) -> str:
-    return f"Pods on Docker Engine {report.engine.version}: times of calls"
+    return f"Times of a pod's calls, with Docker Engine {report.engine.version}"
 
 
 def _machine(report: Report) -> str:
@@ -73,8 +74,8 @@ def _height(row: Compared) -> int:
     return _TITLE + _BAR * len(row.took_ms) + _GAP
 
 
-def _group(row: Compared, sides: list[str], *, top: int) -> Iterator[str]:
-    yield _text(_MARGIN, top + 15, _WHAT.get(row.name, row.name), kind="what")
+def _group(row: Compared, sides: list[str], *, title: str, top: int) -> Iterator[str]:
+    yield _text(_MARGIN, top + 15, title, kind="what")
     longest = max(row.took_ms.values())
     y = top + _TITLE
     for number, side in enumerate(sides):

@@ -104,7 +104,9 @@ def _puller(direct: DirectCri, cri: Cri) -> _Puller:
     """Return another server's side, on which nobody else works."""
 
     def forget(reference: str) -> None:
-        cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=reference)))
+        # By its id, as the kubelet does: cri-dockerd takes nothing else.
+        found = cri.images.ImageStatus(pb.ImageStatusRequest(image=pb.ImageSpec(image=reference))).image.id
+        cri.images.RemoveImage(pb.RemoveImageRequest(image=pb.ImageSpec(image=found)))
 
     def settle(reference: str, present: bool) -> None:
         _wait_seen(cri, reference, present=present)

@@ -120,7 +120,7 @@ demo: venv ## set up this machine and run one real pod, step by step (root)
 run: venv ## set up this machine and keep the server in the foreground (root)
 	$(HOST) $(PY) -m integration.demo --serve $(ARGS)
 
-bench: venv ## times of the calls beside the floor of Docker and CNI alone (root)
+bench: venv ## times of the calls beside the floor of Docker and CNI alone, ARGS="--beside /path/to/containerd" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench $(ARGS)
 
 bench-leads: venv ## times of Docker alone, with and without what could be left out of the start of a pod (root)

@@ -132,7 +132,8 @@ def _compared(report: Report) -> Iterator[str]:
         return
     sides = [FLOOR, SERVER, *(other.name for other in report.others)]
     yield ""
-    yield f"{'medians, and ratios to the floor':{_NAME}}" + "".join(f"{side:>{_SIDE}}{'':{_RATIO}}" for side in sides)
+    heads = (f"{side:>{_SIDE}}{'':{_RATIO}}" for side in sides)
+    yield f"{'medians, and ratios to the floor':{_NAME}}{''.join(heads)}".rstrip()
     for row in report.compared:
         cells = (_cell(row, side) for side in sides)
         yield f"  {row.name:{_NAME - 2}}{''.join(cells)}".rstrip()

@@ -28,7 +28,7 @@ def pod(served: Served, images: Images) -> Iterator[Pod]:
     made.remove_all()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def faulty_node(engine: Engine, images: Images, node: Node, pause_image: Image) -> Iterator[FaultyNode]:
     """Run a server of its own whose surroundings can fail."""
     assert images.pause == pause_image.reference

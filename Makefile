@@ -25,6 +25,7 @@ V2_RESULTS := build/v2
 .NOTPARALLEL:
 .PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
+.PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
 .PHONY: clean clean-packages packages release test-packages
 
@@ -113,6 +114,13 @@ conformance: venv ## critest and a kubelet's node, where their binaries are: BIN
 
 soak: venv ## a long life in short: probes, pods, sessions and restarts of dockerd, ARGS="--scale 0.01" for less (root)
 	$(ISOLATED) $(PY) -m integration.soak $(ARGS)
+
+dashboard-recording: venv ## what the dashboard shows of a node at work, asked of a Prometheus, for its pictures (root)
+	$(ISOLATED) $(PY) -m integration.dashboard.record
+
+dashboard-pictures: venv ## draw docs/pictures from that, and write docs/dashboard.md
+	$(PY) -m integration.dashboard
+	$(PY) packaging/generate.py
 
 demo: venv ## set up this machine and run one real pod, step by step (root)
 	$(HOST) $(PY) -m integration.demo $(ARGS)

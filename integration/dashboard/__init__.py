@@ -1,0 +1,1 @@
+"""Pictures of the dashboard: `record` has Prometheus watch a server at work, and the rest draws what it recorded."""

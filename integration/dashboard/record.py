@@ -1,4 +1,4 @@
-"""Record what the dashboard shows of a node at work: `make dashboard-recording`, some nine minutes in isolation."""
+"""Record what the dashboard shows of a node at work: `make dashboard-recording`, some eight minutes in isolation."""
 
 import sys
 import time

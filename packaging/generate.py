@@ -6,6 +6,7 @@ files that are out of date.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ PACKAGING = Path(__file__).resolve().parent
 MAN = PACKAGING / "man/pydockershim.1"
 DASHBOARD = PACKAGING / "monitoring/dashboard.json"
 DASHBOARD_PAGE = PACKAGING.parent / "docs/dashboard.md"
+RECORDED = PACKAGING.parent / "integration/dashboard/recorded.json"
 COMPLETIONS = MappingProxyType(
     {
         "bash": PACKAGING / "completions/pydockershim.bash",
@@ -210,6 +212,23 @@ What [dashboard.json](../packaging/monitoring/dashboard.json) shows, by rows, wi
 made from it by `python packaging/generate.py`, and a test holds it to it. `$instance` is the node that is chosen, and
 `$__rate_interval` what Grafana takes for the distance of its points: with `.*` and `5m` in their places a query runs in
 Prometheus, too. The comment after a query names its line; `{{label}}` in it is a label of the series.
+
+The pictures are no screenshots of Grafana, which the tests of this project cannot have. The project draws them itself,
+from what a Prometheus answered to the queries of the panels ([how](#the-pictures)).
+"""
+
+_OF_THE_PICTURES = """## The pictures
+
+Prometheus %(prometheus)s scraped a server on Docker Engine %(docker)s for %(minutes)s minutes, as
+[prometheus.yml](../packaging/monitoring/prometheus.yml) says, while pods came and went, were probed and had sessions,
+and images were pulled. The queries are those of the dashboard, with `1m` as `$__rate_interval`. The lines with a number
+are what was done to the node meanwhile:
+
+%(events)s
+
+`make dashboard-pictures` draws them again from what is kept of that run; `make dashboard-recording` (as root, some ten
+minutes) makes another run. The machine had two processors and other work, so how long calls took says little of their
+speed: [performance.md](performance.md) has measurements.
 """
 
 
@@ -218,12 +237,29 @@ def dashboard_page() -> str:
     blocks = [_DASHBOARD_INTRODUCTION]
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         if panel["type"] == "row":
+            name = "-".join(re.findall(r"[a-z]+", panel["title"].lower().replace("'", "")))
             blocks.append(f"## {panel['title']}\n")
+            blocks.append(f"![{panel['title']}, drawn from a Prometheus](pictures/dashboard-{name}.svg)\n")
         else:
             blocks.append(f"**{panel['title']}** ({panel['type']}). {panel['description']}\n")
             targets = ((target["expr"], target["legendFormat"]) for target in panel["targets"])
             blocks.append("```\n" + "".join(f"{query}    # {name}\n" for query, name in targets) + "```\n")
+    blocks.append(_of_the_pictures())
     return "\n".join(blocks)
+
+
+def _of_the_pictures() -> str:
+    recorded = json.loads(RECORDED.read_text())
+    lines = (
+        f"{number}. {event['seconds'] // 60}:{event['seconds'] % 60:02} {event['what']}"
+        for number, event in enumerate(recorded["events"], 1)
+    )
+    return _OF_THE_PICTURES % {
+        "docker": recorded["docker"],
+        "prometheus": recorded["prometheus"],
+        "minutes": recorded["step"] * (recorded["points"] - 1) // 60,
+        "events": "\n".join(lines),
+    }
 
 
 if __name__ == "__main__":

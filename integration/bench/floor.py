@@ -116,7 +116,7 @@ class Floor:
             seccomp_profile=b"",
             oci_annotations={},
         )
-        return pause_body(config, ctx)
+        return pause_body(config, ctx, profile="")
 
     def _container_body(self, config: pb.ContainerConfig, *, sandbox_id: str) -> dict[str, Any]:
         major, minor = self._setup.engine.api.api_version.split(".")

@@ -226,8 +226,8 @@ def test_denied(rt: Runtime, publish: Publish, private_registry: Registry, tmp_p
 def test_the_pause_image(rt: Runtime, publish: Publish, private_registry: Registry, tmp_path: Path) -> None:
     reference = publish("pause:1", private=True)
     file = file_with(tmp_path / "config.json", **{private_registry.address: {"auth": AUTH}})
-    image_id = ensure_image(replace(rt, puller=ImagePuller(keyring=Keyring(paths=[file]))), reference=reference)
-    remove_image(rt, image=pb.ImageSpec(image=image_id))
+    image = ensure_image(replace(rt, puller=ImagePuller(keyring=Keyring(paths=[file]))), reference=reference)
+    remove_image(rt, image=pb.ImageSpec(image=image.id))
 
 
 def test_a_registry_with_tls(

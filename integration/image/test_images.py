@@ -670,12 +670,12 @@ def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publis
 
 
 def test_ensure_a_local_image(rt: Runtime, images: Images) -> None:
-    assert ensure_image(rt, reference=images.pause) == status(rt, images.pause).image.id
+    assert ensure_image(rt, reference=images.pause).id == status(rt, images.pause).image.id
 
 
 def test_ensure_pulls_what_is_missing(rt: Runtime, publish: Publish) -> None:
     reference = publish("ensured:1")
-    image_id = ensure_image(rt, reference=reference)
+    image_id = ensure_image(rt, reference=reference).id
     assert status(rt, reference).image.id == image_id
     remove(rt, image_id)
 

@@ -36,6 +36,8 @@ class EngineInfo(Answer, frozen=True):
 
     id: str = msgspec.field(default="", name="ID")
     server_version: str = ""
+    architecture: str = ""
+    """By the kernel's name, such as x86_64."""
     cgroup_driver: str = ""
     """`systemd`, `cgroupfs` or `none`."""
     cgroup_version: str = "1"

@@ -26,6 +26,7 @@ from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
 from shim.spec.defaults import CreateContext, host_defaults
 from shim.spec.host_calls import seccomp_profile
+from shim.spec.pause_seccomp import pause_profile
 from shim.spec.sandbox import OOM_SCORE_ADJ, pause_body
 from shim.spec.shim_group import new_shim_group
 from shim.spec.users import DockerUser, asks_for_identity, docker_user, identity
@@ -75,11 +76,11 @@ def _run(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, roll
 
 
 def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: str, rollback: Rollback) -> SandboxId:
-    image_id = ensure_image(rt, reference=rt.config.pod_infra_container_image)
+    image = ensure_image(rt, reference=rt.config.pod_infra_container_image)
     defaults = host_defaults(rt, config, runtime_handler=runtime_handler)
     ctx = CreateContext(
-        image_id=image_id,
-        user=_user(rt, config=config, image_id=image_id),
+        image_id=image.id,
+        user=_user(rt, config=config, image_id=image.id),
         labels=labels.sandbox_labels(config, runtime_handler=runtime_handler),
         resolv_conf=str(pod.resolv_conf_path(rt, metadata=config.metadata)),
         defaults=defaults,
@@ -87,7 +88,7 @@ def _create_pause(rt: Runtime, *, config: pb.PodSandboxConfig, runtime_handler: 
         seccomp_profile=seccomp_profile(rt, config.linux.security_context),
         oci_annotations={**sandbox_annotations(rt, config), **new_shim_group(rt, runtime=defaults.runtime)},
     )
-    body = pause_body(config, ctx)
+    body = pause_body(config, ctx, profile=pause_profile(rt, image, runtime=defaults.runtime))
     rollback.undo("its resolv.conf", lambda: dns.remove_resolv_conf(pod.resolv_conf_path(rt, metadata=config.metadata)))
     dns.ensure_pod_resolv_conf(rt, config)
     made: list[str] = []

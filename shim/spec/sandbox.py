@@ -14,8 +14,8 @@ SHM_SIZE = 64 << 20
 """Bytes of /dev/shm, which the containers of the pod share by joining the IPC namespace."""
 
 
-def pause_body(config: pb.PodSandboxConfig, ctx: CreateContext) -> JsonObject:
-    """Build the create body."""
+def pause_body(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: str) -> JsonObject:
+    """Build the create body; `profile` is the seccomp profile in place of Docker's own, empty for that."""
     return {
         "Image": ctx.image_id,
         # Docker refuses a host name beside the host's UTS namespace.
@@ -23,11 +23,11 @@ def pause_body(config: pb.PodSandboxConfig, ctx: CreateContext) -> JsonObject:
         "Labels": ctx.labels,
         "User": ctx.user.user,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host_config(config, ctx),
+        "HostConfig": _host_config(config, ctx, profile=profile),
     }
 
 
-def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext) -> JsonObject:
+def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: str) -> JsonObject:
     context = config.linux.security_context
     return {
         **base_host_config(ctx),
@@ -39,7 +39,7 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext) -> JsonObject:
         # A privileged pod lets its containers be privileged; pause itself has no use for it.
         "Privileged": False,
         "ReadonlyRootfs": context.readonly_rootfs,
-        "SecurityOpt": _security_options(context, ctx),
+        "SecurityOpt": _security_options(context, ctx, profile=profile),
     }
 
 
@@ -53,7 +53,7 @@ def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:
     }
 
 
-def _security_options(context: pb.LinuxSandboxSecurityContext, ctx: CreateContext) -> list[str]:
+def _security_options(context: pb.LinuxSandboxSecurityContext, ctx: CreateContext, *, profile: str) -> list[str]:
     # Pause needs nothing that Docker's profile forbids; unasked it has it where there is one.
     unasked = "runtime/default" if ctx.defaults.daemon_seccomp else "unconfined"
     return [
@@ -65,6 +65,7 @@ def _security_options(context: pb.LinuxSandboxSecurityContext, ctx: CreateContex
             daemon_profile=ctx.defaults.daemon_seccomp,
             localhost_profile=ctx.seccomp_profile,
             field=seccomp.FIELD,
+            builtin=profile,
         ),
         *security.apparmor_options(
             context.apparmor if context.HasField("apparmor") else None,

@@ -138,13 +138,20 @@ class _Profile(msgspec.Struct, rename="camel"):
 
 
 def seccomp_options(
-    profile: pb.SecurityProfile | None, *, deprecated: str, daemon_profile: str, localhost_profile: bytes, field: str
+    profile: pb.SecurityProfile | None,
+    *,
+    deprecated: str,
+    daemon_profile: str,
+    localhost_profile: bytes,
+    field: str,
+    builtin: str = "",
 ) -> list[str]:
     """Return `seccomp=...`, or nothing for the daemon's default. `profile` wins over the deprecated string.
 
     `daemon_profile` is what `seccomp_of_daemon` gives. A profile of the administrator's is the runtime's default; a
     daemon that is configured to confine nothing is overruled, and one that cannot is no place for the pod.
-    `localhost_profile` is the content of the file that `localhost_path` returns.
+    `localhost_profile` is the content of the file that `localhost_path` returns. `builtin` is a profile to take
+    in place of Docker's own one, empty for that one.
     """
     kind, reference = profile_of(profile, deprecated=deprecated, field=field)
     if kind == pb.SecurityProfile.Unconfined:
@@ -153,6 +160,8 @@ def seccomp_options(
         raise FailedPrecondition(f"{field}: Docker has no seccomp on this node")
     if kind == pb.SecurityProfile.Localhost:
         return [f"seccomp={_localhost_profile(reference, localhost_profile, field=field)}"]
+    if builtin and daemon_profile in {"default", "builtin", "unconfined"}:
+        return [f"seccomp={builtin}"]
     # Engines that know these words (23.0 and later) take one of them. Explicit, it holds also for a daemon that has
     # been restarted with another default a moment ago.
     return ["seccomp=builtin"] if daemon_profile in {"builtin", "unconfined"} else []

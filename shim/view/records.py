@@ -156,3 +156,6 @@ class ImageRecord:
     """Bytes."""
     user: str
     """`USER` of the image: name or uid, perhaps with `:group`."""
+    entrypoint: tuple[str, ...] = ()
+    architecture: str = ""
+    """By its name in images, such as amd64."""

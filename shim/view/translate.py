@@ -343,6 +343,8 @@ def image_record(listed: ImageSummary | ImageInspect, detail: ImageInspect | Non
         repo_digests=_canonical(names.repo_digests),
         size=listed.size,
         user=settings.user if settings else "",
+        entrypoint=tuple((settings and settings.entrypoint) or ()),
+        architecture=detail.architecture if detail else "",
     )
 
 

@@ -35,6 +35,7 @@ class FakeEngine(FakeImages):
         self.engine_info = EngineInfo(
             id="fake",
             server_version="28.5.2",
+            architecture="x86_64",
             cgroup_driver=cgroup_driver,
             docker_root_dir="/var/lib/docker",
             driver="overlay2",

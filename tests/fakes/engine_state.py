@@ -52,10 +52,16 @@ class FakeImage:
     size: int
     files: dict[str, FakeFile] = field(default_factory=dict)
     """By absolute path."""
+    architecture: str = "amd64"
 
     def inspect(self) -> ImageInspect:
         return ImageInspect(
-            id=self.id, repo_tags=self.tags[:], repo_digests=self.digests[:], size=self.size, config=self.settings
+            id=self.id,
+            repo_tags=self.tags[:],
+            repo_digests=self.digests[:],
+            size=self.size,
+            config=self.settings,
+            architecture=self.architecture,
         )
 
     def summary(self) -> ImageSummary:

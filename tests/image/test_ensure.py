@@ -16,14 +16,14 @@ OTHER = "r.example/pause:9"
 def test_present(rt: Runtime, engine: FakeEngine) -> None:
     image = rt.view.images.find(PAUSE)
     assert image is not None
-    assert ensure_image(rt, reference=PAUSE) == image.id
-    assert ensure_image(rt, reference=image.id) == image.id
+    assert ensure_image(rt, reference=PAUSE) == image
+    assert ensure_image(rt, reference=image.id) == image
     assert engine.calls_of("pull_image") == []
 
 
 def test_pulled_when_missing(rt: Runtime, engine: FakeEngine) -> None:
     image_id = engine.publish_image(OTHER)
-    assert ensure_image(rt, reference=OTHER) == image_id
+    assert ensure_image(rt, reference=OTHER).id == image_id
     assert engine.calls_of("pull_image") == [OTHER]
 
 

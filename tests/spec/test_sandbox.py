@@ -29,7 +29,7 @@ CTX = CreateContext(
 
 def body(*, sysctls: dict[str, str] | None = None, **context: Any) -> dict[str, Any]:
     linux = pb.LinuxPodSandboxConfig(sysctls=sysctls or {}, security_context=pb.LinuxSandboxSecurityContext(**context))
-    return pause_body(pb.PodSandboxConfig(hostname="web-0", linux=linux), CTX)
+    return pause_body(pb.PodSandboxConfig(hostname="web-0", linux=linux), CTX, profile="")
 
 
 def test_an_ordinary_pod() -> None:
@@ -73,7 +73,7 @@ def test_pause_keeps_dockers_seccomp_profile_by_default() -> None:
 def test_pause_runs_unconfined_only_where_docker_has_no_seccomp() -> None:
     context = pb.LinuxPodSandboxConfig(security_context=pb.LinuxSandboxSecurityContext())
     without = replace(CTX, defaults=replace(CTX.defaults, daemon_seccomp=""))
-    bare = pause_body(pb.PodSandboxConfig(linux=context), without)
+    bare = pause_body(pb.PodSandboxConfig(linux=context), without, profile="")
     assert "seccomp=unconfined" in bare["HostConfig"]["SecurityOpt"]
 
 

@@ -25,5 +25,7 @@ echo "  - installing pydockershim and its development tools into .venv"
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
     .venv/bin/python -m pip install --quiet --no-deps --upgrade --target .venv/protoc --requirement proto/requirements.txt
 fi
+# Apart, since it brings rich: structlog imports that where it is there, and would take longer than on a node.
+.venv/bin/python -m pip install --quiet --upgrade --target .venv/contracts 'import-linter>=2.5'
 touch .venv/.installed
 echo "    $(($(date +%s) - started)) s"

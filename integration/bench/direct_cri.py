@@ -1,15 +1,18 @@
-"""PullImage with as little between as there can be: one connection, HTTP/2 frames, no client library.
+"""A CRI client with as little between as there can be: one connection, HTTP/2 frames, no client library.
 
-The floor's client, `floor.DirectDocker`, is as bare. grpcio's takes about 1 ms longer for one call: a twentieth of the
-pull of an image that is present, and neither the server's time nor that of a kubelet, which is no Python program.
+The floor's client, `floor.DirectDocker`, is as bare. grpcio's takes about 1 ms longer for one call, which is neither
+the server's time nor that of a kubelet: no kubelet is a Python program.
 """
 
 import socket
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, NoReturn, Self
 
-from shim.api.v1 import api_pb2 as pb
+from integration.cri import Cri
+from shim.api.v1.api_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 
 _SECONDS = 120.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -18,8 +21,9 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 
-_WIDE = (1 << 30).to_bytes(4, "big")
-"""Bytes the server may send on the connection beyond the first 64 KiB: more than all answers take."""
+_INITIAL_WINDOW_SIZE = 4
+_WIDE = 1 << 30
+"""Bytes the server may send on each stream, and on the connection: more than all answers take."""
 
 
 def _literal(name: str, value: str) -> bytes:
@@ -27,21 +31,29 @@ def _literal(name: str, value: str) -> bytes:
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
-_PULL = b"".join(
-    _literal(name, value)
-    for name, value in (
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", "/runtime.v1.ImageService/PullImage"),
-        (":authority", "localhost"),
-        ("te", "trailers"),
-        ("content-type", "application/grpc"),
+def _headers(path: str) -> bytes:
+    return b"".join(
+        _literal(name, value)
+        for name, value in (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        )
     )
-)
 
 
-class DirectCri:
-    """One connection to a CRI server, for one call at a time."""
+@contextmanager
+def direct_cri(path: Path) -> Iterator[Cri]:
+    """Connect to a CRI server, for one call at a time."""
+    with DirectChannel(path) as channel:
+        yield Cri(RuntimeServiceStub(channel), ImageServiceStub(channel))  # type: ignore[arg-type] # what stubs use of one
+
+
+class DirectChannel:
+    """One connection to a gRPC server, for one call of one answer at a time, in place of a `grpc.Channel`."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -49,7 +61,9 @@ class DirectCri:
         self._socket.connect(str(path))
         self._arrived = b""
         self._stream = -1
-        self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0) + _frame(_WINDOW_UPDATE, 0, 0, _WIDE))
+        window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WIDE)
+        wide = _WIDE.to_bytes(4, "big")
+        self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, window) + _frame(_WINDOW_UPDATE, 0, 0, wide))
 
     def __enter__(self) -> Self:
         return self
@@ -57,18 +71,39 @@ class DirectCri:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def pull(self, image: str) -> pb.PullImageResponse:
-        """Pull an image. RuntimeError when the server says anything but that it is there."""
-        message = pb.PullImageRequest(image=pb.ImageSpec(image=image)).SerializeToString()
+    def unary_unary(
+        self,
+        path: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], Any],
+        **_options: object,
+    ) -> Callable[[Any], Any]:
+        """Return a method of a stub. It raises RuntimeError where the server answers with anything but a message."""
+        headers = _headers(path)
+
+        def call(request: Any) -> Any:
+            answer = self._call(headers, request_serializer(request))
+            if not answer:  # a status alone: the error and its words are in the server's log
+                raise RuntimeError(f"{path} failed")
+            return response_deserializer(answer[5:])
+
+        return call
+
+    def unary_stream(self, path: str, *_serializers: object, **_options: object) -> Callable[[Any], NoReturn]:
+        """Return a method of a stub that cannot be called."""
+
+        def call(_request: Any) -> NoReturn:
+            raise NotImplementedError(f"{path} has more than one answer")
+
+        return call
+
+    def _call(self, headers: bytes, message: bytes) -> bytes:
         self._stream += 2
         self._socket.sendall(
-            _frame(_HEADERS, _END_HEADERS, self._stream, _PULL)
+            _frame(_HEADERS, _END_HEADERS, self._stream, headers)
             + _frame(_DATA, _END_STREAM, self._stream, struct.pack(">BI", 0, len(message)) + message)
         )
-        answer = self._answer()
-        if not answer:  # a status alone: the error and its words are in the server's log
-            raise RuntimeError(f"PullImage {image} failed")
-        return pb.PullImageResponse.FromString(answer[5:])
+        return self._answer()
 
     def _answer(self) -> bytes:
         """Read until the stream has ended; gives what is in its DATA frames."""

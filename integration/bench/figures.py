@@ -139,6 +139,7 @@ PAIRS = (
     Pair("RemoveContainer", ("RemoveContainer",), ("remove container",)),
     Pair("RemovePodSandbox", ("RemovePodSandbox",), ("remove pause",)),
     Pair("ExecSync", ("ExecSync",), ("exec",)),
+    Pair("ExecSync, new client", ("ExecSync",), ("exec, new client",), limit=0.9),
     Pair("UpdateContainerResources", ("UpdateContainerResources",), ("update",)),
     Pair("ListContainers", ("ListContainers",), ("list containers",)),
 )

@@ -9,11 +9,13 @@ import http.client
 import os
 import socket
 import subprocess
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+import docker
 import msgspec
 
 from integration.bench.pods import GRACE_SECONDS, LIMITS, cgroup_parent
@@ -71,39 +73,48 @@ class Floor:
     def up(self, timings: Timings, *, config: pb.PodSandboxConfig, container: pb.ContainerConfig) -> FloorPod:
         """Run a pod with one container."""
         made = FloorPod(name=f"floor-{config.metadata.name}", config=config)
-        docker, pause = self._docker, self._pause_body(config)
-        made.pause = timings.call("create pause", lambda: docker.create(f"{made.name}-pause", pause))
-        timings.call("start pause", lambda: docker.post(f"/containers/{made.pause}/start"))
-        made.pid = timings.call("inspect pause", lambda: docker.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
+        engine, pause = self._docker, self._pause_body(config)
+        made.pause = timings.call("create pause", lambda: engine.create(f"{made.name}-pause", pause))
+        timings.call("start pause", lambda: engine.post(f"/containers/{made.pause}/start"))
+        made.pid = timings.call("inspect pause", lambda: engine.get(f"/containers/{made.pause}/json"))["State"]["Pid"]
         made.result = timings.call("CNI ADD", lambda: self._plugins("ADD", made))
         body = self._container_body(container, sandbox_id=made.pause)
-        made.container = timings.call("create container", lambda: docker.create(f"{made.name}-main", body))
-        timings.call("start container", lambda: docker.post(f"/containers/{made.container}/start"))
+        made.container = timings.call("create container", lambda: engine.create(f"{made.name}-main", body))
+        timings.call("start container", lambda: engine.post(f"/containers/{made.container}/start"))
         return made
 
     def exercise(self, timings: Timings, pod: FloorPod, *, times: int) -> None:
-        """List the containers `times` times, then run a command and change a limit."""
-        docker = self._docker
+        """List the containers `times` times, run a command, change a limit, and run one through Docker's library."""
+        engine = self._docker
         for _ in range(times):
-            timings.call("list containers", lambda: docker.get("/containers/json?all=1"))
-        timings.call("exec", lambda: docker.exec(pod.container, ["true"]))
+            timings.call("list containers", lambda: engine.get("/containers/json?all=1"))
+        timings.call("exec", lambda: engine.exec(pod.container, ["true"]))
         body = update_fields(LIMITS, wanted=LIMITS)
-        timings.call("update", lambda: docker.post(f"/containers/{pod.container}/update", body))
+        timings.call("update", lambda: engine.post(f"/containers/{pod.container}/update", body))
+        timings.call("exec, new client", lambda: self._exec_over_new_client(pod))
 
     def down(self, timings: Timings, pod: FloorPod) -> None:
         """Stop and remove the pod."""
-        docker = self._docker
-        timings.call("stop container", lambda: docker.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
+        engine = self._docker
+        timings.call("stop container", lambda: engine.post(f"/containers/{pod.container}/stop?t={GRACE_SECONDS}"))
         timings.call("CNI DEL", lambda: self._plugins("DEL", pod))
-        timings.call("kill pause", lambda: docker.post(f"/containers/{pod.pause}/kill?signal=SIGKILL"))
-        timings.call("remove container", lambda: docker.delete(f"/containers/{pod.container}?v=1&force=1"))
-        timings.call("remove pause", lambda: docker.delete(f"/containers/{pod.pause}?v=1&force=1"))
+        timings.call("kill pause", lambda: engine.post(f"/containers/{pod.pause}/kill?signal=SIGKILL"))
+        timings.call("remove container", lambda: engine.delete(f"/containers/{pod.container}?v=1&force=1"))
+        timings.call("remove pause", lambda: engine.delete(f"/containers/{pod.pause}?v=1&force=1"))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._docker.close()
+
+    def _exec_over_new_client(self, pod: FloorPod) -> None:
+        """Run a command as a program does that uses Docker's client library for it."""
+        with closing(docker.APIClient(base_url=self._setup.engine.url, version="auto")) as client:
+            exec_id = client.exec_create(pod.container, ["true"])["Id"]
+            client.exec_start(exec_id)
+            if client.exec_inspect(exec_id)["ExitCode"] != 0:
+                raise RuntimeError(f"exec {exec_id} in container {pod.container} failed")
 
     def _pause_body(self, config: pb.PodSandboxConfig) -> dict[str, Any]:
         ctx = CreateContext(

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from integration.bench import figures
-from integration.bench.direct_cri import DirectCri
+from integration.bench.direct_cri import direct_cri
 from integration.bench.figures import FLOOR, IMAGE_PAIRS, SERVER, Images
 from integration.bench.floor import DirectDocker
 from integration.bench.rivals import Rival
@@ -68,10 +69,10 @@ def measure_images(
             reference = registry.push(api, _MADE, name="bench/app:1")
             api.remove_image(_MADE)
             with ExitStack() as stack:
-                direct = stack.enter_context(DirectCri(server.socket))
+                direct = stack.enter_context(direct_cri(server.socket))
                 sides = _both(docker, direct, server, cri)
                 for other in others:
-                    sides[other.name] = _puller(stack.enter_context(DirectCri(other.socket)), other.cri)
+                    sides[other.name] = _puller(stack.enter_context(direct_cri(other.socket)), other.cri)
                 timed_rounds = _pulls(sides, reference=reference, rounds=rounds)
             docker.delete(f"/images/{reference}?force=1")
         finally:
@@ -81,7 +82,7 @@ def measure_images(
     return figures.images(both, present=present, lists=lists), timed_rounds
 
 
-def _both(docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri) -> dict[str, _Puller]:
+def _both(docker: DirectDocker, direct: Cri, server: Server, cri: Cri) -> dict[str, _Puller]:
     """Return the floor and the server, which have one engine.
 
     Each pull begins when the server is idle. It refreshes the images a moment after each change, also of Docker's own
@@ -96,11 +97,17 @@ def _both(docker: DirectDocker, direct: DirectCri, server: Server, cri: Cri) -> 
         _wait_seen(cri, reference, present=present)
         server.wait_idle()
 
-    docker_side, server_side = (_Puller(pull=pull, forget=forget, settle=settle) for pull in (docker.pull, direct.pull))
+    docker_side, server_side = (
+        _Puller(pull=pull, forget=forget, settle=settle) for pull in (docker.pull, partial(_pull, direct))
+    )
     return {FLOOR: docker_side, SERVER: server_side}
 
 
-def _puller(direct: DirectCri, cri: Cri) -> _Puller:
+def _pull(direct: Cri, image: str) -> None:
+    direct.images.PullImage(pb.PullImageRequest(image=pb.ImageSpec(image=image)))
+
+
+def _puller(direct: Cri, cri: Cri) -> _Puller:
     """Return another server's side, on which nobody else works."""
 
     def forget(reference: str) -> None:
@@ -111,7 +118,7 @@ def _puller(direct: DirectCri, cri: Cri) -> _Puller:
     def settle(reference: str, present: bool) -> None:
         _wait_seen(cri, reference, present=present)
 
-    return _Puller(pull=direct.pull, forget=forget, settle=settle)
+    return _Puller(pull=partial(_pull, direct), forget=forget, settle=settle)
 
 
 def _pulls(sides: dict[str, _Puller], *, reference: str, rounds: int) -> TimedRounds:

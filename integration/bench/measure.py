@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.bench import figures
+from integration.bench.direct_cri import direct_cri
 from integration.bench.figures import FLOOR, SERVER, AtOnce, Footprint, Load
 from integration.bench.floor import Floor
 from integration.bench.images import measure_images
@@ -41,8 +42,14 @@ def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] 
         server, cri = stack.enter_context(serving(setup))
         floor = stack.enter_context(Floor(setup))
         others = [stack.enter_context(running(setup, one, number=number)) for number, one in enumerate(beside)]
-        both: dict[str, Side[Any]] = {FLOOR: floor, SERVER: PodClient(cri)}
-        all_sides = {**both, **{other.name: PodClient(other.cri) for other in others}}
+        sockets = {SERVER: server.socket} | {other.name: other.socket for other in others}
+        # Of several clients, since each has one connection for one call at a time.
+        clients = {
+            side: [PodClient(stack.enter_context(direct_cri(socket))) for _ in range(AT_ONCE)]
+            for side, socket in sockets.items()
+        }
+        both: dict[str, Side[Any]] = {FLOOR: floor, SERVER: clients[SERVER][0]}
+        all_sides: dict[str, Side[Any]] = {FLOOR: floor, **{side: each[0] for side, each in clients.items()}}
         logs = str(setup.logs)
         footprints = [footprint(server, when="after start")]
         # Not counted: the first pod makes the bridge and fills caches, on all sides.
@@ -51,9 +58,11 @@ def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] 
         with step(f"{rounds} rounds, alone"):
             alone = run_rounds(all_sides, rounds=rounds, name="alone", logs=logs)
         footprints.append(footprint(server, when="after the rounds alone"))
-        present, load = _under_load(both, logs=logs, server=server, rounds=rounds, pods=pods, footprints=footprints)
+        present, load = _under_load(
+            both, clients[SERVER], logs=logs, server=server, rounds=rounds, pods=pods, footprints=footprints
+        )
         with step(f"{POOL} pods, {AT_ONCE} at a time, on each side in turn"):
-            seconds = _at_once(setup, all_sides)
+            seconds = _at_once(setup, clients)
         at_once = AtOnce(pods=POOL, at_once=AT_ONCE, floor_seconds=seconds[FLOOR], server_seconds=seconds[SERVER])
         with step("pulls and lists of images"):
             images, pulls = measure_images(setup, cri, server, others=others, rounds=rounds)
@@ -87,6 +96,7 @@ def measure(engine_name: str, *, rounds: int, pods: int, beside: Sequence[Path] 
 
 def _under_load(
     both: Mapping[str, Side[Any]],
+    clients: Sequence[PodClient],
     *,
     logs: str,
     server: Server,
@@ -94,7 +104,6 @@ def _under_load(
     pods: int,
     footprints: list[Footprint],
 ) -> tuple[dict[str, list[Timings]], Load]:
-    clients = [both[SERVER]] * AT_ONCE
     with step(f"{pods} pods up"):
         made, up_seconds = start_pods(clients, size=pods, name="load", logs=logs)
     footprints.append(footprint(server, when=figures.present(pods)))
@@ -107,14 +116,13 @@ def _under_load(
     return timed_rounds, Load(pods=pods, at_once=AT_ONCE, up_seconds=up_seconds, down_seconds=down_seconds)
 
 
-def _at_once(setup: Setup, sides: Mapping[str, Side[Any]]) -> dict[str, float]:
+def _at_once(setup: Setup, clients: Mapping[str, Sequence[Side[Any]]]) -> dict[str, float]:
     """Time many pods at once on each side; another one is first in each turn. Returns medians in seconds."""
-    took: dict[str, list[float]] = {side: [] for side in sides}
     with ExitStack() as stack:
-        many = {side: [client] * AT_ONCE for side, client in sides.items()}
-        many[FLOOR] = [stack.enter_context(Floor(setup)) for _ in range(AT_ONCE)]  # of one connection each
+        many = {FLOOR: [stack.enter_context(Floor(setup)) for _ in range(AT_ONCE)], **clients}
+        took: dict[str, list[float]] = {side: [] for side in many}
         for turn in range(TURNS):
-            for side in rotated(list(sides), turn):
+            for side in rotated(list(many), turn):
                 name, logs = f"{side}-{turn}", str(setup.logs)
                 pods, seconds = start_pods(many[side], size=POOL, name=name, logs=logs)
                 took[side].append(seconds)

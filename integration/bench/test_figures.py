@@ -91,8 +91,10 @@ def test_every_promise_is_judged_in_every_phase() -> None:
     assert {name: bar.met for name, bar in bars.items()} == {
         "run, create, start, alone": True,
         "stop and removal, alone": True,
+        "ExecSync, new client, alone": False,
         "run, create, start, 50 pods present": False,
         "stop and removal, 50 pods present": False,
+        "ExecSync, new client, 50 pods present": False,
         "server RSS, later": False,
     }
     assert bars["run, create, start, alone"].value == pytest.approx(0.5)  # three calls beside six

@@ -22,7 +22,9 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     # A server that was restarted is found at once, also by a client that saw the old one go.
     ("grpc.use_local_subchannel_pool", 1),
-    *((f"grpc.{which}_reconnect_backoff_ms", 100) for which in ("initial", "min", "max")),
+    *((f"grpc.{which}_reconnect_backoff_ms", 100) for which in ("initial", "max")),
+    # How long an attempt to connect may take, in spite of its name: on a busy machine longer than one of those.
+    ("grpc.min_reconnect_backoff_ms", 5000),
 ]
 
 

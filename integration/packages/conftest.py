@@ -99,6 +99,8 @@ def root(tmp_path: Path) -> Iterator[Root]:
         run(["mount", "-t", "proc", "proc", place / "proc"], timeout=_COMMAND_SECONDS)
         # A server that has run on this machine leaves its state there, which a purge would remove.
         shutil.rmtree(place / "var/lib/pydockershim", ignore_errors=True)
+        # Each dpkg would index all manual pages of this machine again, which takes seconds.
+        (place / "var/lib/man-db/auto-update").unlink(missing_ok=True)
         yield Root(place)
     finally:
         unmount_all(memory)

@@ -4,6 +4,7 @@ The floor's client, `floor.DirectDocker`, is as bare. grpcio's takes about 1 ms 
 the server's time nor that of a kubelet: no kubelet is a Python program.
 """
 
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -56,9 +57,13 @@ class DirectChannel:
     """One connection to a gRPC server, for one call of one answer at a time, in place of a `grpc.Channel`."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_SECONDS)
-        self._socket.connect(str(path))
+        self._socket.connect(str(self._path))
         self._arrived = b""
         self._stream = -1
         window = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WIDE)
@@ -98,6 +103,9 @@ class DirectChannel:
         return call
 
     def _call(self, headers: bytes, message: bytes) -> bytes:
+        if self._has_ended():
+            self._socket.close()
+            self._connect()
         self._stream += 2
         self._socket.sendall(
             _frame(_HEADERS, _END_HEADERS, self._stream, headers)
@@ -105,21 +113,34 @@ class DirectChannel:
         )
         return self._answer()
 
+    def _has_ended(self) -> bool:
+        """Return whether the server has ended the connection, as it does after pings that nobody answers."""
+        try:
+            while self._arrived or select.select([self._socket], [], [], 0)[0]:
+                kind, flags, _stream, payload = self._next()
+                if kind == _GOAWAY:
+                    return True
+                self._acknowledge(kind, flags, payload)
+        except (OSError, RuntimeError):
+            return True
+        return False
+
     def _answer(self) -> bytes:
         """Read until the stream has ended; gives what is in its DATA frames."""
         body = b""
         while True:
             kind, flags, stream, payload = self._next()
-            if kind == _SETTINGS and not flags & _ACK:
-                self._socket.sendall(_frame(_SETTINGS, _ACK, 0))
-            elif kind == _PING and not flags & _ACK:
-                self._socket.sendall(_frame(_PING, _ACK, 0, payload))
-            elif kind == _GOAWAY or (kind == _RST_STREAM and stream == self._stream):
+            self._acknowledge(kind, flags, payload)
+            if kind == _GOAWAY or (kind == _RST_STREAM and stream == self._stream):
                 raise RuntimeError(f"the CRI server ended the call: {payload!r}")
-            elif stream == self._stream:
+            if stream == self._stream:
                 body += payload if kind == _DATA else b""
                 if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
                     return body
+
+    def _acknowledge(self, kind: int, flags: int, payload: bytes) -> None:
+        if kind in (_SETTINGS, _PING) and not flags & _ACK:
+            self._socket.sendall(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
 
     def _next(self) -> tuple[int, int, int, bytes]:
         """Read one frame: its type, flags, stream and payload."""

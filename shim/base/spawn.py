@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, TypeAlias
 
 from shim.base import deadline
 from shim.base.process import ProcessHandle
@@ -29,6 +29,9 @@ _REAP_SECONDS = 5.0
 _CHUNK = 1 << 16
 
 
+Environment: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Exit code and output of a program that ended by itself."""
@@ -44,7 +47,7 @@ def run_bounded(
     program: Path,
     *,
     arguments: Sequence[str] = (),
-    environment: Mapping[str, str],
+    environment: Environment,
     stdin: bytes,
     timeout: float,
     what: str,
@@ -85,7 +88,7 @@ class _Starts:
         command: Sequence[str | Path],
         *,
         stdin: IO[bytes],
-        environment: Mapping[str, str],
+        environment: Environment,
         timeout: float,
         what: str,
     ) -> subprocess.Popen[bytes]:
@@ -143,9 +146,7 @@ class _Starts:
 class _Start:
     """One start of a program."""
 
-    def __init__(
-        self, command: Sequence[str | Path], *, stdin: int, environment: Mapping[str, str], began: float
-    ) -> None:
+    def __init__(self, command: Sequence[str | Path], *, stdin: int, environment: Environment, began: float) -> None:
         """`began` is when its caller began to wait for it, by the monotonic clock."""
         self.program = str(command[0])
         self.stdin = stdin
@@ -154,7 +155,7 @@ class _Start:
         self.child: subprocess.Popen[bytes] | None = None
         self.failure: Exception | None = None
         self._command = tuple(command)
-        self._environment = dict(environment)
+        self._environment = environment
         self._began = began
 
     @property

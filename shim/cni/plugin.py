@@ -66,10 +66,12 @@ class Call:
         by = f"cni {self.verb} by plugin {self.binary}"
         return f"{by} for sandbox {self.container_id}" if self.container_id else by
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the plugin: ours, since plugins run iptables and the like, and the protocol's."""
-        return {
-            **os.environ,
+    def environment(self) -> dict[bytes, bytes]:
+        """Return the environment of the plugin: ours, since plugins run iptables and the like, and the protocol's.
+
+        Of bytes: to decode ours, and encode it again for the kernel, takes as long as the rest of a start in Python.
+        """
+        own = {
             "CNI_COMMAND": self.verb,
             "CNI_CONTAINERID": self.container_id,
             "CNI_NETNS": self.netns,
@@ -77,6 +79,7 @@ class Call:
             "CNI_ARGS": ";".join(f"{key}={value}" for key, value in self.args),
             "CNI_PATH": os.pathsep.join(map(str, self.bin_dirs)),
         }
+        return {**os.environb, **{os.fsencode(name): os.fsencode(value) for name, value in own.items()}}
 
 
 class _ErrorObject(msgspec.Struct):

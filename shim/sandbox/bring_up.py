@@ -84,7 +84,7 @@ class _StartWithNetwork:
         self._undo_pin()
         confirmed = partial(is_in_container, pid, self._checkpoint.sandbox_id)
         try:
-            network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
+            network.pin_netns(self._checkpoint, pid=pid, sysctls=self._config.linux.sysctls, confirmed=confirmed)
         except FailedPrecondition as error:
             log.debug("cannot pin network namespace yet", sandbox=self._checkpoint.sandbox_id, error=error)
             return
@@ -100,7 +100,7 @@ class _StartWithNetwork:
             network.check_pin(self._checkpoint, pid=pid)
             return self._attached
         self._undo_pin()
-        network.pin_netns(self._checkpoint, pid=pid)
+        network.pin_netns(self._checkpoint, pid=pid, sysctls=self._config.linux.sysctls)
         return self._add()
 
     def _undo_pin(self) -> None:

@@ -25,7 +25,7 @@ from shim.cni.masquerade import masquerades, remove_masquerade
 from shim.cni.network import Attachment, knows_check
 from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
-from shim.domain.labels import sandbox_config_from_dict
+from shim.domain.labels import sandbox_metadata_from_dict
 from shim.domain.names import sandbox_name
 from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of, has_interface
 from shim.netns.pin import ensure_pinned, unpin
@@ -69,14 +69,21 @@ def network_intent(
     )
 
 
-def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
+def pin_netns(
+    checkpoint: SandboxCheckpoint,
+    *,
+    pid: int,
+    sysctls: Mapping[str, str],
+    confirmed: Callable[[], bool] = lambda: True,
+) -> None:
     """Keep the network namespace of the pause process alive on its path, with the loopback interface up.
+
+    `sysctls` are those of the pod.
 
     Raise ProcessEnded when the process has ended, or is not the one that `confirmed` expects.
     """
     path = _netns(checkpoint)
     ensure_pinned(path, pid=pid, confirmed=confirmed)
-    sysctls = sandbox_config_from_dict(checkpoint.config).linux.sysctls
     ensure_loopback_up(path, with_ipv6=not forbids_loopback_ipv6(sysctls))
 
 
@@ -218,6 +225,6 @@ def _attachment(rt: Runtime, checkpoint: SandboxCheckpoint) -> Attachment:
         result=network.result,
         owner=Owner(
             docker=engine_of(rt),
-            sandbox=sandbox_name(sandbox_config_from_dict(checkpoint.config).metadata),
+            sandbox=sandbox_name(sandbox_metadata_from_dict(checkpoint.config)),
         ),
     )

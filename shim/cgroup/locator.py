@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from shim.cgroup.places import UNIFIED, Group, Mounts, above, group_at, own_groups
+from shim.cgroup.places import UNIFIED, Group, Mounts, above, group_at, own_groups, slice_path
 from shim.domain.errors import NotFound
 
 
@@ -53,6 +53,19 @@ class CgroupLocator:
             return None
         self.remember(container_id, found)
         return found
+
+    def directory(self, container_id: str, *, parent: str, systemd: bool) -> str:
+        """Return where the group of a container will be that Docker is to start: its directory, without asking.
+
+        `parent` is Docker's: a path, or with systemd the name of a slice. Empty if no tree is mounted.
+        """
+        mount = self._mounts.get("memory", self._mounts.get(UNIFIED))
+        if mount is None:
+            return ""
+        path = (
+            f"{slice_path(parent)}/docker-{container_id}.scope" if systemd else f"{parent.rstrip('/')}/{container_id}"
+        )
+        return mount.directory(path)
 
     def remember(self, container_id: str, place: Place) -> None:
         """Keep a place for the next readers."""

@@ -167,6 +167,12 @@ def above(groups: Mapping[str, str]) -> dict[str, str]:
     return {controller: path.rstrip("/").rpartition("/")[0] or "/" for controller, path in groups.items()}
 
 
+def slice_path(name: str) -> str:
+    """Return the path of a systemd slice: each dash of its name is a level (systemd.slice(5))."""
+    parts = name.removesuffix(".slice").split("-")
+    return "".join(f"/{'-'.join(parts[:end])}.slice" for end in range(1, len(parts) + 1))
+
+
 def this_machines_mounts() -> Mounts:
     """Read which trees this process sees."""
     return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))

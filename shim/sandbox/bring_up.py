@@ -14,7 +14,14 @@ from shim.domain.errors import FailedPrecondition
 from shim.engine.tasks import StartingTask
 from shim.runtime import Runtime
 from shim.sandbox import dns, network
+from shim.spec.defaults import docker_cgroup_parent
 from shim.view.processes import is_in_container
+
+LEAVES_NAMESPACE_API = (1, 48)
+"""First Engine API whose Engines all leave the network namespace of pause alone but for `lo`.
+
+Others switch IPv6 off in a hook, for all interfaces that are there.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +38,10 @@ def bring_up(
     if checkpoint.network is None:
         gather([partial(_write_down, rt, checkpoint), partial(_start, rt, checkpoint, config=config)])
         if not pod.host_network(config):
-            network.bring_loopback_up(rt.view.sandbox(checkpoint.sandbox_id))
+            network.bring_only_loopback_up(rt.view.sandbox(checkpoint.sandbox_id))
         return checkpoint
-    with rt.tasks.starting(checkpoint.sandbox_id) as task:
+    group = _group_to_read(rt, checkpoint, config=config)
+    with rt.tasks.starting(checkpoint.sandbox_id, group=group) as task:
         start = _StartWithNetwork(rt, checkpoint, config=config, task=task, rollback=rollback)
         gather([start.write_down, start.start, start.attach_early])
     return start.attach()
@@ -58,6 +66,8 @@ class _StartWithNetwork:
         self._rollback = rollback
         self._written = Future[None]()
         self._attached: SandboxCheckpoint | None = None
+        self._is_pinned = False
+        self._has_loopback = False
 
     def write_down(self) -> None:
         """Write the checkpoint."""
@@ -75,6 +85,8 @@ class _StartWithNetwork:
         finally:
             self._task.end()
         _finish_start(self._rt, self._checkpoint, config=self._config)
+        if self._is_pinned:
+            self._bring_loopback_up()
 
     def attach_early(self) -> None:
         """Attach the network before Docker has answered the start, if it can be seen when the namespace is complete."""
@@ -84,10 +96,11 @@ class _StartWithNetwork:
         self._undo_pin()
         confirmed = partial(is_in_container, pid, self._checkpoint.sandbox_id)
         try:
-            network.pin_netns(self._checkpoint, pid=pid, sysctls=self._config.linux.sysctls, confirmed=confirmed)
+            network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
         except FailedPrecondition as error:
             log.debug("cannot pin network namespace yet", sandbox=self._checkpoint.sandbox_id, error=error)
             return
+        self._is_pinned = True
         self._add()
 
     def attach(self) -> SandboxCheckpoint:
@@ -98,10 +111,17 @@ class _StartWithNetwork:
         pid = self._rt.view.sandbox(self._checkpoint.sandbox_id).state.pid
         if self._attached is not None:
             network.check_pin(self._checkpoint, pid=pid)
-            return self._attached
-        self._undo_pin()
-        network.pin_netns(self._checkpoint, pid=pid, sysctls=self._config.linux.sysctls)
-        return self._add()
+        else:
+            self._undo_pin()
+            network.pin_netns(self._checkpoint, pid=pid)
+        if not self._has_loopback:
+            self._bring_loopback_up()
+        return self._attached or self._add()
+
+    def _bring_loopback_up(self) -> None:
+        """Bring `lo` up, which runc and Docker mostly have done by the time the start is answered."""
+        network.bring_loopback_up(self._checkpoint, sysctls=self._config.linux.sysctls)
+        self._has_loopback = True
 
     def _undo_pin(self) -> None:
         self._rollback.undo("the pin of its network namespace", partial(network.unpin_netns, self._checkpoint))
@@ -111,6 +131,23 @@ class _StartWithNetwork:
         self._rollback.undo("its network", partial(network.release, self._rt, self._checkpoint))
         self._attached = network.attach(self._rt, self._checkpoint)
         return self._attached
+
+
+def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> str:
+    """Return the directory of pause's control group if ADD may begin as soon as the network namespace exists, else "".
+
+    It has to wait while runc or Docker change the namespace yet: runc sets the sysctls of the pod.
+    """
+    if rt.engine.api_version < LEAVES_NAMESPACE_API:
+        return ""
+    if config.linux.security_context.namespace_options.pid == pb.NODE:
+        return ""  # nothing shows then which process of runc is the one
+    if any(name.startswith("net") for name in config.linux.sysctls):
+        return ""
+    parent = docker_cgroup_parent(rt, config)
+    if not parent:
+        return ""  # a client without control groups of its own: Docker's default, which only Docker knows
+    return rt.cgroups.directory(checkpoint.sandbox_id, parent=parent, systemd=rt.facts.systemd_cgroups)
 
 
 def _write_down(rt: Runtime, checkpoint: SandboxCheckpoint) -> None:

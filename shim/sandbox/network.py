@@ -69,22 +69,14 @@ def network_intent(
     )
 
 
-def pin_netns(
-    checkpoint: SandboxCheckpoint,
-    *,
-    pid: int,
-    sysctls: Mapping[str, str],
-    confirmed: Callable[[], bool] = lambda: True,
-) -> None:
-    """Keep the network namespace of the pause process alive on its path, with the loopback interface up.
+def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
+    """Keep the network namespace of the pause process alive on its path.
 
     `sysctls` are those of the pod.
 
     Raise ProcessEnded when the process has ended, or is not the one that `confirmed` expects.
     """
-    path = _netns(checkpoint)
-    ensure_pinned(path, pid=pid, confirmed=confirmed)
-    ensure_loopback_up(path, with_ipv6=not forbids_loopback_ipv6(sysctls))
+    ensure_pinned(_netns(checkpoint), pid=pid, confirmed=confirmed)
 
 
 def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
@@ -92,7 +84,12 @@ def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
     ensure_pinned(_netns(checkpoint), pid=pid)
 
 
-def bring_loopback_up(record: SandboxRecord) -> None:
+def bring_loopback_up(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
+    """Bring the loopback interface of the pinned namespace up, of a pod with these sysctls. ShimError if it fails."""
+    ensure_loopback_up(_netns(checkpoint), with_ipv6=not forbids_loopback_ipv6(sysctls))
+
+
+def bring_only_loopback_up(record: SandboxRecord) -> None:
     """Bring the loopback interface of a pod up that has no other. ShimError when pause has ended."""
     with_ipv6 = not forbids_loopback_ipv6(record.config.linux.sysctls)
     ensure_loopback_up_of(record.state.pid, confirmed=partial(is_process_of, record), with_ipv6=with_ipv6)

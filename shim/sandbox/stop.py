@@ -52,12 +52,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
         # Docker may not know yet that pause has ended, and its pid may have been reused: DEL must not run in the
         # namespace of another process.
         with suppress(ProcessEnded):
-            network.pin_netns(
-                checkpoint,
-                pid=record.state.pid,
-                sysctls=record.config.linux.sysctls,
-                confirmed=partial(is_process_of, record),
-            )
+            network.pin_netns(checkpoint, pid=record.state.pid, confirmed=partial(is_process_of, record))
     if unstarted:
         _stop_pause(rt, record, unstarted=unstarted)
         network.release(rt, checkpoint)

@@ -48,7 +48,7 @@ class CreateContext:
 def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: str) -> HostDefaults:
     """Return the defaults for the containers of a pod. Raise InvalidArgument for an unknown runtime handler."""
     return HostDefaults(
-        cgroup_parent=_docker_cgroup_parent(rt, config),
+        cgroup_parent=docker_cgroup_parent(rt, config),
         cgroupns_mode=_cgroupns_mode(rt),
         runtime=_docker_runtime(rt, handler=runtime_handler),
         docker_log=docker_log(rt.config),
@@ -74,7 +74,7 @@ def base_host_config(ctx: CreateContext) -> JsonObject:
     }
 
 
-def _docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
+def docker_cgroup_parent(rt: Runtime, config: pb.PodSandboxConfig) -> str:
     """Convert the kubelet's cgroup parent; with systemd to the slice's own name, which implies its path."""
     path = config.linux.cgroup_parent
     return path.rstrip("/").rpartition("/")[2] if rt.facts.systemd_cgroups else path

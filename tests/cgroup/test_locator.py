@@ -74,3 +74,24 @@ def test_a_container_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_trees_of_this_machine_are_looked_up() -> None:
     assert this_machines_mounts()
+
+
+@pytest.mark.parametrize(
+    ("parent", "systemd", "path"),
+    [
+        ("/kubepods/besteffort/pod1", False, "/kubepods/besteffort/pod1/c1"),
+        ("kubepods/", False, "/kubepods/c1"),
+        (
+            "kubepods-besteffort-pod1.slice",
+            True,
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/docker-c1.scope",
+        ),
+        ("user.slice", True, "/user.slice/docker-c1.scope"),
+    ],
+)
+def test_where_docker_will_make_a_group(parent: str, systemd: bool, path: str) -> None:
+    assert LOCATOR.directory("c1", parent=parent, systemd=systemd) == f"/sys/fs/cgroup/memory{path}"
+
+
+def test_without_a_tree_there_is_no_group() -> None:
+    assert CgroupLocator({}).directory("c1", parent="/a", systemd=False) == ""

@@ -1,13 +1,17 @@
 """The watch of runc's directories, with a runc that only writes its state."""
 
+import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from shim.base import deadline
 from shim.domain.errors import DeadlineExceeded
-from shim.engine.tasks import STATE_LIMIT, TaskWatch
+from shim.engine.tasks import AT_ONCE, SEARCHES, STATE_LIMIT, TaskWatch
+from tests.mounts import need_root
 from tests.waits import SECONDS, wait_until
 
 ONE, OTHER = "1" * 64, "2" * 64
@@ -34,6 +38,23 @@ def write_state(directory: Path, content: str) -> None:
     directory.mkdir(exist_ok=True)
     (directory / "state-1").write_text(content)
     (directory / "state-1").rename(directory / "state.json")
+
+
+@contextmanager
+def process_of_its_own_namespace() -> Iterator[int]:
+    """Run the first process of a PID namespace, as runc's last one is; yield its pid."""
+    command = ["unshare", "--pid", "--fork", "--kill-child", "cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as outer:
+        try:
+            wait_until(lambda: child_of(outer.pid))
+            yield child_of(outer.pid)
+        finally:
+            outer.kill()
+
+
+def child_of(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else 0
 
 
 def watches(tasks: TaskWatch) -> int:
@@ -119,3 +140,52 @@ def test_no_watch_stays_for_a_container_that_runs(tasks: TaskWatch, containers: 
         write_state(containers / ONE, '{"init_process_pid": 4711}')
         task.wait()
     assert watches(tasks) == 1
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Path:
+    """A control group, of which only the file with its processes is there, and that empty."""
+    directory = tmp_path / "group"
+    directory.mkdir()
+    (directory / "cgroup.procs").write_text("")
+    return directory
+
+
+def test_the_first_process_is_found_in_the_control_group_before_runc_has_a_state(
+    tasks: TaskWatch, containers: Path, group: Path
+) -> None:
+    need_root()
+    with deadline.bound(SECONDS), tasks.starting(ONE, group=str(group)) as task, process_of_its_own_namespace() as pid:
+        (group / "cgroup.procs").write_text(f"{os.getpid()}\n{pid}\n")
+        (containers / ONE).mkdir()
+        assert task.wait() == pid
+
+
+@pytest.mark.parametrize("content", ["", "{pid}\n", "4194305\n", "nonsense\n", None])
+def test_a_control_group_that_says_nothing_leaves_it_to_the_state(
+    tasks: TaskWatch, containers: Path, group: Path, content: str | None
+) -> None:
+    if content is None:
+        (group / "cgroup.procs").unlink()
+    else:
+        (group / "cgroup.procs").write_text(content.format(pid=os.getpid()))
+    with deadline.bound(SECONDS), tasks.starting(ONE, group=str(group)) as task:
+        (containers / ONE).mkdir()
+        wait_until(lambda: task.searches == 0)
+        write_state(containers / ONE, '{"init_process_pid": 4711}')
+        assert task.wait() == 4711
+
+
+def test_control_groups_are_not_read_where_many_containers_start(
+    tasks: TaskWatch, containers: Path, group: Path
+) -> None:
+    need_root()
+    with ExitStack() as stack:
+        stack.enter_context(deadline.bound(SECONDS))
+        (group / "cgroup.procs").write_text(str(stack.enter_context(process_of_its_own_namespace())))
+        names = [f"{number}" * 64 for number in range(AT_ONCE + 1)]
+        started = [stack.enter_context(tasks.starting(name, group=str(group))) for name in names]
+        for name in names:
+            write_state(containers / name, '{"init_process_pid": 4711}')
+        assert [task.wait() for task in started] == [4711] * len(names)
+        assert [task.searches for task in started] == [SEARCHES] * len(names)

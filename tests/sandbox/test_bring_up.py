@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,19 +35,22 @@ class Processes:
         self._stack = stack
 
     def start(self, *, group: str = "") -> int:
-        """Start one, in the control group of this name; return its pid."""
+        """Start one, the first of its PID namespace, in the control group of this name; return its pid."""
         process = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["unshare", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", "echo ready; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         self._stack.enter_context(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        (pid,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         if group:
-            self._move(process.pid, group)
-        return process.pid
+            self._move(pid, group)
+        return pid
 
     def _move(self, pid: int, group: str) -> None:
-        version_1 = Path("/sys/fs/cgroup/pids")
+        version_1 = Path("/sys/fs/cgroup/memory")
         directory = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / group
         try:
             directory.mkdir()
@@ -70,13 +74,15 @@ class RuncEngine(FakeEngine):
         """Returns the pid that runc names, given that of pause."""
         self.answered: Callable[[int], int] = lambda pid: pid
         """Returns the pid that the Engine reports."""
+        self.writes_state = True
 
     def start_container(self, container_id: str) -> None:
         pid = self._processes.start(group=container_id)
         directory = self._states / container_id
         directory.mkdir()
-        (directory / "state-1").write_text(f'{{"init_process_pid": {self.named(pid)}}}')
-        (directory / "state-1").rename(directory / "state.json")
+        if self.writes_state:
+            (directory / "state-1").write_text(f'{{"init_process_pid": {self.named(pid)}}}')
+            (directory / "state-1").rename(directory / "state.json")
         self.before_answer()
         super().start_container(container_id)
         self.containers[container_id].pid = self.answered(pid)
@@ -125,8 +131,10 @@ def rt(rt: Runtime, tmp_path: Path) -> Iterator[Runtime]:
     rt.tasks.close()
 
 
-def run(rt: Runtime) -> SandboxId:
-    return run_pod_sandbox(rt, config=pod_config(network=pb.POD), runtime_handler="")
+def run(rt: Runtime, **linux: Any) -> SandboxId:
+    config = pod_config(network=pb.POD)
+    config.linux.MergeFrom(pb.LinuxPodSandboxConfig(**linux))
+    return run_pod_sandbox(rt, config=config, runtime_handler="")
 
 
 def verbs(fakes: FakePlugins) -> list[str]:
@@ -161,6 +169,47 @@ def test_a_pod_is_attached_before_its_start_is_answered(
     before = CheckpointStore(tmp_path / "seen").get(sandbox)
     assert before is not None
     assert (before.ready, before.network is not None and before.network.released) == (False, False)
+
+
+def test_a_pod_is_attached_before_runc_has_a_state(rt: Runtime, engine: RuncEngine, fakes: FakePlugins) -> None:
+    engine.version = (1, 48)
+    engine.writes_state = False
+    engine.before_answer = lambda: wait_until(lambda: verbs(fakes) == ["ADD"])
+    sandbox = run(rt, cgroup_parent="/")
+    (call,) = fakes.calls
+    assert Path(call.environment["CNI_NETNS"]).stat().st_ino == namespace(engine.containers[sandbox].pid)
+
+
+@pytest.mark.parametrize(
+    ("api", "linux"),
+    [
+        pytest.param((1, 47), {"cgroup_parent": "/"}, id="an Engine that sets up the namespace in a hook"),
+        pytest.param((1, 48), {}, id="no parent"),
+        pytest.param((1, 48), {"cgroup_parent": "/", "sysctls": {"net.ipv4.ip_forward": "1"}}, id="sysctls"),
+        pytest.param((1, 48), {"cgroup_parent": "/", "sysctls": {"net/ipv4/ip_forward": "1"}}, id="with slashes"),
+        pytest.param(
+            (1, 48),
+            {
+                "cgroup_parent": "/",
+                "security_context": pb.LinuxSandboxSecurityContext(
+                    namespace_options=pb.NamespaceOption(network=pb.POD, pid=pb.NODE)
+                ),
+            },
+            id="the PID namespace of the host",
+        ),
+    ],
+)
+def test_a_namespace_that_others_still_change_is_not_attached(
+    rt: Runtime, engine: RuncEngine, fakes: FakePlugins, api: tuple[int, int], linux: dict[str, Any]
+) -> None:
+    engine.version = api
+    engine.writes_state = False
+    seen: list[list[str]] = []
+    # Whether a control group is read is decided before the start; nothing of it is left to wait for.
+    engine.before_answer = lambda: seen.append([f"{task.group}" for task in rt.tasks._tasks.values()])
+    run(rt, **linux)
+    assert seen == [[""]]
+    assert verbs(fakes) == ["ADD"]
 
 
 def test_a_start_that_fails_is_undone_when_add_has_ended(

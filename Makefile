@@ -77,7 +77,8 @@ fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [-
 test: lint ## all checks and all tests (root)
 # While one processor checks types the other makes the bytecode of the tests, which each worker would make for itself.
 	@$(PY) -m pytest tests integration --collect-only -qq >.venv/collected & collecting=$$!; \
-	$(MAKE) --no-print-directory types contracts && wait $$collecting || { tail -n 50 .venv/collected; exit 1; }
+	$(MAKE) --no-print-directory types contracts; checked=$$?; \
+	wait $$collecting || { tail -n 50 .venv/collected; exit 1; }; exit $$checked
 	$(PY) -m integration.node prepare
 	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
 

@@ -114,7 +114,7 @@ class DirectChannel:
         return self._answer()
 
     def _has_ended(self) -> bool:
-        """Return whether the server has ended the connection, as it does after pings that nobody answers."""
+        """Return whether the server has ended the connection, as it does after unanswered pings."""
         try:
             while self._arrived or select.select([self._socket], [], [], 0)[0]:
                 kind, flags, _stream, payload = self._next()

@@ -15,6 +15,7 @@ from integration.bench.timings import Timings
 from integration.node.commands import NodeError
 from shim.domain.ids import ImageId
 from shim.engine.runc import SHIM_GROUP
+from shim.spec.pause_seccomp import PROFILE
 
 _CALLS = ("create pause", "start pause", "create container", "start container")
 
@@ -31,6 +32,8 @@ class Lead:
 LEADS = {
     "as it is": Lead(),
     "one shim": Lead(one_shim=True),
+    "profile of pause": Lead(pause_host={"SecurityOpt": [f"seccomp={PROFILE}"]}),
+    "pause without profile": Lead(pause_host={"SecurityOpt": ["seccomp=unconfined"]}),
     "pause without network": Lead(pause={"NetworkDisabled": True}),
     "pause without log": Lead(pause_host={"LogConfig": {"Type": "none"}}),
     "all of them": Lead(one_shim=True, pause={"NetworkDisabled": True}, pause_host={"LogConfig": {"Type": "none"}}),

@@ -155,19 +155,29 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _splice(client: socket.socket, runtime: socket.socket) -> None:
-    """Copy both ways until one of the two ends, then end the other: as Kubernetes' proxies do."""
-    upward = threading.Thread(target=_copy, args=(client, runtime), daemon=True)
+    """Copy both ways until one of the two ends, then end the other.
+
+    Kubernetes' proxies close both sides at once, and a client that is busy can lose what it has not read yet: kubectl
+    takes an exec whose status is lost for one that has succeeded. Here a client reads to the end what it was sent.
+    """
+    upward = threading.Thread(target=_copy_up, args=(client, runtime), daemon=True)
     upward.start()
     _copy(runtime, client)
+    with suppress(OSError):
+        client.shutdown(socket.SHUT_WR)
     upward.join()
+
+
+def _copy_up(client: socket.socket, runtime: socket.socket) -> None:
+    _copy(client, runtime)
+    _shut(runtime)
+    _shut(client)
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while piece := source.recv(_PIECE):
             sink.sendall(piece)
-    _shut(source)
-    _shut(sink)
 
 
 def _shut(connected: socket.socket) -> None:

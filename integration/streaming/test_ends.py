@@ -37,8 +37,10 @@ def test_a_server_that_stops_ends_its_sessions(
     kubectl: Kubectl, served: Served, new_pod: Callable[[], None], marker: str
 ) -> None:
     new_pod()
-    client = kubectl.begin("exec", "-i", "lone", "--", "sleep", marker)
-    wait_until(lambda: processes(marker))
+    client = kubectl.begin("exec", "-i", "lone", "--", "sh", "-c", f"echo ready; exec sleep {marker}")
+    assert client.stdout is not None
+    # Until Docker has answered the start, only the next server can end what it starts.
+    assert client.stdout.readline() == b"ready\n"
 
     served.server.stop()
     try:

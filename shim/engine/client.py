@@ -69,9 +69,6 @@ class DockerEngine:
     @property
     def api_version(self) -> ApiVersion:
         """Implement `Engine.api_version`; FailedPrecondition when there is no version both sides know."""
-        known = self._pool.version
-        if known is not None:
-            return known
         outer = deadline.current()
         scope = Scope(seconds=outer.remaining(self._timeout))
         with self._docker_call("ask docker's api version"), self._pool.lease(scope=scope, outer=outer) as connection:

@@ -55,12 +55,6 @@ class Pool:
         self._version: ApiVersion | None = None
         self._closed = False
 
-    @property
-    def version(self) -> ApiVersion | None:
-        """The API version of the daemon that there are connections to; None while it is not known."""
-        with self._lock:
-            return self._version if self._open else None
-
     @contextmanager
     def lease(self, *, scope: Scope, outer: Scope) -> Iterator[DockerConnection]:
         """Lease a connection for one request, bound by `scope` and aborted when `outer` is cancelled."""

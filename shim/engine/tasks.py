@@ -7,9 +7,9 @@ then, for 30 to 50 ms. Some releases of runc write the file once before that, wi
 By then Docker has also done what it does to the network namespace. Most Engines do it in a hook that runc runs before;
 26.0, and those from 28.0 on, do it between create and start, but only bring `lo` up, as runc has done.
 
-Where neither has anything else to do there, the namespace can be used 10 to 15 ms earlier. runc makes its directory for
-the container first, then the control group, and then, at once, the namespaces and the process that lives in them. No
-event shows the last step; from the first one on, the control group is read every millisecond.
+Where what is left for them there does no harm, the namespace can be used 10 to 15 ms earlier. runc makes its directory
+for the container first, then the control group, and then, at once, the namespaces and the process that lives in them.
+No event shows the last step; from the first one on, the control group is read every millisecond.
 
 No API of Docker's shows this. A caller must do without where it cannot be seen: under another OCI runtime, or with
 Docker's directories out of sight.

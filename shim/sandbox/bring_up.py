@@ -1,5 +1,6 @@
 """The start of a pause container, and of its network beside it."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -66,8 +67,6 @@ class _StartWithNetwork:
         self._rollback = rollback
         self._written = Future[None]()
         self._attached: SandboxCheckpoint | None = None
-        self._is_pinned = False
-        self._has_loopback = False
 
     def write_down(self) -> None:
         """Write the checkpoint."""
@@ -85,22 +84,18 @@ class _StartWithNetwork:
         finally:
             self._task.end()
         _finish_start(self._rt, self._checkpoint, config=self._config)
-        if self._is_pinned:
-            self._bring_loopback_up()
 
     def attach_early(self) -> None:
         """Attach the network before Docker has answered the start, if it can be seen when the namespace is complete."""
         pid = self._task.wait()
         if not pid or self._written.exception() is not None:
             return
-        self._undo_pin()
         confirmed = partial(is_in_container, pid, self._checkpoint.sandbox_id)
         try:
-            network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
+            self._pin(pid, confirmed=confirmed)
         except FailedPrecondition as error:
             log.debug("cannot pin network namespace yet", sandbox=self._checkpoint.sandbox_id, error=error)
             return
-        self._is_pinned = True
         self._add()
 
     def attach(self) -> SandboxCheckpoint:
@@ -111,20 +106,15 @@ class _StartWithNetwork:
         pid = self._rt.view.sandbox(self._checkpoint.sandbox_id).state.pid
         if self._attached is not None:
             network.check_pin(self._checkpoint, pid=pid)
-        else:
-            self._undo_pin()
-            network.pin_netns(self._checkpoint, pid=pid)
-        if not self._has_loopback:
-            self._bring_loopback_up()
-        return self._attached or self._add()
+            return self._attached
+        self._pin(pid)
+        return self._add()
 
-    def _bring_loopback_up(self) -> None:
-        """Bring `lo` up, which runc and Docker mostly have done by the time the start is answered."""
-        network.bring_loopback_up(self._checkpoint, sysctls=self._config.linux.sysctls)
-        self._has_loopback = True
-
-    def _undo_pin(self) -> None:
+    def _pin(self, pid: int, *, confirmed: Callable[[], bool] = lambda: True) -> None:
+        """Pin the network namespace of this process, and bring `lo` up in it."""
         self._rollback.undo("the pin of its network namespace", partial(network.unpin_netns, self._checkpoint))
+        network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
+        network.bring_loopback_up(self._checkpoint, sysctls=self._config.linux.sysctls)
 
     def _add(self) -> SandboxCheckpoint:
         """Run ADD. One that failed half-way is undone by DEL."""
@@ -136,13 +126,17 @@ class _StartWithNetwork:
 def _group_to_read(rt: Runtime, checkpoint: SandboxCheckpoint, *, config: pb.PodSandboxConfig) -> str:
     """Return the directory of pause's control group if ADD may begin as soon as the network namespace exists, else "".
 
-    It has to wait while runc or Docker change the namespace yet: runc sets the sysctls of the pod.
+    It has to wait where runc or Docker change more in the namespace later than a plugin may want to have changed: runc
+    sets the sysctls of the pod, and two that Docker gives all containers (`net.ipv4.ping_group_range`,
+    `net.ipv4.ip_unprivileged_port_start`).
     """
     if rt.engine.api_version < LEAVES_NAMESPACE_API:
         return ""
     if config.linux.security_context.namespace_options.pid == pb.NODE:
         return ""  # nothing shows then which process of runc is the one
     if any(name.startswith("net") for name in config.linux.sysctls):
+        return ""
+    if checkpoint.network is None or any("sysctl" in plugin for plugin in checkpoint.network.conflist["plugins"]):
         return ""
     parent = docker_cgroup_parent(rt, config)
     if not parent:

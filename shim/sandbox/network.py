@@ -72,8 +72,6 @@ def network_intent(
 def pin_netns(checkpoint: SandboxCheckpoint, *, pid: int, confirmed: Callable[[], bool] = lambda: True) -> None:
     """Keep the network namespace of the pause process alive on its path.
 
-    `sysctls` are those of the pod.
-
     Raise ProcessEnded when the process has ended, or is not the one that `confirmed` expects.
     """
     ensure_pinned(_netns(checkpoint), pid=pid, confirmed=confirmed)
@@ -85,7 +83,10 @@ def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
 
 
 def bring_loopback_up(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
-    """Bring the loopback interface of the pinned namespace up, of a pod with these sysctls. ShimError if it fails."""
+    """Bring the loopback interface of the pinned namespace up, of a pod with these sysctls. ShimError if it fails.
+
+    To be called before ADD: what a plugin has set there counts.
+    """
     ensure_loopback_up(_netns(checkpoint), with_ipv6=not forbids_loopback_ipv6(sysctls))
 
 

@@ -2,7 +2,7 @@
 
 Docker's profile has some 400 calls for three architectures, which runc compiles into a filter for each container. Pause
 makes a dozen calls. With a profile of those its start takes a tenth less, and the process that lives as long as the pod
-can do less (docs/performance.md, docs/hardening.md).
+can do less (docs/performance.md, docs/docker-quirks.md).
 """
 
 import msgspec
@@ -36,7 +36,9 @@ _NAMESPACE_FLAGS = 0x7E020000
 
 _ENOSYS = 38
 """The error of all other calls: a C library goes on without a call that the kernel does not know. It also spares runc a
-second filter, by which it gives that error for calls that are newer than the profile. Docker 20.10 gives EPERM."""
+second filter, by which it gives that error for calls that are newer than the profile."""
+ENOSYS_API = (1, 42)
+"""First API whose Engines know `defaultErrnoRet` (23.0)."""
 
 PROFILE = msgspec.json.encode(
     {
@@ -59,8 +61,10 @@ def pause_profile(rt: Runtime, image: ImageRecord, *, runtime: str) -> str:
     """Return the profile for a pause container of this image in place of Docker's own; empty for none.
 
     None for another program than the pause of Kubernetes, and for another OCI runtime than runc, which may need calls
-    that runc does not make.
+    that runc does not make. Nor on an Engine that knows no error but EPERM: glibc does not do without `clone3` then.
     """
+    if rt.engine.api_version < ENOSYS_API:
+        return ""
     info = rt.facts.info()
     is_native = image.architecture == _ARCHITECTURES.get(info.architecture)
     known = image.entrypoint == _ENTRYPOINT and is_native and has_runc_shim(info, runtime)

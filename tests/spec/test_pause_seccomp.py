@@ -18,7 +18,7 @@ from tests.pods import pod_config, ready_pod
 
 def _with_pause(rt: Runtime, engine: FakeEngine, entrypoint: str) -> Runtime:
     """Return the runtime with a pause image of its own."""
-    reference = "r.example/pause:1"
+    reference = f"r.example{entrypoint}:1"
     engine.add_image(reference, ImageSettings(entrypoint=[entrypoint]))
     return replace(rt, config=msgspec.structs.replace(rt.config, pod_infra_container_image=reference))
 
@@ -73,6 +73,11 @@ def test_so_does_a_default_profile_of_the_administrator(rt: Runtime, engine: Fak
     engine.engine_info = msgspec.structs.replace(engine.engine_info, security_options=own)
     rt.facts.info(max_age=0)
     assert _seccomp(engine, ready_pod(rt)) == []
+
+
+def test_an_engine_that_knows_no_other_error_has_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:
+    engine.version = (1, 41)
+    assert _seccomp(engine, ready_pod(rt)) == ["builtin"]
 
 
 def test_another_program_has_dockers_profile(rt: Runtime, engine: FakeEngine) -> None:

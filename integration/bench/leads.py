@@ -32,7 +32,7 @@ class Lead:
 LEADS = {
     "as it is": Lead(),
     "one shim": Lead(one_shim=True),
-    "profile of pause": Lead(pause_host={"SecurityOpt": [f"seccomp={PROFILE}"]}),
+    "profile of pause": Lead(pause_host={"SecurityOpt": ["no-new-privileges", f"seccomp={PROFILE}"]}),
     "pause without profile": Lead(pause_host={"SecurityOpt": ["seccomp=unconfined"]}),
     "pause without network": Lead(pause={"NetworkDisabled": True}),
     "pause without log": Lead(pause_host={"LogConfig": {"Type": "none"}}),

@@ -30,7 +30,8 @@ _OF_RUNC = (
     *("close", "close_range", "dup3", "epoll_ctl", "epoll_pwait", "execve", "execveat", "fcntl", "fstatfs", "futex"),
     *("getdents64", "lseek", "openat", "openat2", "pipe2", "read", "sched_getaffinity", "sched_yield", "statx"),
 )
-"""From when runc has set the filter to when pause begins, and those of Go."""
+"""From when runc has set the filter to when pause begins, and those of Go. Pause gains no privileges
+(no_new_privs), or runc would set it earlier, and make more calls."""
 _NAMESPACE_FLAGS = 0x7E020000
 """Flags of clone(2) for new namespaces, which Docker's profile refuses too."""
 

@@ -97,11 +97,11 @@ def fakes(tmp_path: Path) -> FakePlugins:
 
 
 @pytest.fixture
-def config(config: Config, fakes: FakePlugins) -> Iterator[Config]:
+def config(config: Config, fakes: FakePlugins, network: dict[str, Any]) -> Iterator[Config]:
     """Settings with that plugin, on a directory for pins that no other mount namespace sees."""
     need_root()
     config.cni_conf_dir.mkdir()
-    (config.cni_conf_dir / "10-pods.conflist").write_bytes(msgspec.json.encode(CONFLIST))
+    (config.cni_conf_dir / "10-pods.conflist").write_bytes(msgspec.json.encode(network))
     config.netns_directory.mkdir()
     subprocess.run(["mount", "--bind", "--make-private", config.netns_directory, config.netns_directory], check=True)
     yield msgspec.structs.replace(config, cni_bin_dir=(fakes.bin_dir,))
@@ -210,6 +210,41 @@ def test_a_namespace_that_others_still_change_is_not_attached(
     run(rt, **linux)
     assert seen == [[""]]
     assert verbs(fakes) == ["ADD"]
+
+
+def conflist_with(**of_plugin: object) -> dict[str, Any]:
+    return CONFLIST | {"plugins": [{"type": "net", **of_plugin}]}
+
+
+@pytest.fixture
+def network(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The network of the node."""
+    found: dict[str, Any] = getattr(request, "param", CONFLIST)
+    return found
+
+
+@pytest.mark.parametrize("network", [conflist_with(sysctl={"net.ipv4.ping_group_range": "0 1"})], indirect=True)
+def test_a_network_whose_plugins_set_sysctls_has_the_last_word(
+    rt: Runtime, engine: RuncEngine, fakes: FakePlugins
+) -> None:
+    engine.version = (1, 48)
+    engine.writes_state = False
+    seen: list[str] = []
+    engine.before_answer = lambda: seen.extend(task.group for task in rt.tasks._tasks.values())
+    run(rt, cgroup_parent="/")
+
+    assert seen == [""]
+    assert verbs(fakes) == ["ADD"]
+
+
+def test_lo_is_up_when_add_begins(rt: Runtime, engine: RuncEngine, fakes: FakePlugins, tmp_path: Path) -> None:
+    show = f'nsenter --net="$CNI_NETNS" cat /proc/net/if_inet6 >{tmp_path}/addresses'
+    fakes.write("net", f"{show}; echo '{msgspec.json.encode(RESULT).decode()}'")
+    engine.before_answer = lambda: wait_until(lambda: verbs(fakes) == ["ADD"])
+    run(rt)
+
+    assert verbs(fakes) == ["ADD"]
+    assert " lo" in (tmp_path / "addresses").read_text()
 
 
 def test_a_start_that_fails_is_undone_when_add_has_ended(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from shim.api.v1 import api_pb2 as pb
 from shim.base.deadline import ProgressClock
 from shim.base.deferred_checks import DeferredChecks
+from shim.base.lease import Lease
 from shim.base.loading_cache import LoadingCache
 from shim.base.locks import KeyedLocks
 from shim.base.lru_cache import LruCache
@@ -35,12 +36,16 @@ from shim.stats_cache import StatsCache
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
+PAUSE_EXIT_SECONDS = 2.0
+"""So long the end of a pause container is waited for by that of another; one that takes longer hangs."""
+
 
 class Locks:
     """Which RPCs wait for each other. A wait ends with the caller's deadline: Cancelled or DeadlineExceeded."""
 
     def __init__(self) -> None:
         self._locks = KeyedLocks()
+        self._pause_exits = Lease(PAUSE_EXIT_SECONDS)
 
     def rows(self) -> list[dict[str, object]]:
         """Return the locks that are held, for people, as `KeyedLocks.rows`."""
@@ -69,6 +74,10 @@ class Locks:
     def image(self, image_id: ImageId) -> AbstractContextManager[None]:
         """Hold an image while it is removed."""
         return self._locks.hold(("image", image_id))
+
+    def pause_exit(self) -> AbstractContextManager[None]:
+        """Have one pause container end at a time, but wait for none that hangs. Taken after `sandbox`."""
+        return self._pause_exits.hold(what="wait for the end of another pause container")
 
     def cni_conf(self) -> AbstractContextManager[None]:
         """Hold the CNI configuration that the server writes itself."""

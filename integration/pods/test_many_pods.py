@@ -1,6 +1,11 @@
 """Many pods at the same time."""
 
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 
 from integration.conftest import Images, Served
 from integration.cri import container_config, pod_config
@@ -37,3 +42,32 @@ def test_thirty_pods_come_and_go_without_a_trace(served: Served, images: Images)
         list(pool.map(down, pods))
 
     assert served.snapshot() == before
+
+
+def test_pause_containers_end_one_after_the_other_where_networks_deadlock(served: Served) -> None:
+    if served.engine.name != "20.10":
+        pytest.skip("Docker's networks do not deadlock")
+    cri = served.cri
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        pods = list(pool.map(lambda number: cri.run(pod_config(f"ending-{number}")), range(AT_A_TIME)))
+        began = int(time.time())
+        list(pool.map(cri.stop, pods))
+    happened = served.engine.api.events(since=began, until=int(time.time()) + 1, decode=True)
+    ends = [end for event in happened if (end := _end_of_pause(event)) is not None and end[1] in pods]
+    assert len(ends) == 2 * AT_A_TIME
+    assert [what for what, _ in ends] == ["kill", "disconnect"] * AT_A_TIME
+    assert [pod for _, pod in ends[::2]] == [pod for _, pod in ends[1::2]]
+    for pod in pods:
+        cri.remove(pod)
+
+
+def _end_of_pause(event: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return what happened to which pause container, if this is its kill or the network's notice that it has left."""
+    actor = event["Actor"]
+    match event["Type"], event["Action"]:
+        case "container", "kill":
+            return "kill", actor["ID"]
+        case "network", "disconnect":
+            return "disconnect", actor["Attributes"]["container"]
+        case _:
+            return None

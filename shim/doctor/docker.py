@@ -1,7 +1,8 @@
 """Checks of the Docker Engine of this node."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from shim.base import deadline
 from shim.config.model import Config
@@ -23,11 +24,35 @@ _CALL_SECONDS = 5.0
 _SECONDS = 9.0
 """How long it may take for all of them."""
 
-_KILLS_WHEN_LEFT = {(23, 0): 7, (24, 0): 3}
-"""Releases in which a stop whose client goes away becomes a kill, and the patch that mended it.
 
-Source: https://github.com/moby/moby/pull/45738, by the tags that have it (pulls 45775 and 45774).
-"""
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A fault of some releases of Docker that pods feel."""
+
+    mended: Mapping[tuple[int, int], int]
+    """The releases that have it, and the patch of each that mended it."""
+    text: str
+    advice: str
+
+    def is_in(self, release: tuple[int, int, int]) -> bool:
+        major, minor, patch = release
+        return patch < self.mended.get((major, minor), 0)
+
+
+_FAULTS = (
+    _Fault(
+        # Pull 45738, by the tags that have it (pulls 45775 and 45774).
+        {(23, 0): 7, (24, 0): 3},
+        "kills a container in its grace period when the kubelet or pydockershim restarts (moby#45731)",
+        "upgrade Docker to 23.0.7, 24.0.3 or anything newer",
+    ),
+    _Fault(
+        # Pull 46693. Stops of pods avoid it (sandbox/pause_exit.py).
+        {(20, 10): 27},
+        "can hang for ever when two containers leave one of its networks at the same time (moby#46661)",
+        "upgrade Docker to 20.10.27 or anything newer; if it hangs, restart it",
+    ),
+)
 
 
 def check_engine_at(config: Config) -> Iterator[Finding]:
@@ -53,8 +78,7 @@ def check_docker(engine: Engine, config: Config) -> Iterator[Finding]:
         "ok", "docker", f"{info.server_version}, API {major}.{minor}, {info.driver} in {info.docker_root_dir}"
     )
     yield _cgroups(info, accepted=accepts_cgroup_v1(config.kubelet_root_dir) if info.cgroup_version == "1" else "")
-    if _is_killing(info.server_version):
-        yield _killing(info.server_version)
+    yield from _faults(info.server_version)
     yield _live_restore(info)
     yield _oom_scores(engine, config)
     yield _pause_image(engine, config.pod_infra_container_image)
@@ -89,17 +113,14 @@ def _is_denied(error: BaseException) -> bool:
     return cause is not None
 
 
-def _is_killing(version: str) -> bool:
+def _faults(version: str) -> Iterator[Finding]:
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if found is None:
-        return False
+        return
     major, minor, patch = (int(number) for number in found.groups())
-    return patch < _KILLS_WHEN_LEFT.get((major, minor), 0)
-
-
-def _killing(version: str) -> Finding:
-    text = f"{version} kills a container in its grace period when the kubelet or pydockershim restarts (moby#45731)"
-    return Finding("warn", "docker release", text, "upgrade Docker to 23.0.7, 24.0.3 or anything newer")
+    for fault in _FAULTS:
+        if fault.is_in((major, minor, patch)):
+            yield Finding("warn", "docker release", f"{version} {fault.text}", fault.advice)
 
 
 def _cgroups(info: EngineInfo, *, accepted: str) -> Finding:

@@ -12,7 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline, deferred_checks
 from shim.base.rollback import Rollback
 from shim.checkpoint.model import SandboxCheckpoint
-from shim.container.teardown import create_under_name, ensure_all_removed
+from shim.container.teardown import create_under_name
 from shim.domain import labels, names
 from shim.domain.errors import ShimError
 from shim.domain.ids import ImageId, SandboxId
@@ -22,6 +22,7 @@ from shim.runtime import Runtime
 from shim.sandbox import dns, network
 from shim.sandbox.bring_up import bring_up
 from shim.sandbox.find import sandboxes
+from shim.sandbox.pause_exit import remove_pause
 from shim.sandbox.remove import remove_record
 from shim.spec.annotations import sandbox_annotations
 from shim.spec.defaults import CreateContext, host_defaults
@@ -104,7 +105,8 @@ def _remove_pause(rt: Runtime, *, metadata: pb.PodSandboxMetadata, made: Sequenc
     would be called, so its resolv.conf is removed by a deferred check.
     """
     try:
-        ensure_all_removed(rt, made)
+        for sandbox_id in made:
+            remove_pause(rt, sandbox_id)
     except ShimError:
         what = f"the resolv.conf of pod sandbox {names.sandbox_name(metadata)}"
         rt.deferred_checks.add(

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.gather import gather
-from shim.container.teardown import ensure_all_killed, ensure_killed
+from shim.container.teardown import ensure_all_killed
 from shim.netns.pin import ProcessEnded, unpin
 from shim.runtime import Runtime
 from shim.sandbox import network
 from shim.sandbox.find import hold_sandbox
+from shim.sandbox.pause_exit import kill_pause
 from shim.sandbox.rebuild import checkpoint_of
 from shim.view.processes import is_process_of
 from shim.view.records import SandboxRecord
@@ -65,7 +66,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
     if record.state.may_run:
-        ensure_killed(rt, record.id)
+        kill_pause(rt, record.id)
     # Docker may have done a delayed start in the meantime that an earlier server has asked for. Without pause it does
     # none.
     ensure_all_killed(rt, unstarted)

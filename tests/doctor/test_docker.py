@@ -109,8 +109,17 @@ def test_a_release_that_kills_when_its_client_leaves(engine: FakeEngine, version
     assert "23.0.7" in finding.advice
 
 
-@pytest.mark.parametrize("version", ["20.10.24+dfsg1", "23.0.7", "23.0.18", "24.0.3", "25.0.0", "28.5.2", "dev", ""])
-def test_a_release_that_goes_on_with_the_grace_period(engine: FakeEngine, version: str) -> None:
+@pytest.mark.parametrize("version", ["20.10.0", "20.10.24+dfsg1", "20.10.26"])
+def test_a_release_whose_networks_deadlock(engine: FakeEngine, version: str) -> None:
+    change(engine, server_version=version)
+
+    finding = found(engine)["docker release"]
+    assert (finding.level, finding.text.split()[0]) == ("warn", version)
+    assert "20.10.27" in finding.advice
+
+
+@pytest.mark.parametrize("version", ["20.10.27", "23.0.7", "23.0.18", "24.0.3", "25.0.0", "28.5.2", "dev", ""])
+def test_a_release_without_such_faults(engine: FakeEngine, version: str) -> None:
     change(engine, server_version=version)
 
     assert "docker release" not in found(engine)

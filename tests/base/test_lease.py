@@ -1,0 +1,91 @@
+"""One holder at a time, unless it takes too long."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from shim.base import deadline
+from shim.base.gather import gather
+from shim.base.lease import Lease
+from shim.domain.errors import DeadlineExceeded
+
+EVER = 3600.0
+
+
+@contextmanager
+def held_elsewhere(lease: Lease) -> Iterator[None]:
+    """Hold the lease in another thread inside the block."""
+    holding, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lease.hold(what="hold"):
+            holding.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert holding.wait(10)
+        yield
+    finally:
+        release.set()
+        holder.join()
+
+
+def test_there_is_one_holder_at_a_time() -> None:
+    lease = Lease(EVER)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for number in range(50):
+            with lease.hold(what="work"):
+                inside.append(number)
+                most.append(len(inside))
+                inside.remove(number)
+
+    gather([work] * 8)
+    assert len(most) == 400
+    assert set(most) == {1}
+
+
+def test_a_wait_ends_with_its_request() -> None:
+    lease = Lease(EVER)
+    with (
+        held_elsewhere(lease),
+        deadline.bound(0.01),
+        pytest.raises(DeadlineExceeded, match="kill pause"),
+        lease.hold(what="kill pause"),
+    ):
+        pytest.fail("two holders")
+    with lease.hold(what="kill pause"):
+        pass
+
+
+def test_one_that_takes_too_long_is_not_waited_for() -> None:
+    lease = Lease(0.01)
+    with held_elsewhere(lease), deadline.bound(10), lease.hold(what="kill pause"):
+        pass
+
+
+def test_the_end_of_one_that_took_too_long_is_not_the_end_of_its_successor() -> None:
+    lease = Lease(0.01)
+    with ExitStack() as late:
+        late.enter_context(held_elsewhere(lease))
+        with deadline.bound(10):
+            late.enter_context(lease.hold(what="take over"))
+        lease._seconds = EVER
+        with lease.hold(what="take over once more"):
+            late.close()
+            with deadline.bound(0.01), pytest.raises(DeadlineExceeded), lease.hold(what="a third"):
+                pytest.fail("two holders")
+
+
+def test_it_is_free_after_a_failure() -> None:
+    lease = Lease(EVER)
+    with pytest.raises(ZeroDivisionError), lease.hold(what="divide"):
+        _ = 1 / 0
+    with deadline.bound(10), lease.hold(what="divide"):
+        pass

@@ -78,6 +78,8 @@ def pull(
             raise ResourceExhausted(f"{what}: a message of docker's has more than {MESSAGE} bytes")
 
         for message in _messages(stream, _PullMessage, what=what, cut=too_large):
+            if stream.is_aborted():
+                break  # These came with the one at which it was cancelled.
             if message.failure:
                 raise error_from_pull_failure(message.failure, reference=reference)
             progress(PullProgress(message.id, message.status, message.progress_detail))

@@ -168,6 +168,14 @@ def test_a_cancelled_pull_hangs_up(adapter: DockerEngine, server: ScriptedServer
     server.wait_hung_up()
 
 
+def test_a_cancelled_pull_does_not_end_well_since_more_has_come(adapter: DockerEngine, server: ScriptedServer) -> None:
+    every = lines({"status": "Downloading"}, {"status": "Status: Downloaded newer image for a/b:1"})
+    server.on(PULL, chunked(), chunk(every), chunk(b""))
+    scope = Scope()
+    with deadline.entered(scope), pytest.raises(Cancelled, match="pull image a/b:1"):
+        adapter.pull_image("a/b:1", auth=None, progress=lambda _message: scope.cancel())
+
+
 def test_what_docker_does_after_its_last_message_is_not_waited_for(
     adapter: DockerEngine, server: ScriptedServer
 ) -> None:

@@ -1,5 +1,6 @@
 """The node's credentials, used when a pull has none: the kubelet's files first, then its credential providers."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from shim.domain.references import Reference
 from shim.hostfs.client import HostCall, call_here
 
 KEPT_SECONDS = 300.0
-"""How long a file is cached: the kubelet's five minutes."""
+"""How long a file is cached, and that there is none: the kubelet's five minutes."""
 
 
 class Keyring:
@@ -44,7 +45,7 @@ class Keyring:
         self._stores = CredentialStores()
         self._clock = clock
         self._file: CredentialsFile | None = None
-        self._expires = 0.0
+        self._expires = -math.inf
 
     def find(self, image: Reference) -> Iterator[Found]:
         """Yield all credentials that may match `image`, in the order to try them, without duplicates.
@@ -57,6 +58,15 @@ class Keyring:
             if found.credentials not in seen:
                 seen.add(found.credentials)
                 yield found
+
+    def find_late(self, image: Reference) -> Iterator[Found]:
+        """Yield the credentials of a file that has come since none was found.
+
+        For a pull that was refused without credentials, so that the first login takes effect at once.
+        """
+        if self._file is None:
+            self._expires = -math.inf
+            yield from self._find_in_file(image)
 
     def _find_in_file(self, image: Reference) -> Iterator[Found]:
         file = self._current_file()
@@ -87,10 +97,9 @@ class Keyring:
             yield found
 
     def _current_file(self) -> CredentialsFile | None:
-        # Two threads may both read it, with the same result. A missing file is not cached, so that the first login
-        # takes effect at once.
+        # Two threads may both read it, with the same result.
         now = self._clock()
-        if self._file is None or now >= self._expires:
+        if now >= self._expires:
             self._file = read_first(self._paths, call=self._call)
             self._expires = now + KEPT_SECONDS
         return self._file

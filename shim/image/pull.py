@@ -13,6 +13,7 @@ import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.credentials.model import Found
 from shim.domain import references
 from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.domain.ids import ImageId
@@ -66,14 +67,23 @@ class _Login:
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
-    """Yield a login for each of the node's credentials for the image, or one without credentials if there are none."""
-    image = references.parse(canonical)
+    """Yield a login for each of the node's credentials for the image.
+
+    If there are none, yield one without credentials, and then those that have come since they were searched.
+    """
+    image, keyring = references.parse(canonical), rt.puller.keyring
     are_found = False
-    for found in rt.puller.keyring.find(image):
+    for found in keyring.find(image):
         are_found = True
-        yield _Login(engine_auth(found.credentials, domain=image.domain), found.source)
+        yield _login_of_node(found, image)
     if not are_found:
         yield _Login(None)
+        for found in keyring.find_late(image):
+            yield _login_of_node(found, image)
+
+
+def _login_of_node(found: Found, image: references.Reference) -> _Login:
+    return _Login(engine_auth(found.credentials, domain=image.domain), found.source)
 
 
 def _parse(text: str) -> references.Reference:

@@ -1,7 +1,7 @@
 """The keyring: files before providers, the specific before the general, and nothing asked too early."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import yaml
 
 from shim.config.model import Config
 from shim.credentials.keyring import KEPT_SECONDS, Keyring, keyring_of_node
-from shim.credentials.model import Credentials
+from shim.credentials.model import Credentials, Found
 from shim.credentials.provider import Provider
 from shim.credentials.provider_config import ProviderSettings
 from shim.domain import references
@@ -49,8 +49,10 @@ def provider(programs: Programs, name: str, auth: dict[str, tuple[str, str]]) ->
     return Provider(settings)
 
 
-def found(keyring: Keyring, image: str = APP) -> list[tuple[str, str]]:
-    return [(it.source, it.credentials.username) for it in keyring.find(references.parse(image))]
+def found(
+    keyring: Keyring, image: str = APP, *, find: Callable[[references.Reference], Iterator[Found]] | None = None
+) -> list[tuple[str, str]]:
+    return [(it.source, it.credentials.username) for it in (find or keyring.find)(references.parse(image))]
 
 
 def test_an_empty_keyring() -> None:
@@ -126,16 +128,37 @@ def test_docker_hub(tmp_path: Path, image: str) -> None:
 
 def test_a_file_counts_for_five_minutes(tmp_path: Path) -> None:
     now = [0.0]
-    file = tmp_path / "config.json"
+    file = write(tmp_path / "config.json", auths={"r.example": entry("first")})
     keyring = Keyring(paths=[file], clock=lambda: now[0])
-    assert found(keyring) == []
-    write(file, auths={"r.example": entry("first")})
     assert found(keyring) == [(f"{file} for r.example", "first")]
     write(file, auths={"r.example": entry("second")})
     now[0] += KEPT_SECONDS - 1
     assert found(keyring) == [(f"{file} for r.example", "first")]
     now[0] += 1
     assert found(keyring) == [(f"{file} for r.example", "second")]
+
+
+def test_that_there_is_no_file_counts_for_five_minutes(tmp_path: Path) -> None:
+    now = [0.0]
+    file = tmp_path / "config.json"
+    keyring = Keyring(paths=[file], clock=lambda: now[0])
+    assert found(keyring) == []
+    write(file, auths={"r.example": entry("first")})
+    now[0] += KEPT_SECONDS - 1
+    assert found(keyring) == []
+    now[0] += 1
+    assert found(keyring) == [(f"{file} for r.example", "first")]
+
+
+def test_a_file_that_has_come_is_found_by_a_pull_that_was_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    keyring = Keyring(paths=[file])
+    assert found(keyring) == []
+    assert found(keyring, find=keyring.find_late) == []
+    write(file, auths={"r.example": entry("first")})
+    assert found(keyring, find=keyring.find_late) == [(f"{file} for r.example", "first")]
+    assert found(keyring, find=keyring.find_late) == [], "tried before"
+    assert found(keyring) == [(f"{file} for r.example", "first")]
 
 
 # --- from the settings ------------------------------------------------------------------------------------
@@ -237,6 +260,7 @@ def test_files_that_are_not_there_are_one_question(tmp_path: Path, kubelet_root:
 
     environ = {"HOME": str(tmp_path / "home")}
     keyring = keyring_of_node(Config(kubelet_root_dir=kubelet_root), environ=environ, call=call)
+    assert found(keyring) == []
     assert found(keyring) == []
     assert len(asked) == 1
 

@@ -633,6 +633,19 @@ class TestNode:
         with pytest.raises(ShimError, match=rf"^pull image {APP}: teapot said \*\*\*$"):
             pull(node(team="wr0ng"))
 
+    def test_the_first_login_takes_effect_at_once(
+        self, node: Callable[..., Runtime], engine: AskingEngine, tmp_path: Path
+    ) -> None:
+        rt = node(team="right")
+        (tmp_path / "config.json").rename(tmp_path / "later")
+        for _ in range(2):
+            with pytest.raises(RegistryDenied, match="wants credentials, and none were given or found"):
+                pull(rt)
+        (tmp_path / "later").rename(tmp_path / "config.json")
+        pull(rt)
+        pull(rt)
+        assert [auth and auth.password for auth in engine.auths] == [None, None, None, "right", "right"]
+
     def test_without_any_the_pull_goes_on_without(self, node: Callable[..., Runtime], engine: AskingEngine) -> None:
         engine.wants = ""
         pull(node(other="right"))

@@ -1,11 +1,13 @@
 """Processor time and memory of the server's own processes: a pod from its run to its removal, and a node that is idle.
 
 `python -m integration.node run --disk python -m integration.bench.cpu`. Unlike times from end to end, processor time
-hardly depends on what else runs on the machine. What Docker and CNI plugins take is not counted.
+hardly depends on what else runs on the machine, but much on the machine: `--before DIR` measures the server of another
+checkout in turn, on the libraries of this one. What Docker and CNI plugins take is not counted.
 """
 
 import argparse
 import os
+import statistics
 import sys
 import threading
 import time
@@ -20,7 +22,7 @@ from integration.bench.figures import Bar, bar_of
 from integration.bench.machine import docker, machine
 from integration.bench.pods import ordinary_pod
 from integration.bench.report import Docker, Machine
-from integration.bench.setup import ENGINES, prepared, serving
+from integration.bench.setup import ENGINES, Setup, prepared, serving
 from integration.bench.timed_pod import PodClient, TimedPod
 from integration.bench.timings import Timings
 from integration.cri import Cri
@@ -43,6 +45,11 @@ _COUNTED = (_SERVER, "log process")
 """Processes that the bars are about."""
 
 POD_LIMIT_MS = 40.0
+"""Half of what it was on the machine on which the bar was set."""
+POD_LIMIT = 0.5
+"""Of an earlier server on the same machine."""
+TURNS = 4
+"""Of each of two servers that are compared."""
 IDLE_LIMIT_SECONDS = 0.75
 """In PROBE_SECONDS, with a probe in each of 100 pods."""
 PSS_LIMIT_MIB = 85.0
@@ -88,15 +95,36 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two servers in turn: processor time a pod, milliseconds."""
+
+    machine: Machine
+    engine: Docker
+    before_ms: list[float]
+    now_ms: list[float]
+
+    @property
+    def bar(self) -> Bar:
+        """Compare with what is promised."""
+        ratio = statistics.median(now / before for before, now in zip(self.before_ms, self.now_ms, strict=True))
+        return bar_of("processor time a pod", unit="x before", limit=POD_LIMIT, value=ratio)
+
+
 def main() -> int:
     """Measure, print the table and write the JSON."""
     arguments = _parser().parse_args()
+    report: Report | Comparison
     try:
-        report = measure(arguments.engine, pods=arguments.pods, idle_seconds=arguments.seconds)
+        if arguments.before is not None:
+            report = compare(arguments.engine, before=arguments.before, pods=arguments.pods)
+            table = comparison_table(report)
+        else:
+            report = measure(arguments.engine, pods=arguments.pods, idle_seconds=arguments.seconds)
+            table = as_table(report)
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
-    print(f"\n{as_table(report)}")
+    print(f"\n{table}")
     if arguments.json is not None:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return 0
@@ -128,9 +156,51 @@ def measure(engine_name: str, *, pods: int, idle_seconds: int) -> Report:
         )
 
 
+def compare(engine_name: str, *, before: Path, pods: int) -> Comparison:
+    """Measure `pods` pods of each server, in TURNS turns. NodeError when it cannot be set up."""
+    if not (before / "shim" / "__main__.py").is_file():
+        raise NodeError(f"--before {before}: no checkout of this repository")
+    load_before = os.getloadavg()[0]
+    turns: dict[Path | None, list[float]] = {before.absolute(): [], None: []}
+    with prepared(engine_name) as setup:
+        for turn in range(TURNS):
+            for checkout in (before.absolute(), None) if turn % 2 == 0 else (None, before.absolute()):
+                with step(f"turn {turn + 1}, {checkout or 'this checkout'}"):
+                    turns[checkout].append(_pod_ms(setup, checkout=checkout, pods=max(1, pods // TURNS)))
+        earlier, now = turns.values()
+        return Comparison(machine=machine(load_before), engine=docker(setup.engine), before_ms=earlier, now_ms=now)
+
+
+def _pod_ms(setup: Setup, *, checkout: Path | None, pods: int) -> float:
+    """Return the processor time of a pod from its run to its removal, milliseconds."""
+    with serving(setup, checkout=checkout) as (server, cri):
+        client, logs = PodClient(cri), str(setup.logs)
+        client.down(Timings(), _up(client, cri, "warm-up", logs=logs))
+        made, up = _spent(server, lambda: _all_up(client, cri, count=pods, logs=logs))
+        _, down = _spent(server, lambda: _all_down(client, made))
+        return 1000 * (_counted(up) + _counted(down)) / pods
+
+
+def comparison_table(report: Comparison) -> str:
+    """Return the comparison to read."""
+    turns = zip(report.before_ms, report.now_ms, strict=True)
+    return "\n".join(
+        [
+            *_heading(report.engine, report.machine),
+            "",
+            f"{'':20}{'before':>14}{'now':>14}{'ratio':>14}",
+            *(
+                f"{f'ms a pod, turn {number}':20}{before:14.2f}{now:14.2f}{now / before:14.2f}"
+                for number, (before, now) in enumerate(turns, 1)
+            ),
+            "",
+            _bar_line(report.bar),
+        ]
+    )
+
+
 def as_table(report: Report) -> str:
     """Return the report to read."""
-    engine, found = report.engine, report.machine
     rows = {
         "ms a pod, up": report.up_ms,
         "ms a pod, down": report.down_ms,
@@ -140,18 +210,26 @@ def as_table(report: Report) -> str:
     }
     return "\n".join(
         [
-            f"Docker Engine {engine.version}; {report.pods} pods; {found.cpus} CPUs, Python {found.python}",
-            f"load {found.load_before:.1f} before and {found.load_after:.1f} after",
+            *_heading(report.engine, report.machine),
+            f"{report.pods} pods",
             "",
             f"{'':20}" + "".join(f"{name:>14}" for name in report.up_ms),
             *(f"{what:20}" + "".join(f"{value:14.2f}" for value in row.values()) for what, row in rows.items()),
             "",
-            *(
-                f"{bar.name:32}{bar.value:9.2f} of {bar.limit:.2f} {bar.unit:4}{'met' if bar.met else 'MISSED'}"
-                for bar in report.bars
-            ),
+            *map(_bar_line, report.bars),
         ]
     )
+
+
+def _heading(engine: Docker, found: Machine) -> list[str]:
+    return [
+        f"Docker Engine {engine.version}; {found.cpus} CPUs, Python {found.python}",
+        f"load {found.load_before:.1f} before and {found.load_after:.1f} after",
+    ]
+
+
+def _bar_line(bar: Bar) -> str:
+    return f"{bar.name:32}{bar.value:9.2f} of {bar.limit:.2f} {bar.unit:9}{'met' if bar.met else 'MISSED'}"
 
 
 def _up(client: PodClient, cri: Cri, name: str, *, logs: str) -> TimedPod:
@@ -247,6 +325,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--pods", type=int, default=100, help="how many (%(default)s)")
     parser.add_argument("--seconds", type=int, default=60, help="how long they are idle (%(default)s)")
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR", help="another checkout, whose server's pods are compared with this one's"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go for programs")
     return parser
 

@@ -1,5 +1,6 @@
 """One engine with images and a pod network, and one server on it; all of it gone after the block."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
 from integration.node.isolation import HOME, this_node
 from integration.node.leak_check import NodeSnapshot, snapshot
-from integration.server import Server
+from integration.server import PROGRAM, Server
 from shim.domain.ids import ImageId
 
 CONFLIST = Path(__file__).parents[2] / "cni_conf_examples/10-bridge.conflist"
@@ -83,10 +84,11 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
 
 
 @contextmanager
-def serving(setup: Setup, **flags: object) -> Iterator[tuple[Server, Cri]]:
+def serving(setup: Setup, *, checkout: Path | None = None, **flags: object) -> Iterator[tuple[Server, Cri]]:
     """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it.
 
-    `flags` are further settings, `_` for `-`.
+    It is the server of another `checkout` of this repository, if one is given. `flags` are further settings, `_` for
+    `-`.
     """
     server = Server(
         {
@@ -100,6 +102,8 @@ def serving(setup: Setup, **flags: object) -> Iterator[tuple[Server, Cri]]:
         },
         socket=setup.home / "cri.sock",
         log=setup.home / "server.log",
+        program=(sys.executable, "-P", "-m", "shim") if checkout else PROGRAM,
+        environ={"PYTHONPATH": str(checkout)} if checkout else None,
     )
     server.start()
     try:

@@ -144,7 +144,7 @@ bench-leads: venv ## times of Docker alone, with and without what could be left 
 bench-cni: venv ## times of ADD and DEL by plugin (root)
 	$(ISOLATED) $(PY) -m integration.bench.cni $(ARGS)
 
-bench-cpu: venv ## processor time and memory of the server's own processes, a pod and on an idle node (root)
+bench-cpu: venv ## processor time and memory of our own processes, a pod and an idle node, ARGS="--before DIR" (root)
 	$(ISOLATED) --disk $(PY) -m integration.bench.cpu $(ARGS)
 
 bench-streaming: venv ## speed and memory of exec and port-forward beside what was promised (root)

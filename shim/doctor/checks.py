@@ -34,6 +34,12 @@ def _pod_network(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield check_network(config)
 
 
+def _pod_addresses(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.pod_ranges import check_pod_ranges
+
+    yield from check_pod_ranges(config)
+
+
 def _forwarding(config: Config, _environ: Environ) -> Iterator[Finding]:
     from shim.doctor.forwarding import check_forwarding
 
@@ -65,6 +71,13 @@ def _directories(config: Config) -> str:
 
 CHECKS = (
     Check(subject="pod network", run=_pod_network, modules=("shim.doctor.node",), seconds=5.0, waits_for=_directories),
+    Check(
+        subject="pod addresses",
+        run=_pod_addresses,
+        modules=("shim.doctor.pod_ranges", "pyroute2"),
+        seconds=5.0,
+        waits_for=_directories,
+    ),
     Check(
         subject="forward chain",
         run=_forwarding,

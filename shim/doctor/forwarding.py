@@ -18,6 +18,7 @@ from shim.cni.conf import NetworkConfig, choose, read_directory
 from shim.cni.host_ports import admin_chain
 from shim.config.model import Config
 from shim.doctor.findings import Finding
+from shim.doctor.pod_ranges import bridge, pod_ranges
 from shim.domain.errors import ShimError
 
 ROUTED = ("bridge", "ptp")
@@ -62,8 +63,7 @@ class _Pods:
     @property
     def link(self) -> str:
         """Name of the bridge; empty for networks without."""
-        bridges = (plugin for plugin in self.network.conflist["plugins"] if plugin["type"] == "bridge")
-        return next((str(plugin.get("bridge") or "cni0") for plugin in bridges), "")
+        return bridge(self.network)
 
     @property
     def has_firewall(self) -> bool:
@@ -79,7 +79,7 @@ def check_forwarding(
     network = choose(read_directory(config.cni_conf_dir), bin_dirs=config.cni_bin_dir).network
     if network is None:
         return
-    pods = _Pods(config.cni_conf_dir / network.file, network, _ranges(network, config))
+    pods = _Pods(config.cni_conf_dir / network.file, network, pod_ranges(network, config))
     if not pods.is_forwarded:
         text = f"pods of network {network.name} are on the node's own network, and not forwarded by it"
         yield Finding("ok", "pod traffic", text)
@@ -91,35 +91,6 @@ def check_forwarding(
         yield Finding("ok", "forward chain", f"left to the plugins of network {network.name}")
     if network.declares("portMappings"):
         yield from _host_ports(pods, sysctls=sysctls, proc=proc)
-
-
-def _ranges(network: NetworkConfig, config: Config) -> tuple[str, ...]:
-    found: list[str] = []
-    for plugin in network.conflist["plugins"]:
-        ipam = plugin.get("ipam")
-        if isinstance(ipam, dict):
-            found += _subnets(ipam)
-    if network.declares("ipRanges"):
-        found += [text.strip() for text in config.pod_cidr.split(",") if text.strip()]
-    return tuple(dict.fromkeys(text for text in found if _is_network(text)))
-
-
-def _subnets(value: Any) -> list[str]:
-    """Return every `subnet` of an `ipam`, which has them in itself or in lists of lists."""
-    if isinstance(value, list):
-        return [subnet for item in value for subnet in _subnets(item)]
-    if not isinstance(value, dict):
-        return []
-    own = [value["subnet"]] if isinstance(value.get("subnet"), str) else []
-    return own + _subnets(value.get("ranges"))
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True
 
 
 # --- settings of the kernel -------------------------------------------------------------------------------

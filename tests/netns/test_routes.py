@@ -1,0 +1,32 @@
+"""The routes of a real namespace."""
+
+import ipaddress
+from pathlib import Path
+
+from pyroute2 import IPRoute  # type: ignore[import-untyped] # it ships no types
+
+from shim.netns.enter import in_netns
+from shim.netns.links import ensure_loopback_up
+from shim.netns.routes import Route, routes
+
+LOOPBACK = 1
+"""Its index in each namespace."""
+
+
+def test_a_new_namespace_has_none(pinned: Path) -> None:
+    ensure_loopback_up(pinned)
+    assert in_netns(pinned, routes) == []
+
+
+def test_networks_but_no_default_route_and_no_single_address(pinned: Path) -> None:
+    ensure_loopback_up(pinned)
+
+    def add() -> None:
+        with IPRoute() as netlink:
+            for destination in ("10.1.0.0/16", "10.2.3.4/32", "0.0.0.0/0", "fd00:1::/64", "fd00:2::1/128"):
+                netlink.route("add", dst=destination, oif=LOOPBACK)
+            netlink.route("add", dst="10.3.0.0/16", type="blackhole")
+
+    in_netns(pinned, add)
+    networks = [ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("fd00:1::/64")]
+    assert in_netns(pinned, routes) == [Route(network, "lo") for network in networks]

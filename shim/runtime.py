@@ -36,8 +36,8 @@ from shim.stats_cache import StatsCache
 from shim.streaming.sessions import Sessions
 from shim.view.node import NodeView
 
-PAUSE_EXIT_SECONDS = 2.0
-"""So long the end of a pause container is waited for by that of another; one that takes longer hangs."""
+PAUSE_EXIT_SECONDS = 10.0
+"""How long the end of one pause container delays that of the next: as long as Docker waits for what it kills."""
 
 
 class Locks:
@@ -49,7 +49,7 @@ class Locks:
 
     def rows(self) -> list[dict[str, object]]:
         """Return the locks that are held, for people, as `KeyedLocks.rows`."""
-        return self._locks.rows()
+        return [*self._locks.rows(), *self._pause_exits.rows("pause exit")]
 
     def sandbox(self, name: str) -> AbstractContextManager[None]:
         """Hold the name of a pod sandbox: its run, stop, removal and update come one after the other."""

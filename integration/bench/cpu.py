@@ -46,8 +46,6 @@ _COUNTED = (_SERVER, "log process")
 
 POD_LIMIT_MS = 40.0
 """Half of what it was on the machine on which the bar was set."""
-POD_LIMIT = 0.5
-"""Of an earlier server on the same machine."""
 TURNS = 4
 """Of each of two servers that are compared."""
 IDLE_LIMIT_SECONDS = 0.75
@@ -100,14 +98,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     machine: Machine
     engine: Docker
+    pods: int
+    """Of each turn."""
     before_ms: list[float]
     now_ms: list[float]
 
     @property
-    def bar(self) -> Bar:
-        """Compare with what is promised."""
-        ratio = statistics.median(now / before for before, now in zip(self.before_ms, self.now_ms, strict=True))
-        return bar_of("processor time a pod", unit="x before", limit=POD_LIMIT, value=ratio)
+    def ratio(self) -> float:
+        """Median of the turns."""
+        return statistics.median(now / before for before, now in zip(self.before_ms, self.now_ms, strict=True))
 
 
 def main() -> int:
@@ -161,14 +160,17 @@ def compare(engine_name: str, *, before: Path, pods: int) -> Comparison:
     if not (before / "shim" / "__main__.py").is_file():
         raise NodeError(f"--before {before}: no checkout of this repository")
     load_before = os.getloadavg()[0]
+    each = max(1, pods // TURNS)
     turns: dict[Path | None, list[float]] = {before.absolute(): [], None: []}
     with prepared(engine_name) as setup:
         for turn in range(TURNS):
             for checkout in (before.absolute(), None) if turn % 2 == 0 else (None, before.absolute()):
                 with step(f"turn {turn + 1}, {checkout or 'this checkout'}"):
-                    turns[checkout].append(_pod_ms(setup, checkout=checkout, pods=max(1, pods // TURNS)))
+                    turns[checkout].append(_pod_ms(setup, checkout=checkout, pods=each))
         earlier, now = turns.values()
-        return Comparison(machine=machine(load_before), engine=docker(setup.engine), before_ms=earlier, now_ms=now)
+        return Comparison(
+            machine=machine(load_before), engine=docker(setup.engine), pods=each, before_ms=earlier, now_ms=now
+        )
 
 
 def _pod_ms(setup: Setup, *, checkout: Path | None, pods: int) -> float:
@@ -187,6 +189,7 @@ def comparison_table(report: Comparison) -> str:
     return "\n".join(
         [
             *_heading(report.engine, report.machine),
+            f"{report.pods} pods a turn",
             "",
             f"{'':20}{'before':>14}{'now':>14}{'ratio':>14}",
             *(
@@ -194,7 +197,7 @@ def comparison_table(report: Comparison) -> str:
                 for number, (before, now) in enumerate(turns, 1)
             ),
             "",
-            _bar_line(report.bar),
+            f"processor time a pod: {report.ratio:.2f} of before, median of the turns",
         ]
     )
 

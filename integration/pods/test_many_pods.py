@@ -53,12 +53,12 @@ def test_pause_containers_end_one_after_the_other_where_networks_deadlock(served
         began = int(time.time())
         list(pool.map(cri.stop, pods))
     happened = served.engine.api.events(since=began, until=int(time.time()) + 1, decode=True)
+    for pod in pods:
+        cri.remove(pod)
     ends = [end for event in happened if (end := _end_of_pause(event)) is not None and end[1] in pods]
     assert len(ends) == 2 * AT_A_TIME
     assert [what for what, _ in ends] == ["kill", "disconnect"] * AT_A_TIME
     assert [pod for _, pod in ends[::2]] == [pod for _, pod in ends[1::2]]
-    for pod in pods:
-        cri.remove(pod)
 
 
 def _end_of_pause(event: Mapping[str, Any]) -> tuple[str, str] | None:

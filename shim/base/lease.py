@@ -4,9 +4,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from shim.base import deadline
+from shim.domain.errors import Cancelled, DeadlineExceeded, Unavailable
+
+_GOES_ON = (Cancelled, DeadlineExceeded, Unavailable)
+"""Errors after which what a holder has begun may go on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Holder:
+    thread: str = field(default_factory=lambda: threading.current_thread().name)
+    since: float = field(default_factory=time.monotonic)
 
 
 class Lease:
@@ -18,29 +29,60 @@ class Lease:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
-        self._holder: object | None = None
+        self._holder: _Holder | None = None
         self._expires = 0.0
         """By the monotonic clock."""
+        self._waiting = 0
 
     @contextmanager
     def hold(self, *, what: str) -> Iterator[None]:
-        """Hold it inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded, for `what`."""
-        holder = object()
-        take = partial(self._try_take, holder)
-        with self._changed:
-            while not deadline.wait_for(self._changed, take, what=what, limit=self._expires - time.monotonic()):
-                pass  # Another one was faster when it expired.
+        """Hold it inside the block. The wait ends with the current scope: Cancelled or DeadlineExceeded, for `what`.
+
+        A block that ends by one of these, or by Unavailable, has it until it expires.
+        """
+        holder = self._take(what)
+        goes_on = False
         try:
             yield
+        except _GOES_ON:
+            goes_on = True
+            raise
         finally:
-            with self._changed:
-                if self._holder is holder:
-                    self._holder = None
-                    self._changed.notify_all()
+            if not goes_on:
+                self._release(holder)
 
-    def _try_take(self, holder: object) -> bool:
+    def rows(self, name: str) -> list[dict[str, object]]:
+        """Return the holder, if there is one, as `KeyedLocks.rows` does."""
+        with self._changed:
+            holder, expires, waiting = self._holder, self._expires, self._waiting
+        now = time.monotonic()
+        if holder is None or now >= expires:
+            return []
+        return [
+            {"lock": name, "thread": holder.thread, "seconds": round(now - holder.since, 1), "waiting": waiting},
+        ]
+
+    def _take(self, what: str) -> _Holder:
+        holder = _Holder()
+        take = partial(self._try_take, holder)
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not deadline.wait_for(self._changed, take, what=what, limit=self._expires - time.monotonic()):
+                    pass  # Another one was faster when it expired.
+            finally:
+                self._waiting -= 1
+        return holder
+
+    def _try_take(self, holder: _Holder) -> bool:
         now = time.monotonic()
         if self._holder is not None and now < self._expires:
             return False
         self._holder, self._expires = holder, now + self._seconds
         return True
+
+    def _release(self, holder: _Holder) -> None:
+        with self._changed:
+            if self._holder is holder:
+                self._holder = None
+                self._changed.notify_all()

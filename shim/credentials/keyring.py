@@ -46,6 +46,8 @@ class Keyring:
         self._clock = clock
         self._file: CredentialsFile | None = None
         self._expires = -math.inf
+        self._came_at = -math.inf
+        """When the file was there for the first time."""
 
     def find(self, image: Reference) -> Iterator[Found]:
         """Yield all credentials that may match `image`, in the order to try them, without duplicates.
@@ -59,14 +61,20 @@ class Keyring:
                 seen.add(found.credentials)
                 yield found
 
-    def find_late(self, image: Reference) -> Iterator[Found]:
-        """Yield the credentials of a file that has come since none was found.
+    def find_late(self, image: Reference, *, since: float) -> Iterator[Found]:
+        """Yield the credentials of a file that has come since that time by `now`, perhaps for another pull.
 
-        For a pull that was refused without credentials, so that the first login takes effect at once.
+        For a pull that the registry has refused, so that the first login takes effect at once.
         """
         if self._file is None:
             self._expires = -math.inf
+            self._current_file()
+        if self._came_at >= since:
             yield from self._find_in_file(image)
+
+    def now(self) -> float:
+        """Return the time for `find_late`."""
+        return self._clock()
 
     def _find_in_file(self, image: Reference) -> Iterator[Found]:
         file = self._current_file()
@@ -100,8 +108,11 @@ class Keyring:
         # Two threads may both read it, with the same result.
         now = self._clock()
         if now >= self._expires:
+            before = self._file
             self._file = read_first(self._paths, call=self._call)
             self._expires = now + KEPT_SECONDS
+            if before is None and self._file is not None:
+                self._came_at = now
         return self._file
 
 

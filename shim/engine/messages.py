@@ -109,7 +109,7 @@ def events(session: DockerSession, *, since: int | None, timeout: float | None) 
     """Implement `Engine.events`; `timeout` in seconds bounds the wait for the stream's beginning.
 
     Docker sends the response head before it subscribes, so "from now on" is asked for by the clock of this machine,
-    which is the Engine's too: events in between come from Docker's backlog (64 events in 20.10, 256 later).
+    which is the Engine's too: events in between come from Docker's backlog (256 events).
     """
     start = time.time_ns() if since is None else since
     params = {"since": f"{start // SECOND}.{start % SECOND:09}", "filters": _EVENTS}

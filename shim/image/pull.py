@@ -8,12 +8,13 @@ pull without credentials tries those the node has for the image, one after the o
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import structlog
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
-from shim.credentials.model import Found
+from shim.credentials.model import Credentials
 from shim.domain import references
 from shim.domain.errors import DeadlineExceeded, InvalidArgument, NotFound, ShimError, Unavailable
 from shim.domain.ids import ImageId
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 _UNAVAILABLE = "RegistryUnavailable"
 """Prefix of the message by which the kubelet recognises a registry that is down (cri-api errors.go)."""
+_WITHOUT = (None,)
+"""In a list of credentials: the place of a pull without any."""
 
 
 def pull_image(rt: Runtime, *, image: pb.ImageSpec, auth: pb.AuthConfig | None) -> ImageId:
@@ -67,23 +70,19 @@ class _Login:
 
 
 def _keyring_logins(rt: Runtime, canonical: str) -> Iterator[_Login]:
-    """Yield a login for each of the node's credentials for the image.
+    """Yield a login for each of the node's credentials for the image, or one without credentials if there are none.
 
-    If there are none, yield one without credentials, and then those that have come since they were searched.
+    Those that have come since they were searched follow.
     """
     image, keyring = references.parse(canonical), rt.puller.keyring
-    are_found = False
-    for found in keyring.find(image):
-        are_found = True
-        yield _login_of_node(found, image)
-    if not are_found:
-        yield _Login(None)
-        for found in keyring.find_late(image):
-            yield _login_of_node(found, image)
-
-
-def _login_of_node(found: Found, image: references.Reference) -> _Login:
-    return _Login(engine_auth(found.credentials, domain=image.domain), found.source)
+    began = keyring.now()
+    tried: set[Credentials] = set()
+    for found in chain(keyring.find(image), _WITHOUT, keyring.find_late(image, since=began)):
+        if found is None and not tried:
+            yield _Login(None)
+        if found is not None and found.credentials not in tried:
+            tried.add(found.credentials)
+            yield _Login(engine_auth(found.credentials, domain=image.domain), found.source)
 
 
 def _parse(text: str) -> references.Reference:

@@ -65,7 +65,7 @@ def stop_record(rt: Runtime, record: SandboxRecord) -> None:
 
 
 def _stop_pause(rt: Runtime, record: SandboxRecord, *, unstarted: Sequence[str] = ()) -> None:
-    if record.state.may_run:
+    if record.state.phase != pb.CONTAINER_EXITED:  # a created one, too: Docker may be starting it
         kill_pause(rt, record.id)
     # Docker may have done a delayed start in the meantime that an earlier server has asked for. Without pause it does
     # none.

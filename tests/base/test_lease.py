@@ -1,6 +1,7 @@
 """One holder at a time, unless it takes too long."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -9,7 +10,7 @@ import pytest
 from shim.base import deadline
 from shim.base.gather import gather
 from shim.base.lease import Lease
-from shim.domain.errors import DeadlineExceeded
+from shim.domain.errors import Cancelled, DeadlineExceeded, ShimError, Unavailable
 
 EVER = 3600.0
 
@@ -39,10 +40,14 @@ def test_there_is_one_holder_at_a_time() -> None:
     inside: list[int] = []
     most: list[int] = []
 
+    begun = threading.Barrier(8)
+
     def work() -> None:
+        begun.wait(10)
         for number in range(50):
             with lease.hold(what="work"):
                 inside.append(number)
+                time.sleep(0)  # lets another thread run
                 most.append(len(inside))
                 inside.remove(number)
 
@@ -81,6 +86,24 @@ def test_the_end_of_one_that_took_too_long_is_not_the_end_of_its_successor() -> 
             late.close()
             with deadline.bound(0.01), pytest.raises(DeadlineExceeded), lease.hold(what="a third"):
                 pytest.fail("two holders")
+
+
+@pytest.mark.parametrize("error", [Cancelled, DeadlineExceeded, Unavailable])
+def test_what_may_go_on_after_its_holder_is_waited_for(error: type[ShimError]) -> None:
+    lease = Lease(EVER)
+    with pytest.raises(error), lease.hold(what="kill pause"):
+        raise error("docker has not answered yet")
+    with deadline.bound(0.01), pytest.raises(DeadlineExceeded), lease.hold(what="kill pause"):
+        pytest.fail("two of them")
+
+
+def test_who_has_it_is_shown() -> None:
+    lease = Lease(EVER)
+    assert lease.rows("pause exit") == []
+    with lease.hold(what="kill pause"):
+        [row] = lease.rows("pause exit")
+        assert (row["lock"], row["thread"], row["waiting"]) == ("pause exit", "MainThread", 0)
+    assert lease.rows("pause exit") == []
 
 
 def test_it_is_free_after_a_failure() -> None:

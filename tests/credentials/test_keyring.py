@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -153,12 +154,14 @@ def test_that_there_is_no_file_counts_for_five_minutes(tmp_path: Path) -> None:
 def test_a_file_that_has_come_is_found_by_a_pull_that_was_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     keyring = Keyring(paths=[file])
+    began = keyring.now()
+    late = partial(keyring.find_late, since=began)
     assert found(keyring) == []
-    assert found(keyring, find=keyring.find_late) == []
+    assert found(keyring, find=late) == []
     write(file, auths={"r.example": entry("first")})
-    assert found(keyring, find=keyring.find_late) == [(f"{file} for r.example", "first")]
-    assert found(keyring, find=keyring.find_late) == [], "tried before"
-    assert found(keyring) == [(f"{file} for r.example", "first")]
+    assert found(keyring, find=late) == [(f"{file} for r.example", "first")]
+    assert found(keyring, find=late) == [(f"{file} for r.example", "first")], "another pull has found it"
+    assert found(keyring, find=partial(keyring.find_late, since=keyring.now())) == [], "tried before"
 
 
 # --- from the settings ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -9,12 +10,14 @@ import pytest
 
 from shim import runtime
 from shim.base import deadline
-from shim.domain.errors import DeadlineExceeded, ShimError
+from shim.base.deadline import Scope
+from shim.domain.errors import Cancelled, ShimError
 from shim.runtime import Locks, Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
+from tests.waits import wait_until
 
 DEADLOCKS, WORKS = (1, 41), (1, 42)
 
@@ -32,14 +35,27 @@ def ending_elsewhere(rt: Runtime, engine: FakeEngine) -> Iterator[None]:
     assert not engine.containers[other].running
 
 
+def waiting(rt: Runtime) -> object:
+    """How many wait for the end of another pause container."""
+    return next((row["waiting"] for row in rt.locks.rows() if row["lock"] == "pause exit"), None)
+
+
 def test_two_do_not_end_at_the_same_time_on_an_old_engine(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     sandbox = ready_pod(rt)
     container = running(rt, sandbox)
-    with ending_elsewhere(rt, engine):
-        with deadline.bound(0.1), pytest.raises(DeadlineExceeded, match="end of another pause container"):
+    scope = Scope()
+
+    def stop() -> None:
+        with deadline.entered(scope), pytest.raises(Cancelled, match="end of another pause container"):
             stop_pod_sandbox(rt, sandbox_id=sandbox)
+
+    with ending_elsewhere(rt, engine), ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(stop)
+        wait_until(lambda: waiting(rt) == 1)
         assert not engine.containers[container].running  # it leaves no network
+        scope.cancel()
+        stopping.result(10)
         assert engine.containers[sandbox].running
     remove_pod_sandbox(rt, sandbox_id=sandbox)
     assert sandbox not in engine.containers
@@ -63,6 +79,17 @@ def test_one_that_hangs_is_not_waited_for(rt: Runtime, engine: FakeEngine, monke
         assert not engine.containers[sandbox].running
 
 
+def test_one_that_docker_may_be_starting_is_killed_too(rt: Runtime, engine: FakeEngine) -> None:
+    engine.version = DEADLOCKS
+    sandbox = ready_pod(rt)
+    engine.containers[sandbox].status = "created"
+    engine.containers[sandbox].started = engine.containers[sandbox].pid = 0
+    rt.view.refresh_container(sandbox)
+    engine.calls.clear()
+    stop_pod_sandbox(rt, sandbox_id=sandbox)
+    assert engine.calls_of("kill_container") == [sandbox]
+
+
 def test_that_of_a_failed_pod_does_not_end_beside_another(rt: Runtime, engine: FakeEngine) -> None:
     engine.version = DEADLOCKS
     failures: list[ShimError] = []
@@ -76,8 +103,7 @@ def test_that_of_a_failed_pod_does_not_end_beside_another(rt: Runtime, engine: F
     with ending_elsewhere(rt, engine):
         engine.fail_next("start_container", ShimError("the disk is on fire"))
         failing.start()
-        failing.join(0.2)
-        assert failing.is_alive()
+        wait_until(lambda: waiting(rt) == 1)
         assert engine.calls_of("remove_container") == []
     failing.join(10)
     assert "on fire" in str(failures[0])

@@ -8,6 +8,8 @@ and a kubelet stops many at the same time. Application containers are in the net
 What ends without the server is not covered: pause by itself, one whose start fails, and all when Docker stops.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 from shim.container.teardown import ensure_killed, ensure_removed
 from shim.runtime import Runtime
 
@@ -17,16 +19,16 @@ PARALLEL_EXIT_API = (1, 42)
 
 def kill_pause(rt: Runtime, sandbox_id: str) -> None:
     """Kill a pause container and wait for its end, as `ensure_killed`."""
-    if rt.engine.api_version >= PARALLEL_EXIT_API:
-        ensure_killed(rt, sandbox_id)
-        return
-    with rt.locks.pause_exit():
+    with _alone(rt):
         # Docker answers the kill before the container has left its network, but the inspect that follows only then.
         ensure_killed(rt, sandbox_id)
 
 
 def remove_pause(rt: Runtime, sandbox_id: str) -> None:
     """Remove a pause container that may run, as `ensure_removed`."""
-    if rt.engine.api_version < PARALLEL_EXIT_API:
-        kill_pause(rt, sandbox_id)
-    ensure_removed(rt, sandbox_id)
+    with _alone(rt):
+        ensure_removed(rt, sandbox_id)
+
+
+def _alone(rt: Runtime) -> AbstractContextManager[None]:
+    return nullcontext() if rt.engine.api_version >= PARALLEL_EXIT_API else rt.locks.pause_exit()

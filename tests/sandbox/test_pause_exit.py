@@ -108,3 +108,12 @@ def test_that_of_a_failed_pod_does_not_end_beside_another(rt: Runtime, engine: F
     failing.join(10)
     assert "on fire" in str(failures[0])
     assert len(engine.calls_of("remove_container")) == 1
+
+
+def test_that_of_a_failed_pod_is_removed_though_docker_kills_nothing(rt: Runtime, engine: FakeEngine) -> None:
+    engine.version = DEADLOCKS
+    engine.fail_next("start_container", ShimError("the disk is on fire"))
+    engine.fail_next("kill_container", ShimError("out of order"))
+    with pytest.raises(ShimError, match="on fire"):
+        ready_pod(rt)
+    assert engine.containers == {}

@@ -29,14 +29,14 @@ _SECONDS = 9.0
 class _Fault:
     """A fault of some releases of Docker that pods feel."""
 
-    mended: Mapping[tuple[int, int], int]
-    """The releases that have it, and the patch of each that mended it."""
+    fixed_in: Mapping[tuple[int, int], int]
+    """The releases that have it, and the patch of each that fixed it."""
     text: str
     advice: str
 
     def is_in(self, release: tuple[int, int, int]) -> bool:
         major, minor, patch = release
-        return patch < self.mended.get((major, minor), 0)
+        return patch < self.fixed_in.get((major, minor), 0)
 
 
 _FAULTS = (

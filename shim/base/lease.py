@@ -4,20 +4,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 from shim.base import deadline
+from shim.base.locks import Holder
 from shim.domain.errors import Cancelled, DeadlineExceeded, Unavailable
 
 _GOES_ON = (Cancelled, DeadlineExceeded, Unavailable)
 """Errors after which what a holder has begun may go on."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Holder:
-    thread: str = field(default_factory=lambda: threading.current_thread().name)
-    since: float = field(default_factory=time.monotonic)
 
 
 class Lease:
@@ -29,7 +23,7 @@ class Lease:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._changed = threading.Condition()
-        self._holder: _Holder | None = None
+        self._holder: Holder | None = None
         self._expires = 0.0
         """By the monotonic clock."""
         self._waiting = 0
@@ -55,15 +49,12 @@ class Lease:
         """Return the holder, if there is one, as `KeyedLocks.rows` does."""
         with self._changed:
             holder, expires, waiting = self._holder, self._expires, self._waiting
-        now = time.monotonic()
-        if holder is None or now >= expires:
+        if holder is None or time.monotonic() >= expires:
             return []
-        return [
-            {"lock": name, "thread": holder.thread, "seconds": round(now - holder.since, 1), "waiting": waiting},
-        ]
+        return [holder.row(name, waiting=waiting)]
 
-    def _take(self, what: str) -> _Holder:
-        holder = _Holder()
+    def _take(self, what: str) -> Holder:
+        holder = Holder()
         take = partial(self._try_take, holder)
         with self._changed:
             self._waiting += 1
@@ -74,14 +65,14 @@ class Lease:
                 self._waiting -= 1
         return holder
 
-    def _try_take(self, holder: _Holder) -> bool:
+    def _try_take(self, holder: Holder) -> bool:
         now = time.monotonic()
         if self._holder is not None and now < self._expires:
             return False
         self._holder, self._expires = holder, now + self._seconds
         return True
 
-    def _release(self, holder: _Holder) -> None:
+    def _release(self, holder: Holder) -> None:
         with self._changed:
             if self._holder is holder:
                 self._holder = None

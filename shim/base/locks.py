@@ -10,10 +10,17 @@ from dataclasses import dataclass, field
 from shim.base import deadline
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """Who holds a lock, and since when."""
+
     thread: str = field(default_factory=lambda: threading.current_thread().name)
     since: float = field(default_factory=time.monotonic)
+
+    def row(self, lock: str, *, waiting: int) -> dict[str, object]:
+        """Return for people which lock it is, who has it for how long, and how many wait."""
+        seconds = round(time.monotonic() - self.since, 1)
+        return {"lock": lock, "thread": self.thread, "seconds": seconds, "waiting": waiting}
 
 
 class KeyedLocks:
@@ -21,7 +28,7 @@ class KeyedLocks:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._held: dict[Hashable, _Holder] = {}
+        self._held: dict[Hashable, Holder] = {}
         self._waiting: Counter[Hashable] = Counter()
 
     @contextmanager
@@ -47,19 +54,13 @@ class KeyedLocks:
         """Return the keys that are held, for people: by which thread, for how long, and how many wait; oldest first."""
         with self._changed:
             held, waiting = dict(self._held), self._waiting.copy()
-        now = time.monotonic()
         return [
-            {
-                "lock": str(key),
-                "thread": holder.thread,
-                "seconds": round(now - holder.since, 1),
-                "waiting": waiting[key],
-            }
+            holder.row(str(key), waiting=waiting[key])
             for key, holder in sorted(held.items(), key=lambda each: each[1].since)
         ]
 
     def _try_take(self, key: Hashable) -> bool:
         is_free = key not in self._held
         if is_free:
-            self._held[key] = _Holder()
+            self._held[key] = Holder()
         return is_free

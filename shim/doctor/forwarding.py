@@ -18,13 +18,11 @@ from shim.cni.conf import NetworkConfig, choose, read_directory
 from shim.cni.host_ports import admin_chain
 from shim.config.model import Config
 from shim.doctor.findings import Finding
-from shim.doctor.pod_ranges import bridge, pod_ranges
+from shim.doctor.pod_ranges import bridge, is_on_nodes_network, pod_ranges
 from shim.domain.errors import ShimError
 
 ROUTED = ("bridge", "ptp")
 """Plugins of the CNI project whose pods need the node to forward, and which leave filters to others."""
-NOT_FORWARDED = ("macvlan", "ipvlan", "vlan", "host-device", "sriov")
-"""Plugins whose pods are on the network of the node by themselves."""
 
 KEEP_SYSCTL = "keep it in /etc/sysctl.d"
 
@@ -54,7 +52,7 @@ class _Pods:
 
     @property
     def is_forwarded(self) -> bool:
-        return not any(kind in NOT_FORWARDED for kind in self.network.plugin_types)
+        return not is_on_nodes_network(self.network)
 
     @property
     def is_routed(self) -> bool:

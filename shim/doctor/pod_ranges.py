@@ -11,6 +11,8 @@ from shim.domain.errors import reason_of
 from shim.netns.routes import Route, routes
 
 _SUBJECT = "pod addresses"
+_ON_NODES_NETWORK = ("macvlan", "ipvlan", "vlan", "host-device", "sriov")
+"""Plugins of the CNI project whose pods are on the network of the node by themselves, and have addresses of it."""
 
 
 def check_pod_ranges(config: Config) -> Iterator[Finding]:
@@ -19,7 +21,7 @@ def check_pod_ranges(config: Config) -> Iterator[Finding]:
         return
     network = choose(read_directory(config.cni_conf_dir), bin_dirs=config.cni_bin_dir).network
     ranges = () if network is None else pod_ranges(network, config)
-    if network is None or not ranges:
+    if network is None or not ranges or is_on_nodes_network(network):
         return
     try:
         overlaps = _overlaps(ranges, routes(), own=bridge(network))
@@ -44,6 +46,11 @@ def _overlaps(ranges: Sequence[str], found: Sequence[Route], *, own: str) -> lis
         and route.destination.version == network.version
         and route.destination.overlaps(network)
     ]
+
+
+def is_on_nodes_network(network: NetworkConfig) -> bool:
+    """Return whether pods of a network are on that of the node, which does not forward their packets."""
+    return any(kind in _ON_NODES_NETWORK for kind in network.plugin_types)
 
 
 def bridge(network: NetworkConfig) -> str:

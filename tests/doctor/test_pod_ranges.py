@@ -22,14 +22,17 @@ Check = Callable[..., list[Finding]]
 def check(config: Config, monkeypatch: pytest.MonkeyPatch) -> Check:
     config.cni_conf_dir.mkdir(exist_ok=True)
     config.cni_bin_dir[0].mkdir(exist_ok=True)
-    (config.cni_bin_dir[0] / "bridge").touch(mode=0o755)
+    for name in ("bridge", "macvlan"):
+        (config.cni_bin_dir[0] / name).touch(mode=0o755)
 
-    def checked(*destinations: str, ipam: object = None, by: str = "docker0", pod_cidr: str = "") -> list[Finding]:
+    def checked(
+        *destinations: str, ipam: object = None, by: str = "docker0", pod_cidr: str = "", kind: str = "bridge"
+    ) -> list[Finding]:
         """The findings with routes to `destinations` by one interface."""
-        bridge = {"type": "bridge", "bridge": "cni0", "ipam": ipam or {"type": "host-local", "subnet": "10.244.0.0/24"}}
+        plugin = {"type": kind, "bridge": "cni0", "ipam": ipam or {"type": "host-local", "subnet": "10.244.0.0/24"}}
         if pod_cidr:
-            bridge["capabilities"] = {"ipRanges": True}
-        conflist = {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
+            plugin["capabilities"] = {"ipRanges": True}
+        conflist = {"cniVersion": "1.0.0", "name": "pods", "plugins": [plugin]}
         (config.cni_conf_dir / "10-pods.conflist").write_text(json.dumps(conflist))
         found = [Route(ipaddress.ip_network(destination), by) for destination in destinations]
         monkeypatch.setattr(pod_ranges, "routes", lambda: found)
@@ -57,6 +60,10 @@ def test_those_of_another_network(check: Check, destination: str, config: Config
 
 def test_the_bridge_of_the_pods_is_no_other_network(check: Check) -> None:
     assert levels(check("10.244.0.0/24", by="cni0")) == ["ok"]
+
+
+def test_pods_on_the_nodes_network_have_addresses_of_it(check: Check) -> None:
+    assert check("10.244.0.0/16", by="eth0", kind="macvlan") == []
 
 
 def test_both_families(check: Check) -> None:

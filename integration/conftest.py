@@ -19,6 +19,7 @@ from integration.networks import BRIDGE, bridge, conflist
 from integration.node import engines
 from integration.node import images as node_images
 from integration.node.commands import NodeError
+from integration.node.daemon import Daemon
 from integration.node.engine import Engine, own_link
 from integration.node.engines import ENGINES
 from integration.node.images import Image
@@ -82,13 +83,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failure what the servers it used logged last."""
+    """Add to the report of a failure what the servers and engines it used logged last."""
     report = yield
     if report.failed:
-        for made in getattr(item, "funcargs", {}).values():
-            if isinstance(made, Served):
-                report.sections.append(("server log", made.server.daemon.log_tail()))
+        used = {daemon.log: daemon for made in getattr(item, "funcargs", {}).values() for daemon in _daemons(made)}
+        report.sections += [(path.name, daemon.log_tail()) for path, daemon in used.items() if path.exists()]
     return report
+
+
+def _daemons(made: object) -> list[Daemon]:
+    """Return the daemons of what a fixture made: an engine, a server, or what has a `served` among its parts."""
+    match made:
+        case Engine():
+            return [made.daemon]
+        case Served():
+            return [made.server.daemon, made.engine.daemon]
+        case _:
+            served = getattr(made, "served", None)
+            return _daemons(served) if isinstance(served, Served) else []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,6 +4,7 @@ import hashlib
 
 from integration.logs.conftest import Logged, on_drivers
 from integration.logs.crilog import PIECE, output, read
+from integration.waiting import wait_until
 
 DOCKER_COPY = {"docker_log_max_size": "4m", "docker_log_max_file": 2}
 """Room for all that is written at once here."""
@@ -78,6 +79,7 @@ def test_docker_logs_goes_on_working_and_is_bounded(own: Logged) -> None:
 @local
 def test_the_log_outlives_the_container(own: Logged) -> None:
     container_id, path = own.run("seq 1000; sleep 600")
+    wait_until(lambda: own.docker_has(container_id, "1000"))
     own.served.cri.remove_container(container_id)
 
     assert output(read(path)) == b"".join(b"%d\n" % number for number in range(1, 1001))

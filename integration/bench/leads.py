@@ -6,11 +6,12 @@
 import argparse
 import statistics
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from integration.bench.floor import DirectDocker
-from integration.bench.setup import ENGINES, prepared
+from integration.bench.setup import ENGINES, Setup, beside, prepared
 from integration.bench.timings import Timings
 from integration.node.commands import NodeError
 from shim.domain.ids import ImageId
@@ -27,6 +28,8 @@ class Lead:
     pause: dict[str, Any] = field(default_factory=dict)
     pause_host: dict[str, Any] = field(default_factory=dict)
     one_shim: bool = False
+    environ: dict[str, str] = field(default_factory=dict)
+    """Of dockerd, and so of all programs that it runs."""
 
 
 LEADS = {
@@ -37,6 +40,7 @@ LEADS = {
     "pause without network": Lead(pause={"NetworkDisabled": True}),
     "pause without log": Lead(pause_host={"LogConfig": {"Type": "none"}}),
     "all of them": Lead(one_shim=True, pause={"NetworkDisabled": True}, pause_host={"LogConfig": {"Type": "none"}}),
+    "dockerd with GOGC=400": Lead(environ={"GOGC": "400"}),
 }
 
 
@@ -47,25 +51,30 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40, help="rounds of each (%(default)s)")
     arguments = parser.parse_args()
     try:
-        with prepared(arguments.engine) as setup:
-            docker = DirectDocker(setup.engine.socket, version=setup.engine.api.api_version)
-            try:
-                _print(_measure(docker, pause=setup.pause, image=setup.busybox, rounds=arguments.rounds))
-            finally:
-                docker.close()
+        with prepared(arguments.engine) as setup, ExitStack() as stack:
+            clients = {name: _client(setup, lead.environ, stack) for name, lead in LEADS.items()}
+            _print(_measure(clients, pause=setup.pause, image=setup.busybox, rounds=arguments.rounds))
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
         return 1
     return 0
 
 
-def _measure(docker: DirectDocker, *, pause: ImageId, image: ImageId, rounds: int) -> dict[str, Timings]:
+def _client(setup: Setup, environ: dict[str, str], stack: ExitStack) -> DirectDocker:
+    """Return a client of the engine, or of one beside it where dockerd has further variables."""
+    engine = stack.enter_context(beside(setup, environ=environ)) if environ else setup.engine
+    docker = DirectDocker(engine.socket, version=engine.api.api_version)
+    stack.callback(docker.close)
+    return docker
+
+
+def _measure(clients: dict[str, DirectDocker], *, pause: ImageId, image: ImageId, rounds: int) -> dict[str, Timings]:
     """Run each in turn, `rounds` times; what came first in one round comes last in the next."""
     found = {name: Timings() for name in LEADS}
     for number in range(-1, rounds):  # the first is not counted: it fills caches
         for name in list(LEADS)[:: 1 if number % 2 else -1]:
             timings = found[name] if number >= 0 else Timings()
-            _start(docker, timings, LEADS[name], pause=pause, image=image, group=f"{name}-{number}")
+            _start(clients[name], timings, LEADS[name], pause=pause, image=image, group=f"{name}-{number}")
     return found
 
 

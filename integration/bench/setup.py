@@ -1,7 +1,7 @@
 """One engine with images and a pod network, and one server on it; all of it gone after the block."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from integration.node import images
 from integration.node.commands import NodeError, step
 from integration.node.engine import Engine, remove_link
 from integration.node.engines import make_engine
-from integration.node.isolation import HOME, this_node
+from integration.node.isolation import HOME, Node, this_node
 from integration.node.leak_check import NodeSnapshot, snapshot
 from integration.server import PROGRAM, Server
 from shim.domain.ids import ImageId
@@ -51,9 +51,7 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
 
     NodeError outside of an isolated run, and for an engine that is not there.
     """
-    node = this_node()
-    if node is None:
-        raise NodeError("the benchmark runs in isolation only: make bench")
+    node = _node()
     home = HOME / "bench"
     for name in ("cni-conf", "cni-cache", "leases", "netns", "state", "logs", "floor"):
         (home / name).mkdir(parents=True)
@@ -67,12 +65,11 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
         stack.callback(engine.close)
         with step(f"starting Docker Engine {engine_name}"):
             engine.start()
-            pause = images.load(engine.api, images.pause_image(node.busybox))
-            busybox = images.load(engine.api, images.busybox_image(node.busybox))
+            pause, busybox = _load(engine, node)
         yield Setup(
             engine=engine,
-            pause=ImageId(pause),
-            busybox=ImageId(busybox),
+            pause=pause,
+            busybox=busybox,
             conflist=conflist,
             cni_bin=node.tools.root / "usr/lib/cni",
             leases=home / "leases",
@@ -81,6 +78,19 @@ def prepared(engine_name: str, *, settings: dict[str, object] | None = None) -> 
             logs=home / "logs",
             home=home,
         )
+
+
+@contextmanager
+def beside(setup: Setup, *, environ: Mapping[str, str]) -> Iterator[Engine]:
+    """Run another engine of the same version with the same images, whose dockerd has further variables."""
+    node = _node()
+    engine = make_engine(node, setup.engine.name, variant="-beside", environ=environ)
+    try:
+        engine.start()
+        _load(engine, node)
+        yield engine
+    finally:
+        engine.close()
 
 
 @contextmanager
@@ -118,6 +128,20 @@ def serving(setup: Setup, *, checkout: Path | None = None, **flags: object) -> I
         raise
     finally:
         server.stop()
+
+
+def _node() -> Node:
+    node = this_node()
+    if node is None:
+        raise NodeError("the benchmark runs in isolation only: make bench")
+    return node
+
+
+def _load(engine: Engine, node: Node) -> tuple[ImageId, ImageId]:
+    """Load the images of pause and busybox."""
+    both = images.pause_image(node.busybox), images.busybox_image(node.busybox)
+    pause, busybox = (ImageId(images.load(engine.api, image)) for image in both)
+    return pause, busybox
 
 
 def _conflist(leases: Path) -> dict[str, Any]:

@@ -73,5 +73,6 @@ def version_of(banner: str, *, name: str) -> str:
     """Return the first version number that a program prints."""
     found = _VERSION.search(banner)
     if found is None:
-        raise NodeError(f"ask {name} for its version: there is none in {banner.strip()!r}")
+        remedy = "take a released one, or build it with a version"
+        raise NodeError(f"ask {name} for its version: there is none in {banner.strip()!r}; {remedy}")
     return found[1]

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -36,8 +36,8 @@ class Engine:
 
     `binaries` are searched for dockerd, containerd, its shim, runc and docker-init before the machine's PATH.
     `settings` go into its daemon.json. Everything it writes is below `home`, which must not lie on an overlay
-    file system and whose path must be short (it holds unix sockets). It runs in the network namespace `place`, with the
-    environment variables that belong to it, or else in ours.
+    file system and whose path must be short (it holds unix sockets). It runs in the network namespace `netns`, with the
+    environment variables that belong to it, or else in ours; `environ` is added to our own environment.
     """
 
     cgroup_driver: CgroupDriver = "cgroupfs"
@@ -52,6 +52,7 @@ class Engine:
         settings: dict[str, object] | None = None,
         shares_bridge: bool = False,
         netns: Netns | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.binaries = binaries
@@ -64,11 +65,11 @@ class Engine:
         self._keeps_bridge = shares_bridge or netns is not None
         home.mkdir(parents=True)
         (home / "daemon.json").write_bytes(msgspec.json.encode(self._settings(settings or {})))
-        environ = {**os.environ, **(netns.environ if netns else {})}
+        merged = {**os.environ, **(netns.environ if netns else {}), **(environ or {})}
         self.daemon = Daemon(
             [*(netns.prefix if netns else ()), program("dockerd", binaries), "--config-file", home / "daemon.json"],
             log=home / "dockerd.log",
-            env={**environ, "PATH": os.pathsep.join([*map(str, binaries), environ["PATH"]])},
+            env={**merged, "PATH": os.pathsep.join([*map(str, binaries), merged["PATH"]])},
         )
 
     def _settings(self, extra: dict[str, object]) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """The engines there are to test against."""
 
+from collections.abc import Mapping
+
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
 from integration.node.isolation import Node, new_home
@@ -10,11 +12,18 @@ ENGINES = ("20.10", "28", "28-containerd")
 
 
 def make_engine(
-    node: Node, name: str, *, variant: str = "", settings: dict[str, object] | None = None, netns: Netns | None = None
+    node: Node,
+    name: str,
+    *,
+    variant: str = "",
+    settings: dict[str, object] | None = None,
+    netns: Netns | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Engine:
     """Make an engine of one of ENGINES, not started; `variant` names one beside it with `settings` of its own.
 
-    It runs in the network namespace `place`, or else in ours. NodeError when it is not there.
+    It runs in the network namespace `netns`, or else in ours, with `environ` added to our environment. NodeError when
+    it is not there.
     """
     binaries = node.stable.path
     settings = settings or {}
@@ -32,4 +41,5 @@ def make_engine(
         settings=settings,
         shares_bridge=bool(variant),
         netns=netns,
+        environ=environ,
     )

@@ -62,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
     )
+    parser.addoption("--event-pods", type=int, default=10, help="pods whose events are checked to come in order")
     parser.addoption(
         "--results",
         type=Path,

@@ -29,6 +29,8 @@ NODE_NAME = "node"
 ADDRESS = NODE_ADDRESSES[0].partition("/")[0]
 SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
+_BACK_OFF_SINCE = (1, 32)
+"""Version of kubelets that have KubeletCrashLoopBackOffMax."""
 SHUTDOWN_SECONDS = 20
 """How long a shutdown of the node waits for pods: with EventedPLEG their end may begin 10 s late, see the page."""
 DISK_MIB = 256
@@ -278,7 +280,9 @@ def _kubelet(
     for hierarchy in hierarchies:
         (hierarchy / node.cgroup_parent.strip("/")).mkdir(exist_ok=True)
     _fill_cpuset(node.cgroup_parent)
-    (home / "kubelet.json").write_bytes(msgspec.json.encode(_configuration(node, served, home=home, gates=gates)))
+    configuration = _configuration(node, served, home=home)
+    configuration |= short_back_off(binaries.programs["kubelet"].version, gates=gates)
+    (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
     flags = {
         "config": home / "kubelet.json",
         "kubeconfig": home / "kubelet.kubeconfig",
@@ -303,7 +307,21 @@ def _fill_cpuset(parent: str) -> None:
             group.write_text((_CGROUPS / "cpuset" / name).read_text())
 
 
-def _configuration(node: Node, served: Served, *, home: Path, gates: Mapping[str, bool]) -> dict[str, object]:
+def short_back_off(version: str, *, gates: Mapping[str, bool]) -> dict[str, object]:
+    """Return the feature gates of a kubelet, and a short delay of restarts where it has a setting for that.
+
+    Older ones would not start with a gate that they do not know.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) < _BACK_OFF_SINCE:
+        return {"featureGates": dict(gates)}
+    return {
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
+        "featureGates": {"KubeletCrashLoopBackOffMax": True, **gates},
+    }
+
+
+def _configuration(node: Node, served: Served, *, home: Path) -> dict[str, object]:
     """Return the kubelet's configuration: short intervals, without what isolation does not allow."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -337,8 +355,6 @@ def _configuration(node: Node, served: Served, *, home: Path, gates: Mapping[str
         "makeIPTablesUtilChains": False,
         "shutdownGracePeriod": f"{SHUTDOWN_SECONDS}s",
         "shutdownGracePeriodCriticalPods": "2s",
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
-        "featureGates": {"KubeletCrashLoopBackOffMax": True, **gates},
     }
 
 

@@ -12,8 +12,6 @@ from shim.api.v1.api_pb2_grpc import RuntimeServiceStub
 from tests.cri.event_order import LARGE, Caller, channel
 from tests.cri.frames import Relay
 
-ROUNDS = 10
-
 
 @pytest.fixture
 def relay(served: Served) -> Relay:
@@ -21,7 +19,7 @@ def relay(served: Served) -> Relay:
 
 
 def test_events_leave_before_answers_although_one_of_three_does_not_read(
-    served: Served, images: Images, relay: Relay
+    served: Served, images: Images, relay: Relay, request: pytest.FixtureRequest
 ) -> None:
     relay.start()
 
@@ -37,7 +35,7 @@ def test_events_leave_before_answers_although_one_of_three_does_not_read(
 
     with channel(relay.path) as connection:
         calls = Caller(relay, RuntimeServiceStub(connection), readers=2, idle=1, subscribed=wait_subscribed)
-        for _ in range(ROUNDS):
+        for _ in range(request.config.getoption("--event-pods")):
             pod = pod_config(unused_name("pod"), annotations=LARGE)
             calls.live(pod, container_config(unused_name("c"), image=images.busybox))
         with pytest.raises(grpc.RpcError) as caught:

@@ -4,7 +4,7 @@ import pytest
 
 from integration.conformance import binaries
 from integration.conformance.binaries import NODE, Binaries, Program, version_of
-from integration.conformance.cluster import parse_gates
+from integration.conformance.cluster import parse_gates, short_back_off
 from integration.conformance.plan import Planned, plan
 from integration.node.commands import NodeError
 
@@ -90,3 +90,13 @@ def test_gates_are_names_with_true_or_false() -> None:
     assert parse_gates("") == {}
     with pytest.raises(NodeError, match="'B=yes' is not NAME=true"):
         parse_gates("A=true,B=yes")
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [("1.29.14", False), ("1.31.0", False), ("1.32.0", True), ("1.36.2", True)]
+)
+def test_a_kubelet_is_given_gates_that_it_knows(version: str, known: bool) -> None:
+    settings = short_back_off(version, gates={"EventedPLEG": True})
+
+    assert settings["featureGates"] == {"EventedPLEG": True} | ({"KubeletCrashLoopBackOffMax": True} if known else {})
+    assert ("crashLoopBackOff" in settings) == known

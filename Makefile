@@ -16,9 +16,12 @@ SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*po
 # A second of theirs takes ten to thirty seconds where nothing helps the emulator. What the time does not suffice for is
 # skipped, and the results say so: the machine has to boot before, and to end after. One test may take all of it: the
 # first one starts Docker, and would fail for all.
-V2_TESTS   := integration/stats/test_stats.py integration/fields/test_resources.py integration/fields/test_update.py
-V2_SECONDS := 3600
-V2_OF_TESTS := 2700
+V2_TESTS   := $(addprefix integration/,pods/test_runtime.py pods/test_sandbox.py pods/test_containers.py pods/test_stop.py \
+	pods/test_memory_kills.py stats/test_stats.py stats/test_metrics.py fields/test_resources.py fields/test_update.py)
+V2_DRIVER  ?= systemd
+V2_SYSTEMD := $(if $(filter systemd,$(V2_DRIVER)),--systemd)
+V2_SECONDS := 5400
+V2_OF_TESTS := 4500
 V2_RESULTS := build/v2
 
 # Bytecode is written, whatever the environment says: a server starts in two thirds of the time, and tests start hundreds.
@@ -85,9 +88,10 @@ test: lint ## all checks and all tests (root)
 test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --write" (root)
 	$(PY) -m integration.pythons $(ARGS)
 
-test-v2: venv ## tests of control groups of version 2, in an emulated machine that has them (root)
+test-v2: venv ## pods, stats and limits in an emulated machine with control groups of version 2, V2_DRIVER=cgroupfs for that (root)
 	mkdir -p $(V2_RESULTS)
-	$(PY) -m integration.vm --seconds $(V2_SECONDS) --share $(V2_RESULTS) $(ISOLATED) $(PY) -m pytest $(V2_TESTS) \
+	$(PY) -m integration.vm $(V2_SYSTEMD) --seconds $(V2_SECONDS) --share $(V2_RESULTS) \
+		$(ISOLATED) $(V2_SYSTEMD) $(PY) -m pytest $(V2_TESTS) \
 		--engine 28 --timeout $(V2_OF_TESTS) --session-timeout $(V2_OF_TESTS) \
 		-p integration.outcomes --results /disk/share/results $(ARGS)
 

@@ -33,6 +33,12 @@ from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 _DEFAULT_ENGINES = ("20.10", "28")
+_ENGINES_OF_PODS = ("20.10", "28-containerd")
+_OF_PODS = ("fields", "logs", "pods", "view")
+"""Folders whose tests run on the containerd image store, Docker's default from 29 on, and on the oldest Engine.
+
+What they show of Engine 28 does not depend on the store, and a graph driver is what 20.10 has.
+"""
 _ON_BOTH_STORES = (
     *("image", "stats"),
     *("fields/test_image_volumes.py", "fields/test_mounts.py", "fields/test_process.py", "fields/test_users.py"),
@@ -40,7 +46,7 @@ _ON_BOTH_STORES = (
     *("pods/test_containers.py", "pods/test_one_shim.py", "pods/test_sandbox.py", "pods/test_stop.py"),
     *("view/test_others.py", "view/test_restarts.py", "view/test_sick_images.py"),
 )
-"""Folders and files whose tests also run on the containerd image store, Docker's default from 29 on.
+"""Folders and files whose tests run on all engines.
 
 What an image says, its layers and a container's own one come from the store; the rest is what users do most.
 """
@@ -56,8 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         action="append",
         choices=ENGINES,
-        help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store, by default "
-        "for a part of the tests)",
+        help="engine to test against, may be repeated (28-containerd: 28 on the containerd image store; by default "
+        "what suits a test)",
     )
     parser.addoption(
         "--all-packages", action="store_true", help="also build all kinds of packages, and install on fresh machines"
@@ -76,10 +82,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses an engine, however indirectly, once for each."""
     if "engine_name" in metafunc.fixturenames:
-        here = metafunc.definition.path.relative_to(Path(__file__).parent)
-        both = any(here.is_relative_to(path) for path in _ON_BOTH_STORES)
-        names = metafunc.config.getoption("--engine") or (ENGINES if both else _DEFAULT_ENGINES)
+        names = metafunc.config.getoption("--engine") or engines_of(metafunc.definition.path)
         metafunc.parametrize("engine_name", names, scope="session")
+
+
+def engines_of(path: Path) -> Sequence[str]:
+    """Return the engines that the tests of a file run on by default."""
+    here = path.relative_to(Path(__file__).parent)
+    if any(here.is_relative_to(place) for place in _ON_BOTH_STORES):
+        return ENGINES
+    return _ENGINES_OF_PODS if any(here.is_relative_to(folder) for folder in _OF_PODS) else _DEFAULT_ENGINES
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 from xdist.workermanage import WorkerController
 
-from integration.node.isolation import control_groups_of_children
+from integration.node import control_groups
 
 _ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28)[\]-]")
 _TOGETHER = ("integration/networking/", "integration/packages/")
@@ -145,7 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """Fail if a node, which ends with its worker, has left control groups, the one thing that nodes share."""
-    groups = [] if hasattr(session.config, "workerinput") else control_groups_of_children()
+    groups = [] if hasattr(session.config, "workerinput") else control_groups.of_children()
     yield
     if left := [str(group) for group in groups if group.exists()]:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -57,7 +57,7 @@ def test_containers_are_below_the_cgroup_of_the_box(engine: Engine, images: Imag
         pid = engine.api.inspect_container(container)["State"]["Pid"]
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
 
-    assert any(line.endswith(f"{engine.cgroup_parent}/{container}") for line in groups)
+    assert any(line.endswith(engine.cgroup_of(container)) for line in groups)
 
 
 @pytest.fixture(params=["as built here", "shell"])

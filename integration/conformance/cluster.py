@@ -21,6 +21,7 @@ from integration.conformance.kubectl import Kubectl
 from integration.conformance.logind import Logind
 from integration.conftest import Served
 from integration.node.commands import NodeError, run
+from integration.node.control_groups import CgroupDriver
 from integration.node.daemon import Daemon
 from integration.node.isolation import NODE_ADDRESSES, Node
 from integration.node.mounts import unmount_all
@@ -130,7 +131,7 @@ class Cluster:
 
     def start_kubelet(self) -> None:
         """Start the kubelet, and wait until it answers."""
-        self.kubelet.start(ready=_kubelet_answers, timeout=_START_SECONDS)
+        self.kubelet.start(ready=kubelet_answers, timeout=_START_SECONDS)
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> str:
@@ -163,7 +164,7 @@ def cluster(node: Node, served: Served, binaries: Binaries, *, home: Path, gates
         gates=parse_gates(gates),
     )
     try:
-        with _tunables_kept():
+        with tunables_kept():
             for daemon in _control_plane(binaries, home=home):
                 daemon.spawn()
                 started.append(daemon)
@@ -275,12 +276,11 @@ def _write_kubeconfig(path: Path, authority: Path, token: str) -> Path:
 def _kubelet(
     node: Node, served: Served, binaries: Binaries, *, home: Path, gates: Mapping[str, bool], logind: Logind
 ) -> Daemon:
-    """Prepare a kubelet; its control group is made in every hierarchy, as it wants to find it."""
-    hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _hierarchies()
-    for hierarchy in hierarchies:
-        (hierarchy / node.cgroup_parent.strip("/")).mkdir(exist_ok=True)
-    _fill_cpuset(node.cgroup_parent)
-    configuration = _configuration(node, served, home=home)
+    """Prepare a kubelet."""
+    make_control_groups(node.cgroup_parent)
+    configuration = kubelet_configuration(
+        node, socket=served.server.socket, driver=served.engine.cgroup_driver, home=home
+    )
     configuration |= short_back_off(binaries.programs["kubelet"].version, gates=gates)
     (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
     flags = {
@@ -293,6 +293,14 @@ def _kubelet(
         "v": 2,
     }
     return _daemon(binaries["kubelet"], home, flags, {"DBUS_SYSTEM_BUS_ADDRESS": logind.address})
+
+
+def make_control_groups(parent: str) -> None:
+    """Make the control group of a kubelet in every hierarchy, as it wants to find it."""
+    hierarchies = [_CGROUPS] if (_CGROUPS / "cgroup.controllers").exists() else _hierarchies()
+    for hierarchy in hierarchies:
+        (hierarchy / parent.strip("/")).mkdir(exist_ok=True)
+    _fill_cpuset(parent)
 
 
 def _hierarchies() -> list[Path]:
@@ -321,15 +329,15 @@ def short_back_off(version: str, *, gates: Mapping[str, bool]) -> dict[str, obje
     }
 
 
-def _configuration(node: Node, served: Served, *, home: Path) -> dict[str, object]:
-    """Return the kubelet's configuration: short intervals, without what isolation does not allow."""
+def kubelet_configuration(node: Node, *, socket: Path, driver: CgroupDriver, home: Path) -> dict[str, object]:
+    """Return the configuration of a kubelet on a CRI socket: short intervals, without what isolation does not allow."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "containerRuntimeEndpoint": f"unix://{served.server.socket}",
+        "containerRuntimeEndpoint": f"unix://{socket}",
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
-        "cgroupDriver": served.engine.cgroup_driver,
+        "cgroupDriver": driver,
         "cgroupRoot": node.cgroup_parent,
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
@@ -358,7 +366,8 @@ def _configuration(node: Node, served: Served, *, home: Path) -> dict[str, objec
     }
 
 
-def _kubelet_answers() -> bool:
+def kubelet_answers() -> bool:
+    """Return whether the kubelet of this node says that it is healthy."""
     connection = http.client.HTTPConnection("127.0.0.1", 10248, timeout=_CALL_SECONDS)
     try:
         connection.request("GET", "/healthz")
@@ -370,7 +379,8 @@ def _kubelet_answers() -> bool:
 
 
 @contextmanager
-def _tunables_kept() -> Iterator[None]:
+def tunables_kept() -> Iterator[None]:
+    """Set back after the block what kubelets have set in the kernel for the whole machine."""
     paths = [path for name in _TUNABLES if (path := Path("/proc/sys", name)).exists()]
     before = {path: path.read_text() for path in paths}
     try:

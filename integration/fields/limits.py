@@ -125,16 +125,16 @@ if not V2:
 
 def path_of(served: Served, container: str, name: str) -> Path:
     """Return a file of a container's group, in whichever tree has it."""
-    parent = served.engine.cgroup_parent.strip("/")
-    found = [*ROOT.glob(f"{parent}/{container}/{name}"), *ROOT.glob(f"*/{parent}/{container}/{name}")]
+    group = served.engine.cgroup_of(container).strip("/")
+    found = [*ROOT.glob(f"{group}/{name}"), *ROOT.glob(f"*/{group}/{name}")]
     return found[0]
 
 
 def huge_page_files(served: Served, container: str) -> list[Path]:
     """Return the limits of huge pages of 2 MiB: in use, and reserved where the kernel counts both."""
-    parent = served.engine.cgroup_parent.strip("/")
+    group = served.engine.cgroup_of(container).strip("/")
     names = ("limit_in_bytes", "rsvd.limit_in_bytes", "max", "rsvd.max")
-    patterns = [f"{tree}{parent}/{container}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
+    patterns = [f"{tree}{group}/hugetlb.2MB.{name}" for name in names for tree in ("", "*/")]
     return [path for pattern in patterns for path in ROOT.glob(pattern)]
 
 
@@ -170,7 +170,7 @@ def limited_huge_pages(served: Served) -> Iterator[bool]:
     if V2 or (ROOT / "hugetlb").exists():
         yield V2 or any((ROOT / "hugetlb").glob("hugetlb.2MB.*"))
         return
-    parent = tree / served.engine.cgroup_parent.strip("/")
+    parent = tree / served.engine.cgroup_below().strip("/")
     if "hugetlb" not in (tree / "cgroup.controllers").read_text() or not parent.exists():
         yield False
         return

@@ -1,7 +1,8 @@
 """Set up a node from the command line.
 
 python -m integration.node prepare               fetch everything into the cache
-python -m integration.node run [--disk] COMMAND  run a command in isolation with the node's tools
+python -m integration.node run [--disk] [--systemd] COMMAND
+                                                 run a command in isolation with the node's tools
 python -m integration.node host COMMAND          run a command on this machine, with Docker and CNI set up
 python -m integration.node release               undo what a killed `host` left behind
 """
@@ -34,7 +35,7 @@ def _carry_out(arguments: argparse.Namespace) -> int:
             prepare()
         case "run":
             with redirect_stdout(sys.stderr):  # standard output is the command's, which may be a protocol
-                node = prepare()
+                node = prepare(driver="systemd" if arguments.systemd else "cgroupfs")
             return run_isolated(arguments.command, node=node, on_disk=arguments.disk)
         case "host":
             with prepared_host():
@@ -52,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("release")
     isolated = verbs.add_parser("run")
     isolated.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")
+    isolated.add_argument(
+        "--systemd", action="store_true", help="control groups made by this machine's systemd, without a PID namespace"
+    )
     for verb in (isolated, verbs.add_parser("host")):
         verb.add_argument("command", nargs=argparse.REMAINDER, help="program and its arguments")
     return parser

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import docker
 import msgspec
 
+from integration.node import control_groups
 from integration.node.commands import NodeError, allowed, run
+from integration.node.control_groups import CgroupDriver
 from integration.node.daemon import Daemon
 from integration.node.mounts import unmount_all
 from integration.node.netns import Netns
@@ -28,19 +29,16 @@ _CONTAINERD_TOO_SLOW = "timeout waiting for containerd to start"
 """Why dockerd ends on a machine that stalls: it waits for 15 s, and has no setting for it."""
 _REMOVED_BY_ANOTHER = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.CONFLICT)
 
-CgroupDriver = Literal["cgroupfs", "systemd"]
-
 
 class Engine:
     """One dockerd.
 
     `binaries` are searched for dockerd, containerd, its shim, runc and docker-init before the machine's PATH.
-    `settings` go into its daemon.json. Everything it writes is below `home`, which must not lie on an overlay
-    file system and whose path must be short (it holds unix sockets). It runs in the network namespace `netns`, with the
-    environment variables that belong to it, or else in ours; `environ` is added to our own environment.
+    `cgroup_driver` makes the control groups of its containers, below `cgroup_parent`. `settings` go into its
+    daemon.json. Everything it writes is below `home`, which must not lie on an overlay file system and whose path must
+    be short (it holds unix sockets). It runs in the network namespace `netns`, with the environment variables that
+    belong to it, or else in ours; `environ` is added to our own environment.
     """
-
-    cgroup_driver: CgroupDriver = "cgroupfs"
 
     def __init__(
         self,
@@ -48,6 +46,7 @@ class Engine:
         *,
         binaries: Sequence[Path],
         home: Path,
+        cgroup_driver: CgroupDriver,
         cgroup_parent: str,
         settings: dict[str, object] | None = None,
         shares_bridge: bool = False,
@@ -57,6 +56,7 @@ class Engine:
         self.name = name
         self.binaries = binaries
         self.home = home
+        self.cgroup_driver = cgroup_driver
         self.cgroup_parent = cgroup_parent
         self.socket = home / "docker.sock"
         self.url = f"unix://{self.socket}"
@@ -79,7 +79,7 @@ class Engine:
             "exec-root": str(self.home / "exec"),
             "pidfile": str(self.home / "dockerd.pid"),
             "cgroup-parent": self.cgroup_parent,
-            # Where systemd runs, Docker would ask it for cgroups; in these namespaces it cannot be reached.
+            # Where systemd runs, Docker would ask it for cgroups; in most namespaces of ours it cannot be reached.
             "exec-opts": [f"native.cgroupdriver={self.cgroup_driver}"],
             **extra,
         }
@@ -95,6 +95,14 @@ class Engine:
     def version(self) -> str:
         """The engine's own version, such as 20.10.24."""
         return str(self.api.version()["Version"])
+
+    def cgroup_below(self, *names: str) -> str:
+        """Return the path of a control group below its parent, as a kubelet names that of a pod."""
+        return control_groups.path_below(self.cgroup_parent, *names)
+
+    def cgroup_of(self, container: str, *, parent: str = "") -> str:
+        """Return the path of a container's control group, below the one that was asked for or its own parent."""
+        return control_groups.path_of_container(parent or self.cgroup_below(), container)
 
     @property
     def log(self) -> Path:

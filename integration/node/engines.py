@@ -37,6 +37,7 @@ def make_engine(
         name,
         binaries=binaries,
         home=new_home(f"{name}{variant}"),
+        cgroup_driver=node.cgroup_driver,
         cgroup_parent=node.cgroup_parent,
         settings=settings,
         shares_bridge=bool(variant),

@@ -7,6 +7,9 @@ rewrites the machine's iptables rules, and a killed test run leaves containers, 
 kernel removes all of that when process 1 ends, however it ends.
 
 Only control groups are shared with the machine. They all lie below one parent, which goes last.
+
+Where systemd makes the control groups of containers it has to know their processes by their ids. Such a run has no
+process 1 of its own, so what it leaves stays: it is for a machine that ends with it (`integration.vm --systemd`).
 """
 
 import ctypes
@@ -25,7 +28,9 @@ from types import FrameType
 
 import msgspec
 
+from integration.node import control_groups
 from integration.node.commands import NodeError, exit_status, run
+from integration.node.control_groups import CgroupDriver
 from integration.node.packages import Unpacked
 
 HOME = Path("/run/node")
@@ -42,13 +47,14 @@ OUTSIDE_ADDRESSES = ("192.0.2.1/24", "2001:db8::1/64")
 OUTSIDE = HOME / "outside"
 """Network namespace of another host, on the other end of the node's eth0: for `nsenter --net=` and the like.
 
-A link to a descriptor of process 1, not a mount, which would be one more in every list of pinned namespaces.
+A link to a descriptor of the first process, not a mount, which would be one more in every list of pinned namespaces.
 """
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWPID, _NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-_CGROUP_PREFIX = "pydockershim-test-"
+_SYSTEMD = Path("/run/systemd")
 _COMMAND_SECONDS = 60
 # Settings of the user that would lead Docker clients and daemons out of the namespaces.
 _UNSET = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "DOCKER_API_VERSION")
@@ -75,6 +81,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     newer_plugins_missing: str
     older_plugins: Unpacked | None
     older_plugins_missing: str
+    cgroup_driver: CgroupDriver
     cgroup_parent: str
 
 
@@ -97,10 +104,11 @@ def run_isolated(command: Sequence[str], *, node: Node, on_disk: bool = False) -
     SIGTERM and SIGHUP ask the command to finish as Ctrl-C does. `on_disk` puts the engines' data on the disk
     of the temporary directory instead of into memory.
     """
-    sweep_control_groups()
+    control_groups.sweep()
     disk = Path(tempfile.mkdtemp(prefix="pydockershim-test-", dir="/var/tmp")) if on_disk else None
-    # Only children enter a new PID namespace; we ourselves stay outside, to clean up after all of them.
-    _unshare(_NEWPID)
+    if node.cgroup_driver == "cgroupfs":
+        # Only children enter a new PID namespace; we ourselves stay outside, to clean up after all of them.
+        _unshare(_NEWPID)
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -108,14 +116,9 @@ def run_isolated(command: Sequence[str], *, node: Node, on_disk: bool = False) -
     try:
         return _wait_init(child)
     finally:
-        remove_control_groups(node.cgroup_parent)
+        control_groups.remove(node.cgroup_parent)
         if disk is not None:
             shutil.rmtree(disk)
-
-
-def cgroup_parent_here() -> str:
-    """Return the control group for an isolated run of this process, as an absolute cgroup path."""
-    return f"/{_CGROUP_PREFIX}{os.getpid()}"
 
 
 def _wait_init(child: int) -> int:
@@ -137,13 +140,14 @@ def _become_init(command: Sequence[str], *, node: Node, disk: Path | None) -> No
     code = 125
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # as process 1 is in any case
         # Ctrl-C is for the command. A handler that does nothing is reset at exec; SIG_IGN would be inherited.
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
         _unshare(_NEWNS | _NEWUTS | _NEWIPC | _NEWNET)
         outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         _unshare(_NEWNET)
-        _furnish(disk)
-        OUTSIDE.symlink_to(f"/proc/1/fd/{outside}")
+        _furnish(disk, driver=node.cgroup_driver)
+        OUTSIDE.symlink_to(f"/proc/{os.getpid()}/fd/{outside}")
         _connect()
         NODE_FILE.write_bytes(msgspec.json.encode(node, enc_hook=str))
         code = _run_and_reap(command)
@@ -174,10 +178,10 @@ def _run_and_reap(command: Sequence[str]) -> int:
             return exit_status(child.returncode)
 
 
-def _furnish(disk: Path | None) -> None:
+def _furnish(disk: Path | None, *, driver: CgroupDriver) -> None:
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
-    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    _empty_run(driver)
     HOME.mkdir()
     if disk is not None:
         _mount("--bind", str(disk), str(HOME))
@@ -188,6 +192,15 @@ def _furnish(disk: Path | None) -> None:
     _name_hosts()
     # Pods with mount propagation need shared mounts, as systemd makes them; shared within these namespaces only.
     _mount("--make-rshared", "/")
+
+
+def _empty_run(driver: CgroupDriver) -> None:
+    stash = Path("/mnt")
+    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(stash))
+    if driver == "systemd":
+        (stash / _SYSTEMD.name).mkdir()
+        _mount("--bind", str(_SYSTEMD), str(stash / _SYSTEMD.name))
+    _mount("--no-mtab", "--move", str(stash), "/run")  # its table of mounts is in /run
 
 
 def _renew_sys() -> None:
@@ -265,35 +278,3 @@ def _unshare(flags: int) -> None:
     if _libc.unshare(flags) != 0:
         cause = os.strerror(ctypes.get_errno())
         raise NodeError(f"make namespaces {flags:#x}: {cause} (the integration tests need root)")
-
-
-# --- control groups ---------------------------------------------------------------------------------------
-
-
-def sweep_control_groups() -> None:
-    """Remove control groups of runs whose maker was killed before it could do so."""
-    for directory in _control_groups(_CGROUP_PREFIX + "*"):
-        if not Path("/proc", directory.name.removeprefix(_CGROUP_PREFIX)).exists():
-            _remove_tree(directory)
-
-
-def remove_control_groups(parent: str) -> None:
-    """Remove the control groups at and below `parent` in every hierarchy."""
-    for directory in _control_groups(parent.strip("/")):
-        _remove_tree(directory)
-
-
-def control_groups_of_children() -> list[Path]:
-    """Return the control groups of isolated runs that the main thread has started, and that have not ended."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [group for child in children for group in _control_groups(_CGROUP_PREFIX + child)]
-
-
-def _control_groups(pattern: str) -> list[Path]:
-    # Version 2 has one hierarchy at the root, version 1 one per controller below it.
-    return [*_CGROUP_ROOT.glob(pattern), *_CGROUP_ROOT.glob(f"*/{pattern}")]
-
-
-def _remove_tree(directory: Path) -> None:
-    for path, _, _ in os.walk(directory, topdown=False):
-        Path(path).rmdir()

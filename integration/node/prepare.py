@@ -4,7 +4,8 @@ import os
 import sys
 
 from integration.node.commands import NodeError
-from integration.node.isolation import Node, cgroup_parent_here
+from integration.node.control_groups import CgroupDriver, parent_here
+from integration.node.isolation import Node
 from integration.node.packages import (
     BUSYBOX,
     HOST_PACKAGES,
@@ -28,8 +29,8 @@ from release.bundle import fetch_bundle, this_machine
 from release.errors import BuildError
 
 
-def prepare() -> Node:
-    """Install and unpack what is missing.
+def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
+    """Install and unpack what is missing. `driver` makes the control groups of the run's containers.
 
     The newer engine and kubectl are optional on a developer's machine, whose mirror may not carry them. With CI set
     in the environment their absence is an error: tests against them must not vanish unnoticed.
@@ -58,7 +59,8 @@ def prepare() -> Node:
         newer_plugins_missing=plugins_missing,
         older_plugins=older_plugins,
         older_plugins_missing=older_missing,
-        cgroup_parent=cgroup_parent_here(),
+        cgroup_driver=driver,
+        cgroup_parent=parent_here(driver),
     )
 
 

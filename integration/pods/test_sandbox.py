@@ -167,13 +167,13 @@ def test_a_sysctl_of_the_node_is_refused_and_leaves_nothing(kubelet: Kubelet, se
 
 
 def test_pause_and_containers_are_below_the_cgroup_parent(kubelet: Kubelet, served: Served) -> None:
-    parent = f"{served.engine.cgroup_parent}/kubepods/burstable"
+    parent = served.engine.cgroup_below("kubepods", "burstable")
     pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(cgroup_parent=parent))
     container = kubelet.started(pod)
 
     for container_id in (pod.id, container):
         groups = Path(f"/proc/{pid_of(served, container_id)}/cgroup").read_text().splitlines()
-        assert any(line.endswith(f"{parent}/{container_id}") for line in groups)
+        assert any(line.endswith(served.engine.cgroup_of(container_id, parent=parent)) for line in groups)
 
 
 def test_pause_runs_as_the_user_that_was_asked_for(kubelet: Kubelet, served: Served) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.node.isolation import Node
+from integration.conftest import Served
 from integration.pods.conftest import kubelet
 from integration.pods.kubelet import Kubelet, Pod, unused_name
 from integration.stats.kernel_reference import Disk, mounted_disk
@@ -16,11 +16,11 @@ __all__ = ("disk", "kubelet", "own_pod")
 
 
 @pytest.fixture
-def own_pod(kubelet: Kubelet, node: Node) -> Callable[[], Pod]:
+def own_pod(kubelet: Kubelet, served: Served) -> Callable[[], Pod]:
     """Give a maker of pods with a group of their own."""
 
     def make() -> Pod:
-        parent = f"{node.cgroup_parent.rstrip('/')}/{unused_name('pod')}"
+        parent = served.engine.cgroup_below(unused_name("pod").replace("-", "_"))
         return kubelet.pod(linux=pb.LinuxPodSandboxConfig(cgroup_parent=parent))
 
     return make

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from integration.node.engine import CgroupDriver, Engine
+from integration.node.control_groups import CgroupDriver
+from integration.node.engine import Engine
 from integration.node.images import BUSYBOX, busybox_image, load
 from integration.node.packages import BUSYBOX as BUSYBOX_BUNDLE
 from integration.node.packages import NEWER, STABLE, ensure_unpacked
@@ -60,13 +61,9 @@ def main() -> None:
         driver,
         binaries=binaries,
         home=Path("/disk/engine"),
+        cgroup_driver=driver,
         cgroup_parent="kubepods.slice" if driver == "systemd" else "/kubepods",
-        settings={
-            "bridge": "none",
-            "iptables": False,
-            "ip6tables": False,
-            "exec-opts": [f"native.cgroupdriver={driver}"],
-        },
+        settings={"bridge": "none", "iptables": False, "ip6tables": False},
     )
     engine.start()
     load(engine.api, busybox_image(ensure_unpacked(BUSYBOX_BUNDLE).root / "bin/busybox"))

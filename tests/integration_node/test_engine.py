@@ -24,6 +24,7 @@ def test_an_engine_writes_below_its_home_only(tmp_path: Path, binaries: list[Pat
         "28",
         binaries=binaries,
         home=home,
+        cgroup_driver="cgroupfs",
         cgroup_parent="/run",
         settings={"features": {"containerd-snapshotter": True}},
     )
@@ -98,7 +99,7 @@ def engine_whose_first_start_fails(tmp_path: Path, reason: str) -> Engine:
     home, program = tmp_path / "home", tmp_path / "dockerd"
     program.write_text(SLOW_AT_FIRST.format(python=sys.executable, home=str(home), reason=reason))
     program.chmod(0o755)
-    return Engine("28", binaries=[tmp_path], home=home, cgroup_parent="/run")
+    return Engine("28", binaries=[tmp_path], home=home, cgroup_driver="cgroupfs", cgroup_parent="/run")
 
 
 def test_a_dockerd_that_has_given_up_on_a_slow_containerd_is_started_again(tmp_path: Path) -> None:

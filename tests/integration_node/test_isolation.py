@@ -1,5 +1,3 @@
-import os
-import subprocess
 from pathlib import Path
 
 import msgspec
@@ -26,6 +24,7 @@ NODE = Node(
     newer_plugins_missing="no mirror",
     older_plugins=None,
     older_plugins_missing="no mirror",
+    cgroup_driver="cgroupfs",
     cgroup_parent="/parent",
 )
 
@@ -41,43 +40,3 @@ def test_outside_of_a_box_there_is_no_node(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(isolation, "NODE_FILE", tmp_path / "node.json")
 
     assert isolation.this_node() is None
-
-
-@pytest.mark.parametrize("hierarchy", ["", "cpu/"], ids=["version 2", "version 1"])
-def test_control_groups_go_with_their_box(hierarchy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
-    kept = tmp_path / hierarchy / "kubepods/pod"
-    for directory in (kept, tmp_path / hierarchy / "parent/pod/container"):
-        directory.mkdir(parents=True)
-
-    isolation.remove_control_groups("/parent")
-
-    assert kept.exists()
-    assert not (tmp_path / hierarchy / "parent").exists()
-
-
-def test_only_control_groups_of_dead_boxes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
-    living, dead = tmp_path / f"pydockershim-test-{os.getpid()}", tmp_path / "pydockershim-test-99999999"
-    living.mkdir()
-    dead.mkdir()
-
-    isolation.sweep_control_groups()
-
-    assert (living.exists(), dead.exists()) == (True, False)
-    assert isolation.cgroup_parent_here() == f"/{living.name}"
-
-
-def test_isolated_runs_that_this_process_has_started_are_found_by_their_control_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolation, "_CGROUP_ROOT", tmp_path)
-    other = tmp_path / f"cpu/pydockershim-test-{os.getpid()}"
-    other.mkdir(parents=True)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        started = tmp_path / f"cpu/pydockershim-test-{child.pid}"
-        started.mkdir()
-
-        assert isolation.control_groups_of_children() == [started]
-
-    assert isolation.control_groups_of_children() == []

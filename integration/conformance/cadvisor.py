@@ -1,0 +1,202 @@
+"""Compare the metrics of pods that a kubelet takes from cAdvisor with those it takes from the server.
+
+python -m integration.node run .venv/bin/python -m integration.conformance.cadvisor --bin DIRECTORY
+
+cAdvisor knows the containers of containerd. So a kubelet at its default gates runs a static pod on containerd, and one
+with `PodAndContainerStatsFromCRI` runs it on the server. Names and labels of what both serve at `/metrics/cadvisor` are
+kept in `METRICS`, which docs/metrics.md is held to.
+"""
+
+import argparse
+import http.client
+import os
+import ssl
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from integration.bench import rivals
+from integration.bench.setup import prepared, serving
+from integration.conformance import binaries
+from integration.conformance.cluster import (
+    kubelet_answers,
+    kubelet_configuration,
+    make_control_groups,
+    short_back_off,
+    tunables_kept,
+)
+from integration.conformance.scenario import container, pod
+from integration.node.commands import NodeError, run, step
+from integration.node.daemon import Daemon
+from integration.node.engine import program
+from integration.node.isolation import Node, new_home, this_node
+from integration.node.mounts import unmount_all
+from integration.waiting import wait_until
+
+METRICS = Path(__file__).with_name("cadvisor.tsv")
+"""A line for a kind of series: metric, what they are of, and their labels on either side, `-` where there are none."""
+
+_ENGINE = "28"
+_PORT = 10250
+_SECONDS = 180.0
+_CALL_SECONDS = 60.0
+_NAMESPACE = "default"
+_LIMITS = {"limits": {"cpu": "100m", "memory": "32Mi"}}
+_BUSY = "while :; do dd if=/dev/zero of=/file bs=64k count=4 conv=fsync; cat /file >/dev/null; sleep 1; done"
+_SETTLED = ("container_cpu_cfs_periods_total", "container_network_receive_bytes_total", "container_processes")
+"""What has to be there of the pod before its metrics are compared."""
+
+
+class Series(NamedTuple):
+    """What tells apart kinds of series: the name of the metric, and what they are of."""
+
+    metric: str
+    of: str
+    """container, pause: the pause container and the network of its pod, pod: its control group, or node."""
+
+
+Labels = dict[Series, tuple[str, ...]]
+"""Names of labels, sorted."""
+
+
+def main() -> int:
+    """Compare, print what differs, and keep it where asked to."""
+    arguments = _parser().parse_args()
+    node = this_node()
+    if node is None:
+        print("cadvisor: it runs in isolation only: python -m integration.node run", file=sys.stderr)
+        return 2
+    try:
+        found = _found(arguments.bin)
+        lines = list(_table(*_both(node, found), version=found.programs["kubelet"].version))
+    except NodeError as cause:
+        print(f"cadvisor: {cause}", file=sys.stderr)
+        return 2
+    text = "".join(f"{line}\n" for line in lines)
+    print(text, end="")
+    if arguments.write:
+        METRICS.write_text(text)
+    return 0
+
+
+def read(path: Path = METRICS) -> Iterator[tuple[Series, tuple[str, ...] | None, tuple[str, ...] | None]]:
+    """Return each kind of series with its labels from cAdvisor and from the server, None where one has no such."""
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            metric, of, without, with_gate = line.split("\t")
+            yield Series(metric, of), _labels(without), _labels(with_gate)
+
+
+def _found(directory: Path | None) -> binaries.Binaries:
+    found = binaries.find(directory, ["kubelet"])
+    if missing := found.missing(["kubelet"]):
+        raise NodeError(found.explain(missing))
+    return found
+
+
+def _labels(text: str) -> tuple[str, ...] | None:
+    return None if text == _NONE else tuple(text.split(","))
+
+
+_NONE = "-"
+
+
+def _table(cadvisor: Labels, server: Labels, *, version: str) -> Iterator[str]:
+    yield f"# Metrics of pods of a kubelet {version}: python -m integration.conformance.cadvisor"
+    yield "# metric\tseries of\tlabels from cAdvisor (containerd)\tlabels from the server"
+    for series in sorted(cadvisor.keys() | server.keys()):
+        sides = (",".join(side.get(series, (_NONE,))) for side in (cadvisor, server))
+        yield "\t".join((*series, *sides))
+
+
+def _both(node: Node, found: binaries.Binaries) -> tuple[Labels, Labels]:
+    """Return the labels of what is served without the gate, by cAdvisor, and with it, by the server."""
+    with prepared(_ENGINE) as setup, tunables_kept():
+        containerd = program("containerd", setup.engine.binaries)
+        with rivals.running(setup, containerd, number=1) as rival, _kubelet(node, found, rival.socket) as labels:
+            without = labels
+        gates = {"PodAndContainerStatsFromCRI": True}
+        with serving(setup) as (server, _), _kubelet(node, found, server.socket, gates=gates) as labels:
+            return without, labels
+
+
+@contextmanager
+def _kubelet(
+    node: Node, found: binaries.Binaries, socket: Path, *, gates: Mapping[str, bool] | None = None
+) -> Iterator[Labels]:
+    """Run a kubelet without a cluster and a static pod on a CRI server, and give the labels of the pod's metrics."""
+    home = new_home("kubelet")
+    manifests = home / "manifests"
+    manifests.mkdir(parents=True)
+    configuration = kubelet_configuration(node, socket=socket, driver=node.cgroup_driver, home=home)
+    configuration |= short_back_off(found.programs["kubelet"].version, gates=gates or {})
+    (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
+    make_control_groups(node.cgroup_parent)
+    manifest = pod("p", container("sh", "-c", _BUSY, resources=_LIMITS), metadata={"namespace": _NAMESPACE})
+    (manifests / "p.json").write_bytes(msgspec.json.encode(manifest))
+    run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/var/log"], timeout=_CALL_SECONDS)
+    daemon = Daemon(
+        [
+            found["kubelet"],
+            f"--config={home / 'kubelet.json'}",
+            f"--root-dir={home / 'root'}",
+            f"--cert-dir={home / 'certificates'}",
+            f"--containerd={socket}",  # where its cAdvisor asks
+        ],
+        log=home / "kubelet.log",
+        env={**os.environ},
+    )
+    try:
+        daemon.start(ready=kubelet_answers, timeout=_SECONDS)
+        with step("metrics of a pod"):
+            wait_until(lambda: set(_SETTLED) <= {series.metric for series in _of_pod(_scraped())}, _SECONDS)
+        yield _of_pod(_scraped())
+    except BaseException:
+        print(daemon.log_tail(), flush=True)
+        raise
+    finally:
+        daemon.stop(timeout=_CALL_SECONDS)
+        unmount_all(home)
+        unmount_all(Path("/var/log"))
+
+
+def _scraped() -> str:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", _PORT, timeout=_CALL_SECONDS, context=context)
+    try:
+        connection.request("GET", "/metrics/cadvisor")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def _of_pod(text: str) -> Labels:
+    """Return the labels of all series of pods and their containers in a scrape."""
+    found: Labels = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.labels.get("namespace") == _NAMESPACE:
+                found[Series(sample.name, _of(sample.labels))] = tuple(sorted(sample.labels))
+    return found
+
+
+def _of(labels: Mapping[str, str]) -> str:
+    return {"": "pod", "POD": "pause"}.get(labels.get("container", ""), "container")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m integration.conformance.cadvisor", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--bin", type=Path, help="directory of the kubelet, searched before PATH")
+    parser.add_argument("--write", action="store_true", help=f"keep the result in {METRICS.name}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -224,7 +224,9 @@ class StatsCache:
         self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](
             freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp
         )
-        self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](freshness=2 * METRICS_INTERVAL)
+        self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](
+            freshness=2 * METRICS_INTERVAL, timestamp=_metrics_read_at
+        )
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id, of those that have one that can be seen."""
         self.attributes: dict[str, tuple[pb.ContainerConfig, pb.ContainerAttributes]] = {}
@@ -246,6 +248,12 @@ class StatsCache:
         _keep_only(self.layers, ids)
         _keep_only(self.uppers, ids)
         _keep_only(self.attributes, ids)
+
+
+def _metrics_read_at(metrics: pb.PodSandboxMetrics) -> int:
+    """Return when the CPU time of a pod's first container was read; its network where it has none."""
+    first = next((each.metrics[0] for each in metrics.container_metrics if each.metrics), None)
+    return first.timestamp if first else metrics.metrics[0].timestamp if metrics.metrics else 0
 
 
 def _keep_only(known: dict[str, V], keys: Collection[str]) -> None:

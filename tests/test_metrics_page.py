@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from shim.daemon import telemetry
-from shim.stats.descriptors import CONTAINER, NETWORK
-from shim.stats.metric import ContainerMetric, PodMetric
+from shim.stats.descriptors import EVERY
+from shim.stats.metric import ContainerMetric, Figures, PodMetric
 
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 PODS, SERVER = PAGE.split("\n## ")[1:3]
@@ -18,15 +18,15 @@ def rows(part: str) -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", part, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("metric", [*CONTAINER, *NETWORK], ids=lambda metric: metric.name)
-def test_a_metric_of_pods_has_its_row(metric: ContainerMetric | PodMetric) -> None:
+@pytest.mark.parametrize("metric", EVERY, ids=lambda metric: metric.name)
+def test_a_metric_of_pods_has_its_row(metric: ContainerMetric[Figures] | PodMetric) -> None:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
 
     assert f"| `{metric.name}` | {labels} | {metric.help} |\n" in PODS
 
 
 def test_there_is_no_row_of_what_is_no_metric() -> None:
-    assert rows(PODS) == [metric.name for metric in (*CONTAINER, *NETWORK)]
+    assert rows(PODS) == [metric.name for metric in EVERY]
 
 
 def test_the_metrics_of_the_server_have_their_rows() -> None:

@@ -5,24 +5,28 @@ CRI has no others: seconds are cut off.
 """
 
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import SECOND
 from shim.cgroup.figures import Io, Psi
 from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
-from shim.stats.metric import ContainerMetric, Figures, PodMetric, Values
+from shim.stats.metric import ContainerMetric, CpuFigures, Figures, PodMetric, Values
 from shim.stats_cache import FileSystem, LayerUsage
+
+F = TypeVar("F", bound=CpuFigures)
+_Metrics = tuple[ContainerMetric[Figures], ...]
 
 BASE_LABELS = ("pod", "namespace", "container", "id", "image", "name")
 """Labels of every metric; some have more behind them."""
 
 
-def descriptor(metric: ContainerMetric | PodMetric) -> pb.MetricDescriptor:
+def descriptor(metric: ContainerMetric[Figures] | PodMetric) -> pb.MetricDescriptor:
     """Describe a metric in the CRI's words."""
     return pb.MetricDescriptor(name=metric.name, help=metric.help, label_keys=[*BASE_LABELS, *metric.labels])
 
 
-def _one(value: Callable[[Figures], int | None]) -> Callable[[Figures], Values]:
+def _one(value: Callable[[F], int | None]) -> Callable[[F], Values]:
     return lambda figures: [((), value(figures))]
 
 
@@ -30,11 +34,15 @@ def _seconds(nanoseconds: int | None) -> int | None:
     return None if nanoseconds is None else nanoseconds // SECOND
 
 
-def _counter(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric:  # noqa: A002 - Prometheus's word
+def _cpu_counter(name: str, help: str, value: Callable[[CpuFigures], int | None]) -> ContainerMetric[CpuFigures]:  # noqa: A002 - Prometheus's word
     return ContainerMetric(name, help, pb.COUNTER, _one(value))
 
 
-def _gauge(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric:  # noqa: A002 - Prometheus's word
+def _counter(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric[Figures]:  # noqa: A002 - Prometheus's word
+    return ContainerMetric(name, help, pb.COUNTER, _one(value))
+
+
+def _gauge(name: str, help: str, value: Callable[[Figures], int | None]) -> ContainerMetric[Figures]:  # noqa: A002 - Prometheus's word
     return ContainerMetric(name, help, pb.GAUGE, _one(value))
 
 
@@ -76,9 +84,11 @@ def _failures(figures: Figures) -> Iterator[tuple[tuple[str, ...], int | None]]:
         yield (kind, "hierarchy"), value
 
 
-CPU = (
-    _counter("container_cpu_user_seconds_total", "User CPU time, in seconds.", lambda f: _seconds(f.cpu_times.user)),
-    _counter(
+CPU: tuple[ContainerMetric[CpuFigures], ...] = (
+    _cpu_counter(
+        "container_cpu_user_seconds_total", "User CPU time, in seconds.", lambda f: _seconds(f.cpu_times.user)
+    ),
+    _cpu_counter(
         "container_cpu_system_seconds_total", "System CPU time, in seconds.", lambda f: _seconds(f.cpu_times.system)
     ),
     ContainerMetric(
@@ -88,20 +98,20 @@ CPU = (
         lambda f: [(("total",), f.cpu.usage // SECOND)],
         ("cpu",),
     ),
-    _counter("container_cpu_cfs_periods_total", "Periods of the CPU quota so far.", lambda f: f.cpu_times.periods),
-    _counter(
+    _cpu_counter("container_cpu_cfs_periods_total", "Periods of the CPU quota so far.", lambda f: f.cpu_times.periods),
+    _cpu_counter(
         "container_cpu_cfs_throttled_periods_total",
         "Periods in which the CPU quota was used up.",
         lambda f: f.cpu_times.throttled_periods,
     ),
-    _counter(
+    _cpu_counter(
         "container_cpu_cfs_throttled_seconds_total",
         "Time for which the CPU quota was used up, in seconds.",
         lambda f: _seconds(f.cpu_times.throttled),
     ),
 )
 
-MEMORY = (
+MEMORY: _Metrics = (
     _gauge("container_memory_cache", "Page cache, in bytes.", lambda f: f.memory.cache),
     _gauge("container_memory_rss", "Anonymous memory, in bytes.", lambda f: f.memory.rss),
     _gauge(
@@ -132,7 +142,7 @@ MEMORY = (
     ),
 )
 
-HUGE_PAGES = (
+HUGE_PAGES: _Metrics = (
     ContainerMetric(
         "container_hugetlb_usage_bytes",
         "Huge pages in use, in bytes.",
@@ -149,7 +159,7 @@ HUGE_PAGES = (
     ),
 )
 
-DISK = (
+DISK: _Metrics = (
     ContainerMetric(
         "container_fs_inodes_free",
         "Free inodes of the file system with the container's layer.",
@@ -199,7 +209,7 @@ DISK = (
     ),
 )
 
-PROCESSES = (
+PROCESSES: _Metrics = (
     _gauge("container_file_descriptors", "Open file descriptors.", lambda f: f.processes.descriptors),
     _gauge("container_processes", "Processes.", lambda f: f.processes.count),
     _gauge("container_sockets", "Open sockets.", lambda f: f.processes.sockets),
@@ -218,7 +228,7 @@ PROCESSES = (
     ),
 )
 
-SPECIFICATION = (
+SPECIFICATION: _Metrics = (
     _gauge("container_spec_cpu_period", "CPU period, in microseconds.", lambda f: f.host.cpu_period or DEFAULT_PERIOD),
     _gauge("container_spec_cpu_shares", "CPU shares.", lambda f: f.host.cpu_shares or DEFAULT_SHARES),
     _gauge(
@@ -246,7 +256,7 @@ SPECIFICATION = (
     _gauge("container_last_seen", "When these figures were read, seconds since the epoch.", lambda f: _seconds(f.at)),
 )
 
-PRESSURE = (
+PRESSURE: _Metrics = (
     _counter(
         "container_pressure_cpu_stalled_seconds_total",
         "Time in which all tasks waited for CPU, in seconds.",
@@ -279,7 +289,7 @@ PRESSURE = (
     ),
 )
 
-CONTAINER = (*CPU, *MEMORY, *HUGE_PAGES, *DISK, *PROCESSES, *SPECIFICATION, *PRESSURE)
+CONTAINER: _Metrics = (*CPU, *MEMORY, *HUGE_PAGES, *DISK, *PROCESSES, *SPECIFICATION, *PRESSURE)
 
 NETWORK = (
     PodMetric("container_network_receive_bytes_total", "Bytes received.", lambda i: i.rx_bytes),
@@ -293,3 +303,5 @@ NETWORK = (
     ),
     PodMetric("container_network_transmit_errors_total", "Errors when sending.", lambda i: i.tx_errors),
 )
+
+EVERY: tuple[ContainerMetric[Figures] | PodMetric, ...] = (*CONTAINER, *NETWORK)

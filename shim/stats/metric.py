@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Memory, MemoryHistory, Pids, Psi
@@ -15,11 +16,19 @@ Values = Iterable[tuple[tuple[str, ...], int | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Everything known of one container at one moment."""
+class CpuFigures:
+    """CPU time of one container at one moment."""
 
     cpu: Cpu
     cpu_times: CpuTimes
+    at: int
+    """Nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(CpuFigures):
+    """Everything known of one container at one moment."""
+
     memory: Memory
     memory_history: MemoryHistory
     pids: Pids | None
@@ -31,7 +40,6 @@ class Figures:
     layer: LayerUsage | None
     host: HostSettings
     started_at: int
-    at: int
     device_name: Callable[[int, int], str]
 
     @property
@@ -40,14 +48,17 @@ class Figures:
         return self.layer.file_system if self.layer else None
 
 
+F_contra = TypeVar("F_contra", bound=CpuFigures, contravariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class ContainerMetric:
+class ContainerMetric(Generic[F_contra]):
     """One metric of containers."""
 
     name: str
     help: str
     kind: pb.MetricType
-    values: Callable[[Figures], Values]
+    values: Callable[[F_contra], Values]
     labels: tuple[str, ...] = ()
     """Behind BASE_LABELS."""
 

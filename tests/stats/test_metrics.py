@@ -15,7 +15,7 @@ from shim.stats.descriptors import BASE_LABELS
 from shim.stats.metrics import list_metric_descriptors, list_pod_sandbox_metrics
 from shim.stats.network import interfaces_from_net_dev
 from shim.stats_cache import FileSystem, LayerUsage
-from tests.cgroup.trees import group_v1, group_v2
+from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod, running
@@ -97,6 +97,15 @@ def by_name(metrics: pb.ContainerMetrics | pb.PodSandboxMetrics) -> dict[str, li
 def values(metrics: list[pb.Metric]) -> dict[tuple[str, ...], int]:
     """By the labels behind those of every metric."""
     return {tuple(metric.label_values)[len(BASE_LABELS) :]: metric.value.value for metric in metrics}
+
+
+def read_ahead(rt: Runtime, pod: Pod) -> pb.PodSandboxMetrics:
+    """Read the metrics of a pod as a pass does, at a moment long ago."""
+    metrics = module.pod_metrics(rt, rt.view.sandbox(pod.sandbox))
+    for metric in (*metrics.metrics, *(each for found in metrics.container_metrics for each in found.metrics)):
+        metric.timestamp = 1
+    rt.stats_cache.sandbox_metrics.put(pod.sandbox, metrics)
+    return metrics
 
 
 @pytest.fixture
@@ -296,12 +305,39 @@ def test_a_container_that_has_gone_takes_no_other_with_it(rt: Runtime, tmp_path:
 
 def test_a_list_is_answered_from_what_was_read_ahead(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v1())
-    container = pb.ContainerMetrics(container_id=pod.container)
-    ahead = pb.PodSandboxMetrics(pod_sandbox_id=pod.sandbox, container_metrics=[container])
-    rt.stats_cache.sandbox_metrics.put(pod.sandbox, ahead)
+    ahead = read_ahead(rt, pod)
 
     assert list_pod_sandbox_metrics(rt) == [ahead]
     assert rt.stats_cache.sandbox_metrics.requested_recently
+
+
+def test_what_was_returned_once_comes_with_current_cpu_time_and_network(
+    rt: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second later; a client that asks twice would see no progress."""
+    shutil.copytree(DATA / "v2", tmp_path / "v2")
+    group = group_v2(root=tmp_path / "v2")
+    pod = pod_with_container(rt, group)
+    rt.view.sandbox(pod.sandbox).config.linux.security_context.namespace_options.network = pb.POD
+    monkeypatch.setattr(module, "interfaces_of", lambda _: interfaces_from_net_dev(NET_DEV))
+    ahead = read_ahead(rt, pod)
+    [first] = list_pod_sandbox_metrics(rt)
+    assert first == ahead
+    directory = Path(group.directory)
+    spent = (directory / "cpu.stat").read_text()
+    (directory / "cpu.stat").write_text(spent.replace("usage_usec ", "usage_usec 9"))
+    (directory / "memory.current").write_text("0\n")
+
+    [second] = list_pod_sandbox_metrics(rt)
+
+    was, now = (by_name(each.container_metrics[0]) for each in (first, second))
+    assert now.keys() == was.keys()
+    used = "container_cpu_usage_seconds_total"
+    assert now[used][0].value.value > was[used][0].value.value
+    assert now[used][0].label_values == was[used][0].label_values
+    assert now[used][0].timestamp > was[used][0].timestamp
+    assert now["container_memory_usage_bytes"] == was["container_memory_usage_bytes"]
+    assert by_name(second)["container_network_receive_bytes_total"][0].timestamp > 1
 
 
 def test_a_container_that_was_started_since_is_reported(rt: Runtime) -> None:

@@ -31,6 +31,7 @@ from integration.conformance.cluster import (
     tunables_kept,
 )
 from integration.conformance.scenario import container, pod
+from integration.cri import Cri
 from integration.node.commands import NodeError, run, step
 from integration.node.daemon import Daemon
 from integration.node.engine import program
@@ -48,8 +49,6 @@ _CALL_SECONDS = 60.0
 _NAMESPACE = "default"
 _LIMITS = {"limits": {"cpu": "100m", "memory": "32Mi"}}
 _BUSY = "while :; do dd if=/dev/zero of=/file bs=64k count=4 conv=fsync; cat /file >/dev/null; sleep 1; done"
-_SETTLED = ("container_cpu_cfs_periods_total", "container_network_receive_bytes_total", "container_processes")
-"""What has to be there of the pod before its metrics are compared."""
 
 
 class Series(NamedTuple):
@@ -57,8 +56,15 @@ class Series(NamedTuple):
 
     metric: str
     of: str
-    """container, pause: the pause container and the network of its pod, pod: its control group, or node."""
+    """container, pause: the pause container and the network of its pod, pod: its control group, or node: all others."""
 
+
+_SETTLED = {
+    Series("container_cpu_cfs_periods_total", "container"),
+    Series("container_processes", "container"),
+    Series("container_network_receive_bytes_total", "pause"),
+}
+"""What has to be there of the pod before its metrics are compared."""
 
 Labels = dict[Series, tuple[str, ...]]
 """Names of labels, sorted."""
@@ -118,16 +124,19 @@ def _both(node: Node, found: binaries.Binaries) -> tuple[Labels, Labels]:
     """Return the labels of what is served without the gate, by cAdvisor, and with it, by the server."""
     with prepared(_ENGINE) as setup, tunables_kept():
         containerd = program("containerd", setup.engine.binaries)
-        with rivals.running(setup, containerd, number=1) as rival, _kubelet(node, found, rival.socket) as labels:
+        with (
+            rivals.running(setup, containerd, number=1) as rival,
+            _kubelet(node, found, rival.socket, rival.cri) as labels,
+        ):
             without = labels
         gates = {"PodAndContainerStatsFromCRI": True}
-        with serving(setup) as (server, _), _kubelet(node, found, server.socket, gates=gates) as labels:
+        with serving(setup) as (server, cri), _kubelet(node, found, server.socket, cri, gates=gates) as labels:
             return without, labels
 
 
 @contextmanager
 def _kubelet(
-    node: Node, found: binaries.Binaries, socket: Path, *, gates: Mapping[str, bool] | None = None
+    node: Node, found: binaries.Binaries, socket: Path, cri: Cri, *, gates: Mapping[str, bool] | None = None
 ) -> Iterator[Labels]:
     """Run a kubelet without a cluster and a static pod on a CRI server, and give the labels of the pod's metrics."""
     home = new_home("kubelet")
@@ -154,13 +163,16 @@ def _kubelet(
     try:
         daemon.start(ready=kubelet_answers, timeout=_SECONDS)
         with step("metrics of a pod"):
-            wait_until(lambda: set(_SETTLED) <= {series.metric for series in _of_pod(_scraped())}, _SECONDS)
-        yield _of_pod(_scraped())
+            wait_until(lambda: labels_of(_scraped()).keys() >= _SETTLED, _SECONDS)
+        yield labels_of(_scraped())
     except BaseException:
         print(daemon.log_tail(), flush=True)
         raise
     finally:
         daemon.stop(timeout=_CALL_SECONDS)
+        for sandbox in cri.sandboxes():  # what writes their logs is on the file system of the logs
+            cri.stop(sandbox.id)
+            cri.remove(sandbox.id)
         unmount_all(home)
         unmount_all(Path("/var/log"))
 
@@ -176,18 +188,23 @@ def _scraped() -> str:
         connection.close()
 
 
-def _of_pod(text: str) -> Labels:
-    """Return the labels of all series of pods and their containers in a scrape."""
+def labels_of(text: str) -> Labels:
+    """Return the labels of each kind of series in a scrape."""
     found: Labels = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.labels.get("namespace") == _NAMESPACE:
-                found[Series(sample.name, _of(sample.labels))] = tuple(sorted(sample.labels))
+            # The parser adds the ending of counters where it is not.
+            name = sample.name if f"\n{sample.name}{{" in text else sample.name.removesuffix("_total")
+            found[Series(name, _of(sample.labels))] = tuple(sorted(sample.labels))
     return found
 
 
 def _of(labels: Mapping[str, str]) -> str:
-    return {"": "pod", "POD": "pause"}.get(labels.get("container", ""), "container")
+    if not labels.get("namespace"):
+        return "node"
+    if labels["container"] in ("", "POD"):  # containerd leaves the name out; CRI-O, and Docker before, have POD
+        return "pause" if labels["image"] else "pod"
+    return "container"
 
 
 def _parser() -> argparse.ArgumentParser:

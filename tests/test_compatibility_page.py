@@ -31,3 +31,15 @@ def test_no_page_claims_a_kubelet_that_was_not_run(name: str) -> None:
     run = {found.version.rpartition(".")[0] for found in kept() if found.suite == "kubelet"}
     claimed = set(re.findall(r"[Kk]ubelets? (?:from )?v?(1\.\d\d)\b", (_ROOT / name).read_text()))
     assert claimed <= run, f"{name} names kubelets {claimed - run}, docs/compatibility.md does not"
+
+
+def test_the_readme_claims_no_engine_and_no_python_that_was_not_run() -> None:
+    readme = (_ROOT / "README.md").read_text()
+    engines = re.findall(r"(?:Docker|Engines?) (\d+(?:\.\d+)?)(?: and (\d+(?:\.\d+)?))?", readme)
+    pythons = set(re.findall(r"Python (3\.\d+)", readme))
+
+    assert {name for found in engines for name in found if name} <= {run.engine.partition("-")[0] for run in kept()}
+    assert pythons <= {run.machine.python for run in kept()}
+    assert engines
+    assert pythons
+    assert not re.search(r"Ubuntu \d|Debian 1[013-9]", readme), "only docs/releasing.md has fresh machines"

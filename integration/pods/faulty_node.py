@@ -8,6 +8,7 @@ from integration.conftest import NodeDirs, Served, serving
 from integration.cri import Cri
 from integration.networks import bridge, conflist
 from integration.node import images
+from integration.node.commands import allowed
 from integration.node.disk import Disk
 from integration.node.engine import Engine, own_link
 from integration.node.images import Image
@@ -16,7 +17,7 @@ from integration.pods.fault_proxy import FaultProxy
 from integration.pods.faulty_plugin import TYPE, FaultyPlugin
 from integration.pods.kubelet import wait_image, wait_no_image
 
-PLUGIN_SECONDS = 2
+PLUGIN_SECONDS = int(allowed(2))
 """How long a plugin may take, on this server."""
 
 PAUSE = "127.0.0.1:9/pause:faulty"

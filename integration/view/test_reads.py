@@ -17,7 +17,7 @@ from shim.domain.names import container_name
 from shim.engine.client import DockerEngine
 
 MANY = {"28": 2000, "20.10": 600, "28-containerd": 600}
-"""More than one piece of a streamed list has. Twenty times as many as a node is meant for, on one engine."""
+"""More than one piece of a streamed list has; before a release twenty times as many as a node is meant for."""
 MANY_SECONDS = 60
 AT_ONCE = 8
 

@@ -2,7 +2,8 @@
 
 For each attack of `integration.attacks`, from another process: the growth of the server's resident memory a session,
 and the longest call of a client that asks for the version all the time, beside its longest while the attackers send to
-nothing. The difference is how long the sessions stop the server's other threads.
+nothing. The difference is how long the sessions stop the server's other threads. And how much longer an RPC takes that
+has to wait for a client of events that reads nothing.
 """
 
 import argparse
@@ -10,10 +11,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+
+import grpc
 
 from integration.attacks import ATTACKS, COMMAND, SINK
 from integration.bench.setup import ENGINES, prepared, serving
@@ -24,11 +27,17 @@ from integration.node.images import BUSYBOX
 from integration.server import Server
 from integration.sessions import exec_url
 from shim.api.v1 import api_pb2 as pb
+from shim.api.v1.api_pb2_grpc import RuntimeServiceStub
+from tests.cri.event_order import LARGE, channel
 
 SESSION_MIB = 8
 STALL_MS = 50
 SERVER_MIB = 200
+EVENTS_MS = 150
+"""The server waits 100 ms for such a client, and then drops it."""
 _MANY = 10
+_CREATED = 30
+"""Containers whose events fill what a client that reads nothing takes."""
 _PAUSE_SECONDS = 0.002
 """Between two calls of the client beside."""
 
@@ -57,7 +66,39 @@ def measure(engine_name: str, attacks: Sequence[str], *, seconds: float) -> list
         sandbox = cri.run(config)
         container = cri.create(sandbox, container_config("box", image=BUSYBOX), pod=config)
         cri.start(container)
-        return [bar for name in attacks for bar in _bars(name, cri, server, container, seconds=seconds)]
+        bars = [bar for name in attacks for bar in _bars(name, cri, server, container, seconds=seconds)]
+        return [*bars, _event_bar(server, lambda: cri.remove_container(cri.create(sandbox, _large(), pod=config)))]
+
+
+def _large() -> pb.ContainerConfig:
+    return container_config(f"large-{time.monotonic_ns()}", image=BUSYBOX, annotations=LARGE)
+
+
+def _event_bar(server: Server, create_and_remove: Callable[[], object]) -> Bar:
+    """Time creations and removals beside a client of events that reads nothing, and without it."""
+    floor = _longest(create_and_remove)
+    with channel(server.socket) as connection:
+        stream = RuntimeServiceStub(connection).GetContainerEvents(pb.GetEventsRequest())
+        longest = _longest(create_and_remove)
+        try:
+            for _ in stream:
+                pass
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+    print(
+        f"events that nobody reads: longest creation and removal {longest:.1f} ms, without that client {floor:.1f} ms"
+    )
+    return Bar("events that nobody reads: wait of an RPC", max(longest - floor, 0.0), "ms", EVENTS_MS, at_most=True)
+
+
+def _longest(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_CREATED):
+        began = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - began) * 1000)
+    return max(times)
 
 
 def _bars(name: str, cri: Cri, server: Server, container: str, *, seconds: float) -> Iterator[Bar]:
@@ -109,7 +150,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m integration.bench.hostile", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
-    parser.add_argument("--only", choices=ATTACKS, nargs="+", default=list(ATTACKS), help="attacks (all)")
+    parser.add_argument("--only", choices=ATTACKS, nargs="*", default=list(ATTACKS), help="attacks (all)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each attack (%(default)s)")
     arguments = parser.parse_args()
     return print_bars(partial(measure, arguments.engine, arguments.only, seconds=arguments.seconds))

@@ -21,7 +21,9 @@ from integration.fields.limits import (
     path_of,
     reported,
 )
+from integration.node.commands import run
 from integration.pods.kubelet import Kubelet, Pod, failure, pid_of
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 
@@ -106,6 +108,18 @@ def test_huge_pages_of_sizes_that_a_pod_does_not_use(kubelet: Kubelet, pod: Pod)
     container = kubelet.started(pod, linux=limited(hugepage_limits=none))
 
     assert list(kubelet.cri.container_status(container).resources.linux.hugepage_limits) == none
+
+
+def test_no_swap_outlives_a_reload_of_systemd(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    if served.engine.cgroup_driver != "systemd" or not V2:
+        pytest.skip("control groups of version 2 that systemd makes")
+    container = kubelet.started(pod, linux=limited(memory_limit_in_bytes=64 * MIB))
+    run(["systemctl", "daemon-reload"], timeout=60)
+    # What systemd writes comes after its answer, in its own order: with that of a later limit.
+    run(["systemctl", "set-property", "--runtime", f"docker-{container}.scope", "MemoryMax=48M"], timeout=60)
+    wait_until(lambda: kernel(served, container, ["memory.max"]) == {"memory.max": str(48 * MIB)})
+
+    assert kernel(served, container, ["memory.swap.max"]) == {"memory.swap.max": "0"}
 
 
 @pytest.fixture

@@ -87,6 +87,14 @@ class LogSettings(Answer, frozen=True):
     """The logging driver."""
 
 
+NO_SWAP = 1
+"""Bytes that `MemorySwap` has beyond `Memory` for a container without swap: the kernel counts whole pages, here none.
+
+Of two equal numbers the OCI runtime leaves the limit of swap out of what it gives systemd, which then lifts it whenever
+it writes the control group again, as at each daemon-reload (opencontainers/cgroups#74).
+"""
+
+
 class HostSettings(Answer, frozen=True):
     """`HostConfig` of a container inspect."""
 
@@ -110,6 +118,11 @@ class HostSettings(Answer, frozen=True):
     """Those for the OCI runtime (API 1.43)."""
     init: bool | None = None
     """None where the creator of the container left it to the daemon."""
+
+    @property
+    def memory_and_swap(self) -> int:
+        """Return the limit of memory and swap together: that of memory where there is to be no swap."""
+        return self.memory if self.memory_swap == self.memory + NO_SWAP else self.memory_swap
 
 
 class MountPoint(Answer, frozen=True):

@@ -7,7 +7,7 @@ from shim.cgroup.figures import NO_LIMIT
 from shim.cgroup.keys import page_size_name
 from shim.cgroup.shares import DEFAULT_PERIOD, DEFAULT_SHARES
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.engine.answers import HostSettings
+from shim.engine.answers import NO_SWAP, HostSettings
 from shim.engine.interface import JsonObject
 
 SMALLEST_MEMORY = 6 << 20
@@ -94,7 +94,7 @@ def known_resources(host: HostSettings, kept: pb.LinuxContainerResources) -> pb.
         cpuset_cpus=host.cpuset_cpus,
         cpuset_mems=host.cpuset_mems,
         memory_limit_in_bytes=NO_LIMIT if host.memory >= UNLIMITED_MEMORY else host.memory,
-        memory_swap_limit_in_bytes=NO_LIMIT if host.memory_swap >= UNLIMITED_MEMORY else host.memory_swap,
+        memory_swap_limit_in_bytes=NO_LIMIT if host.memory_swap >= UNLIMITED_MEMORY else host.memory_and_swap,
         oom_score_adj=host.oom_score_adj,
         unified=kept.unified,
         hugepage_limits=_by_size(kept.hugepage_limits),
@@ -199,7 +199,7 @@ def _memory_fields(resources: pb.LinuxContainerResources) -> JsonObject:
     if not both and swap:
         both = memory + int(swap) if swap.isdecimal() else NO_LIMIT if swap == "max" else 0
     docker = START_MEMORY if is_small(memory) else memory
-    return {"Memory": docker, "MemorySwap": NO_LIMIT if both == NO_LIMIT else max(both, docker)}
+    return {"Memory": docker, "MemorySwap": NO_LIMIT if both == NO_LIMIT else max(both, docker + NO_SWAP)}
 
 
 def _pids_fields(resources: pb.LinuxContainerResources) -> JsonObject:

@@ -246,7 +246,7 @@ SPECIFICATION: _Metrics = (
     _gauge(
         "container_spec_memory_swap_limit_bytes",
         "Limit of memory and swap together, in bytes; 0 for none.",
-        lambda f: max(0, f.host.memory_swap),
+        lambda f: max(0, f.host.memory_and_swap),
     ),
     _gauge(
         "container_start_time_seconds",

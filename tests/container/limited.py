@@ -16,6 +16,9 @@ from shim.runtime import Runtime
 from tests.cgroup.trees import new_group_v1, new_group_v2
 from tests.fakes.engine import FakeEngine
 
+_PAGE = 4096
+"""Bytes; the kernel counts whole pages."""
+
 
 class RuncEngine(FakeEngine):
     """Limits of an update reach the group of a container that has one here, memory last."""
@@ -64,7 +67,7 @@ class RuncEngine(FakeEngine):
         Path(path).write_text(f"{text}\n")
         if body["MemorySwap"] > 0:
             path, text = group.swap_file(body["MemorySwap"], memory=body["Memory"])
-            Path(path).write_text(f"{text}\n")
+            Path(path).write_text(f"{int(text) // _PAGE * _PAGE}\n")
 
 
 @dataclass

@@ -248,7 +248,7 @@ def test_a_write_that_fails_after_docker_puts_everything_back(rt: Runtime, v2: G
     assert v2.file(container, "memory.high") == "4096"
     assert (rt.limits.get(container), LimitStore(rt.config.root_directory / "limits").get(container)) == (kept, kept)
     host = rt.view.container(container).host
-    assert (host.cpu_quota, host.memory, host.memory_swap) == (50_000, 64 * MIB, 64 * MIB)
+    assert (host.cpu_quota, host.memory, host.memory_and_swap) == (50_000, 64 * MIB, 64 * MIB)
 
 
 def test_after_an_answer_that_was_lost_docker_has_its_former_fields_again(

@@ -4,7 +4,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import FailedPrecondition, InvalidArgument
-from shim.engine.answers import HostSettings
+from shim.engine.answers import NO_SWAP, HostSettings
 from shim.spec.resources import (
     SMALLEST_MEMORY,
     START_MEMORY,
@@ -43,7 +43,7 @@ def test_cpu_and_memory() -> None:
         "CpusetCpus": "0-1",
         "CpusetMems": "0",
         "Memory": GIB,
-        "MemorySwap": GIB,
+        "MemorySwap": GIB + NO_SWAP,
     }
 
 
@@ -52,12 +52,12 @@ def test_cpu_and_memory() -> None:
     [
         (Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=2 * GIB), (GIB, 2 * GIB)),
         (Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=-1), (GIB, -1)),
-        (Resources(memory_limit_in_bytes=MIB), (START_MEMORY, START_MEMORY)),
+        (Resources(memory_limit_in_bytes=MIB), (START_MEMORY, START_MEMORY + NO_SWAP)),
         (Resources(memory_limit_in_bytes=MIB, memory_swap_limit_in_bytes=GIB), (START_MEMORY, GIB)),
-        (Resources(memory_limit_in_bytes=SMALLEST_MEMORY), (SMALLEST_MEMORY, SMALLEST_MEMORY)),
+        (Resources(memory_limit_in_bytes=SMALLEST_MEMORY), (SMALLEST_MEMORY, SMALLEST_MEMORY + NO_SWAP)),
         (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "4096"}), (GIB, GIB + 4096)),
         (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "max"}), (GIB, -1)),
-        (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "1G"}), (GIB, GIB)),
+        (Resources(memory_limit_in_bytes=GIB, unified={"memory.swap.max": "1G"}), (GIB, GIB + NO_SWAP)),
         (Resources(memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=-1), (None, None)),
     ],
     ids=[
@@ -82,6 +82,15 @@ def test_a_memory_limit_can_be_lifted() -> None:
     assert update_fields(lifting, wanted=wanted) == {"Memory": UNLIMITED_MEMORY, "MemorySwap": UNLIMITED_MEMORY}
     known = known_resources(HostSettings(memory=UNLIMITED_MEMORY, memory_swap=UNLIMITED_MEMORY), Resources())
     assert (known.memory_limit_in_bytes, known.memory_swap_limit_in_bytes) == (-1, -1)
+
+
+def test_no_swap_is_not_the_same_number_twice_to_docker_and_is_to_others() -> None:
+    asked = Resources(memory_limit_in_bytes=GIB, memory_swap_limit_in_bytes=GIB)
+    fields = create_fields(asked)
+    assert fields == {"Memory": GIB, "MemorySwap": GIB + 1}
+    for swap in (GIB, fields["MemorySwap"]):  # of a container of ours, and of one that cri-dockerd has made
+        known = known_resources(HostSettings(memory=GIB, memory_swap=swap), Resources())
+        assert known.memory_swap_limit_in_bytes == GIB
 
 
 def test_swap_goes_to_docker_with_the_memory_limit_there_is() -> None:
@@ -241,5 +250,5 @@ def test_a_limit_of_swap_that_was_not_requested_may_be_lost(asked: Resources) ->
 
 def test_a_limit_below_dockers_least_is_kept_as_that() -> None:
     asked = Resources(memory_limit_in_bytes=4 * MIB, memory_swap_limit_in_bytes=5 * MIB)
-    kept = HostSettings(memory=START_MEMORY, memory_swap=START_MEMORY)
+    kept = HostSettings(memory=START_MEMORY, memory_swap=START_MEMORY + NO_SWAP)
     check_kept(kept, asked, body=create_fields(asked), field="linux")

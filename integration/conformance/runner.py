@@ -90,7 +90,7 @@ def last_calls(failure: Exception) -> str:
 def _carry_out(which: Scenario, cluster: Cluster) -> None:
     missing = cluster.binaries.missing(which.needs)
     if missing:
-        raise Skipped(cluster.binaries.explain(missing))
+        raise Skipped(f"{', '.join(missing)} missing")  # without places: results are published
     namespace = re.sub("[^a-z0-9]+", "-", which.name.lower())[:60].strip("-")
     cluster.kubectl("create", "namespace", namespace)
     hands = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))

@@ -27,7 +27,7 @@ from integration.conformance.cluster import (
     kubelet_answers,
     kubelet_configuration,
     make_control_groups,
-    short_back_off,
+    settings_of_version,
     tunables_kept,
 )
 from integration.conformance.scenario import container, pod
@@ -143,7 +143,7 @@ def _kubelet(
     manifests = home / "manifests"
     manifests.mkdir(parents=True)
     configuration = kubelet_configuration(node, socket=socket, driver=node.cgroup_driver, home=home)
-    configuration |= short_back_off(found.programs["kubelet"].version, gates=gates or {})
+    configuration |= settings_of_version(found.programs["kubelet"].version, gates=gates or {})
     (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
     make_control_groups(node.cgroup_parent)
     manifest = pod("p", container("sh", "-c", _BUSY, resources=_LIMITS), metadata={"namespace": _NAMESPACE})

@@ -32,6 +32,8 @@ SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
 _BACK_OFF_SINCE = (1, 32)
 """Version of kubelets that have KubeletCrashLoopBackOffMax."""
+_IMAGE_VOLUMES_SINCE, _IMAGE_VOLUMES_BY_DEFAULT = (1, 31), (1, 35)
+"""Versions of kubelets that have ImageVolume, and whose default is on."""
 SHUTDOWN_SECONDS = 20
 """How long a shutdown of the node waits for pods: with EventedPLEG their end may begin 10 s late, see the page."""
 DISK_MIB = 256
@@ -120,6 +122,11 @@ class Cluster:
     def pod_logs(self) -> Path:
         """The kubelet's directory of the logs of pods."""
         return Path("/var/log/pods")
+
+    @property
+    def has_image_volumes(self) -> bool:
+        """Return whether the kubelet mounts images as volumes."""
+        return minor_of(self.binaries.programs["kubelet"].version) >= _IMAGE_VOLUMES_SINCE
 
     def node(self) -> dict[str, Any]:
         """Return the Node object."""
@@ -281,7 +288,7 @@ def _kubelet(
     configuration = kubelet_configuration(
         node, socket=served.server.socket, driver=served.engine.cgroup_driver, home=home
     )
-    configuration |= short_back_off(binaries.programs["kubelet"].version, gates=gates)
+    configuration |= settings_of_version(binaries.programs["kubelet"].version, gates=gates)
     (home / "kubelet.json").write_bytes(msgspec.json.encode(configuration))
     flags = {
         "config": home / "kubelet.json",
@@ -315,18 +322,26 @@ def _fill_cpuset(parent: str) -> None:
             group.write_text((_CGROUPS / "cpuset" / name).read_text())
 
 
-def short_back_off(version: str, *, gates: Mapping[str, bool]) -> dict[str, object]:
+def settings_of_version(version: str, *, gates: Mapping[str, bool]) -> dict[str, object]:
     """Return the feature gates of a kubelet, and a short delay of restarts where it has a setting for that.
 
-    Older ones would not start with a gate that they do not know.
+    What scenarios need is on where it is not by default. Older kubelets would not start with a gate that they do not
+    know.
     """
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) < _BACK_OFF_SINCE:
-        return {"featureGates": dict(gates)}
+    of = minor_of(version)
+    image_volumes = {"ImageVolume": True} if _IMAGE_VOLUMES_SINCE <= of < _IMAGE_VOLUMES_BY_DEFAULT else {}
+    if of < _BACK_OFF_SINCE:
+        return {"featureGates": {**image_volumes, **gates}}
     return {
         "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
-        "featureGates": {"KubeletCrashLoopBackOffMax": True, **gates},
+        "featureGates": {"KubeletCrashLoopBackOffMax": True, **image_volumes, **gates},
     }
+
+
+def minor_of(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def kubelet_configuration(node: Node, *, socket: Path, driver: CgroupDriver, home: Path) -> dict[str, object]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+import docker
+
 from integration.node.engine import Engine
 from shim.base.times import SECOND
 
@@ -59,11 +61,18 @@ class Watch:
             if event["Action"] == "start":
                 other = self._live.get(name)
                 self.starts += 1
-                if other is not None and other != event["Actor"]["ID"]:
+                if other is not None and other != event["Actor"]["ID"] and self._runs(other):
                     self.duplicates.append(f"{name}: {event['Actor']['ID'][:12]} was started while {other[:12]} ran")
                 self._live[name] = event["Actor"]["ID"]
             elif event["Action"] in ("die", "destroy") and self._live.get(name) == event["Actor"]["ID"]:
                 del self._live[name]
+
+    def _runs(self, container: str) -> bool:
+        """Return whether a container runs: Docker answers a stop before it says that the container has died."""
+        try:
+            return bool(self._engine.api.inspect_container(container)["State"]["Running"])
+        except docker.errors.NotFound:
+            return False
 
     def _follow(self) -> None:
         """Follow the events, also over restarts of Docker: each stream begins with the second of the last event."""

@@ -61,9 +61,9 @@ containers that a kubelet asks for while they run, are counted. A cell is the da
 _TESTS = """\
 ## Tests
 
-Our own integration tests of pods, stats and limits, which depend on the control groups, on machines where the others were
-not run. Control groups of version 2 are those of an emulated machine (`make test-v2`, with systemd; `V2_DRIVER=cgroupfs`),
-ten to thirty times as slow.
+Our own integration tests of pods, stats and limits, which depend on the control groups, on machines where the others
+were not run. Control groups of version 2 are those of an emulated machine (`make test-v2`, with systemd;
+`V2_DRIVER=cgroupfs`), ten to thirty times as slow.
 """
 _UNIT_TESTS = """\
 ## Unit tests

@@ -1,7 +1,10 @@
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+
+import docker
+import pytest
 
 from integration.conformance.duplicates import Watch, identity, refused
 from integration.node.engine import Engine
@@ -10,8 +13,29 @@ from shim.base.times import SECOND
 NAME = "k8s_main_pod_ns_uid_0"
 
 
-def _watch() -> Watch:
-    return Watch(cast("Engine", None))
+class Api:
+    """Docker, for which these containers run."""
+
+    def __init__(self, *, running: str = "ab", streams: Iterable[Iterator[dict[str, Any]]] = ()) -> None:
+        self._running = running
+        self.streams = list(streams)
+        self.watch: Watch | None = None
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        if container[0] == "z":
+            raise docker.errors.NotFound("no such container")
+        return {"State": {"Running": container[0] in self._running}}
+
+    def events(self, **_: object) -> Iterator[dict[str, Any]]:
+        if len(self.streams) == 1 and self.watch is not None:
+            self.watch._over.set()
+        return self.streams.pop(0)
+
+
+def _watch(**settings: Any) -> Watch:
+    api = Api(**settings)
+    api.watch = Watch(cast("Engine", SimpleNamespace(api=api)))
+    return api.watch
 
 
 def _event(action: str, container: str, name: str = NAME) -> dict[str, Any]:
@@ -30,6 +54,13 @@ def test_so_is_the_next_attempt_while_the_one_before_runs() -> None:
     assert len(watch.duplicates) == 1
 
 
+@pytest.mark.parametrize("before", ["e", "z"], ids=["ended", "removed"])
+def test_one_whose_end_docker_reports_late_is_right(before: str) -> None:
+    watch = _watch()
+    watch.take([_event("start", before), _event("start", "b", NAME[:-1] + "1")])
+    assert watch.duplicates == []
+
+
 def test_one_after_the_other_is_right() -> None:
     watch = _watch()
     watch.take([_event("start", "a"), _event("die", "a"), _event("start", "b", NAME[:-1] + "1")])
@@ -46,13 +77,7 @@ def test_a_new_stream_brings_what_came_since_and_nothing_twice() -> None:
     later = {**_event("start", "b"), "timeNano": since["timeNano"] + 1}
     streams = [iter([before]), iter([before, since, later])]
 
-    class Api:
-        def events(self, **_: object) -> Iterator[dict[str, Any]]:
-            if len(streams) == 1:
-                watch._over.set()
-            return streams.pop(0)
-
-    watch = Watch(cast("Engine", SimpleNamespace(api=Api())))
+    watch = _watch(streams=streams)
     watch._follow()
     assert watch.duplicates == []
     assert watch.starts == 2

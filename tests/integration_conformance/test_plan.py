@@ -4,7 +4,7 @@ import pytest
 
 from integration.conformance import binaries
 from integration.conformance.binaries import NODE, Binaries, Program, version_of
-from integration.conformance.cluster import parse_gates, short_back_off
+from integration.conformance.cluster import parse_gates, settings_of_version
 from integration.conformance.plan import Planned, plan
 from integration.node.commands import NodeError
 
@@ -93,10 +93,16 @@ def test_gates_are_names_with_true_or_false() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "known"), [("1.29.14", False), ("1.31.0", False), ("1.32.0", True), ("1.36.2", True)]
+    ("version", "known"),
+    [
+        ("1.29.1", []),
+        ("1.31.14", ["ImageVolume"]),
+        ("1.32.13", ["KubeletCrashLoopBackOffMax", "ImageVolume"]),
+        ("1.36.2", ["KubeletCrashLoopBackOffMax"]),
+    ],
 )
-def test_a_kubelet_is_given_gates_that_it_knows(version: str, known: bool) -> None:
-    settings = short_back_off(version, gates={"EventedPLEG": True})
+def test_a_kubelet_gets_no_gate_that_it_does_not_know(version: str, known: list[str]) -> None:
+    settings = settings_of_version(version, gates={"EventedPLEG": True})
 
-    assert settings["featureGates"] == {"EventedPLEG": True} | ({"KubeletCrashLoopBackOffMax": True} if known else {})
-    assert ("crashLoopBackOff" in settings) == known
+    assert settings["featureGates"] == {"EventedPLEG": True} | dict.fromkeys(known, True)
+    assert ("crashLoopBackOff" in settings) == ("KubeletCrashLoopBackOffMax" in known)

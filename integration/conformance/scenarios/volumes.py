@@ -157,6 +157,8 @@ def image_is_mounted_as_a_volume(case: Case) -> None:
     """Read-only, whole or a part of it."""
     if int(case.cluster.served.engine.version.partition(".")[0]) < _FIRST_WITH_IMAGE_MOUNTS:
         raise Skipped("Docker mounts images from Engine 28 on")
+    if not case.cluster.has_image_volumes:
+        raise Skipped("kubelets mount images from 1.31 on")
     volume = {"name": "v", "image": {"reference": images.BUSYBOX, "pullPolicy": "IfNotPresent"}}
     part = {"name": "v", "mountPath": "/part", "subPath": "var/www"}
     case.run(pod("p", container(volumeMounts=[_MOUNT, part]), volumes=[volume]))

@@ -86,10 +86,8 @@ def _event_bar(server: Server, create_and_remove: Callable[[], object]) -> Bar:
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                 raise
-    print(
-        f"events that nobody reads: longest creation and removal {longest:.1f} ms, without that client {floor:.1f} ms"
-    )
-    return Bar("events that nobody reads: wait of an RPC", max(longest - floor, 0.0), "ms", EVENTS_MS, at_most=True)
+    print(f"events unread: longest creation and removal {longest:.1f} ms, without that client {floor:.1f} ms")
+    return Bar("events unread by a client: wait of an RPC", max(longest - floor, 0.0), "ms", EVENTS_MS, at_most=True)
 
 
 def _longest(call: Callable[[], object]) -> float:

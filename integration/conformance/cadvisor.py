@@ -52,7 +52,7 @@ _BUSY = "while :; do dd if=/dev/zero of=/file bs=64k count=4 conv=fsync; cat /fi
 
 
 class Series(NamedTuple):
-    """What tells apart kinds of series: the name of the metric, and what they are of."""
+    """A kind of series: the name of the metric, and what they are of."""
 
     metric: str
     of: str

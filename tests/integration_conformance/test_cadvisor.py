@@ -42,7 +42,7 @@ def test_the_page_names_what_is_missing() -> None:
     assert named == missing - (of_node - unlabelled)
 
 
-def test_series_are_told_apart_by_what_they_are_of() -> None:
+def test_series_differ_by_what_they_are_of() -> None:
     text = """# TYPE a counter
 a{container="main",image="i",namespace="n"} 1
 a{container="",image="p",namespace="n"} 1

@@ -225,6 +225,7 @@ def _wait_passed(marks: dict[Subscription[T], threading.Event], *, judging: thre
 
 def _drop_idle(marks: dict[Subscription[T], threading.Event]) -> list[Subscription[T]]:
     """Wait for the marks for a while, and drop the subscriptions whose clients have had one item all along."""
+    _wait_first(marks, _TICK)  # what has just been published is not in anybody's hands before a thread has run
     at_first = {subscription: subscription.handed for subscription in marks}
     for _ in range(_TICKS_IDLE):
         while (waiting := _not_passed(marks)) and _wait_first(waiting, _TICK):

@@ -42,6 +42,7 @@ from integration.waiting import wait_until
 METRICS = Path(__file__).with_name("cadvisor.tsv")
 """A line for a kind of series: metric, what they are of, and their labels on either side, `-` where there are none."""
 
+_NONE = "-"
 _ENGINE = "28"
 _PORT = 10250
 _SECONDS = 180.0
@@ -107,9 +108,6 @@ def _found(directory: Path | None) -> binaries.Binaries:
 
 def _labels(text: str) -> tuple[str, ...] | None:
     return None if text == _NONE else tuple(text.split(","))
-
-
-_NONE = "-"
 
 
 def _table(cadvisor: Labels, server: Labels, *, version: str) -> Iterator[str]:

@@ -104,6 +104,10 @@ def run_isolated(command: Sequence[str], *, node: Node, on_disk: bool = False) -
     SIGTERM and SIGHUP ask the command to finish as Ctrl-C does. `on_disk` puts the engines' data on the disk
     of the temporary directory instead of into memory.
     """
+    if node.cgroup_driver == "systemd" and not (_SYSTEMD / "system").is_dir():
+        raise NodeError(
+            "--systemd: the first process here is not systemd; integration.vm --systemd boots a machine with it"
+        )
     control_groups.sweep()
     disk = Path(tempfile.mkdtemp(prefix="pydockershim-test-", dir="/var/tmp")) if on_disk else None
     if node.cgroup_driver == "cgroupfs":

@@ -33,8 +33,6 @@ _QEMU = Bundle(
         *("liburing2", "libusb-1.0-0", "libusbredirparser1", "libvdeplug2"),
     ),
 )
-_SYSTEMD_OPTIONS = "systemd.show_status=0 systemd.log_level=warning"
-"""It would mention each control group among the lines of the command."""
 _MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p", "overlay"),
@@ -195,5 +193,5 @@ def _arguments(qemu: Unpacked, kernel: Unpacked, *, scratch: Path, share: Path) 
         for name in ("disk", "swap")
         for word in ("-drive", f"file={scratch / name},if=virtio,format=raw,cache=unsafe")
     ]
-    quiet = ["-nographic", "-no-reboot", "-append", f"console=ttyS0 quiet panic=-1 psi=1 {_SYSTEMD_OPTIONS}"]
+    quiet = ["-nographic", "-no-reboot", "-append", "console=ttyS0 quiet panic=-1 psi=1"]
     return [str(qemu.root / "usr/bin/qemu-system-x86_64"), *data, *shape, *boot, *shares, *drives, *quiet]

@@ -2,10 +2,11 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
-from shim.base import deadline
+from shim.base import broadcast, deadline
 from shim.base.broadcast import Broadcast, Subscription
 from shim.domain.errors import Cancelled, DeadlineExceeded, ResourceExhausted, ShimError, Unavailable
 
@@ -188,3 +189,25 @@ def test_wait_taken_ends_with_the_subscription() -> None:
         waiting = pool.submit(source.wait_taken)
         source.unsubscribe(subscription)
         assert waiting.result(20) == 0
+
+
+def test_wait_taken_drops_who_gets_the_item_a_moment_later_after_ten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of a stream runs after the item was published: its first moment is not one in which it was idle."""
+    source = Broadcast[str](capacity=10)
+    subscription = source.subscribe()
+    waits = 0
+
+    with ExitStack() as client:
+
+        def wait(_marks: object, _seconds: float) -> bool:
+            nonlocal waits
+            waits += 1
+            if waits == 1:
+                subscription.wait_next()
+                client.enter_context(subscription.handing_over())
+            return False
+
+        monkeypatch.setattr(broadcast, "_wait_first", wait)
+        source.publish("item")
+        assert source.wait_taken() == 1
+    assert waits == 1 + broadcast._TICKS_IDLE

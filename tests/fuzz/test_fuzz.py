@@ -15,7 +15,7 @@ from tests.fuzz.runner import LARGE, Finding, fuzz, replay, save
 from tests.fuzz.target import Target, pure
 from tests.fuzz.targets import TARGETS
 
-SECONDS = 0.7
+SECONDS = 0.3
 SEED = 16
 
 _KEPT: list[int] = []

@@ -19,6 +19,9 @@ SIDE_BY_SIDE := -p integration.side_by_side --dist loadscope --tx '$(WORKERS)*po
 V2_TESTS   := $(addprefix integration/,pods/test_runtime.py pods/test_sandbox.py pods/test_containers.py pods/test_stop.py \
 	pods/test_memory_kills.py stats/test_stats.py stats/test_metrics.py fields/test_resources.py fields/test_update.py)
 V2_DRIVER  ?= systemd
+ifeq ($(filter $(V2_DRIVER),systemd cgroupfs),)
+$(error V2_DRIVER=$(V2_DRIVER): it is systemd or cgroupfs)
+endif
 V2_SYSTEMD := $(if $(filter systemd,$(V2_DRIVER)),--systemd)
 V2_SECONDS := 5400
 V2_OF_TESTS := 4500

@@ -193,5 +193,5 @@ def _arguments(qemu: Unpacked, kernel: Unpacked, *, scratch: Path, share: Path) 
         for name in ("disk", "swap")
         for word in ("-drive", f"file={scratch / name},if=virtio,format=raw,cache=unsafe")
     ]
-    quiet = ["-nographic", "-no-reboot", "-append", "console=ttyS0 quiet panic=-1 psi=1"]
+    quiet = ["-nographic", "-no-reboot", "-append", "console=ttyS0 quiet systemd.show_status=0 panic=-1 psi=1"]
     return [str(qemu.root / "usr/bin/qemu-system-x86_64"), *data, *shape, *boot, *shares, *drives, *quiet]

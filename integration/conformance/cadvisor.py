@@ -8,9 +8,7 @@ kept in `METRICS`, which docs/metrics.md is held to.
 """
 
 import argparse
-import http.client
 import os
-import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +22,7 @@ from integration.bench import rivals
 from integration.bench.setup import prepared, serving
 from integration.conformance import binaries
 from integration.conformance.cluster import (
+    https_get,
     kubelet_answers,
     kubelet_configuration,
     make_control_groups,
@@ -44,7 +43,7 @@ METRICS = Path(__file__).with_name("cadvisor.tsv")
 
 _NONE = "-"
 _ENGINE = "28"
-_PORT = 10250
+_KUBELET = "https://127.0.0.1:10250"
 _SECONDS = 180.0
 _CALL_SECONDS = 60.0
 _NAMESPACE = "default"
@@ -176,14 +175,7 @@ def _kubelet(
 
 
 def _scraped() -> str:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPSConnection("127.0.0.1", _PORT, timeout=_CALL_SECONDS, context=context)
-    try:
-        connection.request("GET", "/metrics/cadvisor")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
+    return https_get(_KUBELET, "/metrics/cadvisor")[1].decode()
 
 
 def labels_of(text: str) -> Labels:

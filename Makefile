@@ -81,11 +81,13 @@ fuzz: venv ## fuzzers over what others can send: ARGS="--seconds N [--seed S] [-
 	$(PY) -m tests.fuzz $(ARGS)
 
 test: lint ## all checks and all tests (root)
-# While one processor checks types the other makes the bytecode of the tests, which each worker would make for itself.
+# While one processor checks types the other makes the bytecode of the tests, which each worker would make for itself, and
+# a machine that is new to this downloads engines and plugins.
 	@$(PY) -m pytest tests integration --collect-only -qq >.venv/collected & collecting=$$!; \
+	$(PY) -m integration.node prepare & preparing=$$!; \
 	$(MAKE) --no-print-directory types contracts; checked=$$?; \
-	wait $$collecting || { tail -n 50 .venv/collected; exit 1; }; exit $$checked
-	$(PY) -m integration.node prepare
+	wait $$collecting || { tail -n 50 .venv/collected; checked=1; }; \
+	wait $$preparing || checked=1; exit $$checked
 	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
 
 test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --write" (root)

@@ -32,8 +32,12 @@ SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
 _BACK_OFF_SINCE = (1, 32)
 """Version of kubelets that have KubeletCrashLoopBackOffMax."""
-_IMAGE_VOLUMES_SINCE, _IMAGE_VOLUMES_BY_DEFAULT = (1, 31), (1, 35)
-"""Versions of kubelets that have ImageVolume, and whose default is on."""
+_GATES = {
+    "ImageVolume": ((1, 31), (1, 35)),
+    "KubeletCgroupDriverFromCRI": ((1, 28), (1, 31)),
+    "SidecarContainers": ((1, 28), (1, 29)),
+}
+"""What scenarios need, the first version of Kubernetes that has it, and the first in which it is on by default."""
 SHUTDOWN_SECONDS = 20
 """How long a shutdown of the node waits for pods: with EventedPLEG their end may begin 10 s late, see the page."""
 DISK_MIB = 256
@@ -129,9 +133,9 @@ class Cluster:
         return Path("/var/log/pods")
 
     @property
-    def has_image_volumes(self) -> bool:
-        """Return whether the kubelet mounts images as volumes."""
-        return minor_of(self.binaries.programs["kubelet"].version) >= _IMAGE_VOLUMES_SINCE
+    def kubelet_version(self) -> tuple[int, int]:
+        """The first two numbers of the kubelet's version."""
+        return minor_of(self.binaries.programs["kubelet"].version)
 
     def node(self) -> dict[str, Any]:
         """Return the Node object."""
@@ -212,6 +216,7 @@ def parse_gates(text: str) -> dict[str, bool]:
 
 def _control_plane(binaries: Binaries, *, home: Path) -> Iterator[Daemon]:
     kubeconfig = home / "kubeconfig"
+    gates = gates_of_version(binaries.programs["kube-apiserver"].version)
     yield _daemon(binaries["etcd"], home, {"data-dir": home / "etcd", "unsafe-no-fsync": "true"})
     yield _daemon(
         binaries["kube-apiserver"],
@@ -226,6 +231,7 @@ def _control_plane(binaries: Binaries, *, home: Path) -> Iterator[Daemon]:
             "token-auth-file": home / "tokens.csv",
             "authorization-mode": "Node,RBAC",
             "allow-privileged": "true",
+            "feature-gates": ",".join(f"{name}=true" for name in gates),  # fields of an alpha feature are dropped
             "service-cluster-ip-range": SERVICES,
             "service-account-issuer": _ISSUER,
             "service-account-key-file": home / "accounts.key",
@@ -330,17 +336,20 @@ def _fill_cpuset(parent: str) -> None:
 def settings_of_version(version: str, *, gates: Mapping[str, bool]) -> dict[str, object]:
     """Return the feature gates of a kubelet, and a short delay of restarts where it has a setting for that.
 
-    What scenarios need is on where it is not by default. Older kubelets would not start with a gate that they do not
-    know.
+    What scenarios need is on where it is not by default.
     """
-    of = minor_of(version)
-    image_volumes = {"ImageVolume": True} if _IMAGE_VOLUMES_SINCE <= of < _IMAGE_VOLUMES_BY_DEFAULT else {}
-    if of < _BACK_OFF_SINCE:
-        return {"featureGates": {**image_volumes, **gates}}
+    needed = dict.fromkeys(gates_of_version(version), True)
+    if minor_of(version) < _BACK_OFF_SINCE:
+        return {"featureGates": {**needed, **gates}}
     return {
         "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
-        "featureGates": {"KubeletCrashLoopBackOffMax": True, **image_volumes, **gates},
+        "featureGates": {"KubeletCrashLoopBackOffMax": True, **needed, **gates},
     }
+
+
+def gates_of_version(version: str) -> list[str]:
+    """Return the feature gates to open in a version of Kubernetes, which does not start with an unknown one."""
+    return [name for name, (since, by_default) in _GATES.items() if since <= minor_of(version) < by_default]
 
 
 def minor_of(version: str) -> tuple[int, int]:

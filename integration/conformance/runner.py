@@ -54,7 +54,7 @@ def run_churn(cluster: Cluster, *, minutes: float, say: Callable[[str], None]) -
         churn(case, minutes=minutes, say=say)
 
     with Watch(cluster.served.engine) as watch:
-        done = _run(Scenario(pods_that_crash_restart_and_are_probed, alone=True, needs=()), cluster)
+        done = _run(Scenario(pods_that_crash_restart_and_are_probed, alone=True), cluster)
     return (done, *_duplicates(watch, cluster))
 
 
@@ -91,6 +91,8 @@ def _carry_out(which: Scenario, cluster: Cluster) -> None:
     missing = cluster.binaries.missing(which.needs)
     if missing:
         raise Skipped(f"{', '.join(missing)} missing")  # without places: results are published
+    if cluster.kubelet_version < which.since:
+        raise Skipped(f"kubelets have it from {'.'.join(map(str, which.since))} on")
     namespace = re.sub("[^a-z0-9]+", "-", which.name.lower())[:60].strip("-")
     cluster.kubectl("create", "namespace", namespace)
     hands = Case(cluster, Kubectl(cluster.kubectl.program, cluster.kubectl.kubeconfig, cluster.kubectl.home, namespace))

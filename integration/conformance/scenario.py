@@ -26,8 +26,9 @@ class Scenario:
     """One behaviour of the node that a user of the cluster relies on."""
 
     run: Callable[["Case"], None]
-    alone: bool
-    needs: Sequence[str]
+    alone: bool = False
+    needs: Sequence[str] = ()
+    since: tuple[int, int] = (0, 0)
 
     @property
     def name(self) -> str:
@@ -39,14 +40,17 @@ SCENARIOS: list[Scenario] = []
 """Filled by the modules of `integration.conformance.scenarios` when they are imported."""
 
 
-def scenario(*, alone: bool = False, needs: Sequence[str] = ()) -> Callable[[Callable[["Case"], None]], None]:
+def scenario(
+    *, alone: bool = False, needs: Sequence[str] = (), since: tuple[int, int] = (0, 0)
+) -> Callable[[Callable[["Case"], None]], None]:
     """Add a function to the scenarios; its name says what it shows.
 
-    `alone` is for what disturbs others. Without one of the programs it `needs` it is skipped.
+    `alone` is for what disturbs others. Without one of the programs it `needs`, and with kubelets older than `since`,
+    it is skipped.
     """
 
     def add(run: Callable[["Case"], None]) -> None:
-        SCENARIOS.append(Scenario(run, alone, needs))
+        SCENARIOS.append(Scenario(run, alone, needs, since))
 
     return add
 

@@ -95,7 +95,9 @@ def test_gates_are_names_with_true_or_false() -> None:
 @pytest.mark.parametrize(
     ("version", "known"),
     [
-        ("1.29.1", []),
+        ("1.27.7", []),
+        ("1.28.3", ["KubeletCgroupDriverFromCRI", "SidecarContainers"]),
+        ("1.30.1", ["KubeletCgroupDriverFromCRI"]),
         ("1.31.14", ["ImageVolume"]),
         ("1.32.13", ["KubeletCrashLoopBackOffMax", "ImageVolume"]),
         ("1.36.2", ["KubeletCrashLoopBackOffMax"]),

@@ -18,7 +18,7 @@ def node_reports_its_runtime(case: Case) -> None:
     assert case.status(case.run(pod("p")))["containerID"].startswith("docker://")
 
 
-@scenario(alone=True)
+@scenario(alone=True, since=(1, 28))
 def kubelet_takes_the_cgroup_driver_from_the_server(case: Case) -> None:
     """Whatever its configuration says."""
     file = case.cluster.home / "kubelet.json"

@@ -63,7 +63,7 @@ def failing_init_container_is_repeated(case: Case) -> None:
     assert case.status("p", "first", kind="initContainerStatuses")["restartCount"] == 1
 
 
-@scenario()
+@scenario(since=(1, 28))
 def sidecar_serves_a_pod_and_ends_with_it(case: Case) -> None:
     """It starts before the others, and a pod is complete though it runs for ever."""
     sidecar = container(

@@ -82,8 +82,11 @@ def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, se
     )
 
 
-def test_the_files_of_an_image_are_there_to_read_and_to_run(kubelet: Kubelet, pod: Pod, model: Model) -> None:
-    mount = volume(selinux_relabel=True, recursive_read_only=True)
+@pytest.mark.parametrize("readonly", [True, False], ids=["readonly", "readonly not set"])
+def test_the_files_of_an_image_are_there_to_read_and_to_run(
+    kubelet: Kubelet, pod: Pod, model: Model, readonly: bool
+) -> None:
+    mount = volume(selinux_relabel=True, recursive_read_only=readonly, readonly=readonly)
 
     container = kubelet.started(pod, mounts=[mount])
 
@@ -131,7 +134,6 @@ def test_a_sub_path_that_is_no_directory_is_refused_at_create(
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "writable": ({"readonly": False}, "config.mounts[0].readonly must be true"),
     "host path": ({"host_path": "/tmp"}, "config.mounts[0].host_path and image must not both be given"),
     "propagation": (
         {"propagation": pb.PROPAGATION_HOST_TO_CONTAINER},

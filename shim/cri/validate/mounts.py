@@ -67,10 +67,9 @@ def _host_path(mount: pb.Mount, *, field: str) -> None:
 
 
 def _image_volume(mount: pb.Mount, *, field: str) -> None:
+    # It is read-only also where readonly is not set: kubelet 1.31 leaves that to the runtime.
     if mount.host_path:
         raise InvalidArgument(f"{field}.host_path and image must not both be given")
-    if not mount.readonly:
-        raise InvalidArgument(f"{field}.readonly must be true: images are mounted read-only")
     if mount.propagation != pb.PROPAGATION_PRIVATE:
         raise InvalidArgument(f"{field}.propagation must be private: nothing is mounted inside of an image")
     if posixpath.isabs(mount.image_sub_path):

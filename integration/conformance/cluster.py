@@ -63,7 +63,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def https_get(address: str, path: str, *, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """Return status and body of a GET from a program whose certificate nobody has signed."""
+    """Return status and body of a GET, without a check of the certificate: it is self-signed."""
     host, _, port = address.removeprefix("https://").partition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

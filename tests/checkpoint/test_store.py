@@ -134,15 +134,15 @@ def nested(depth: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "value",
-    ["\ud800", object(), nested(10_000)],
+    "make",  # called by the test: each worker collects, and the deep list takes a second
+    [lambda: "\ud800", object, lambda: nested(1_000_000)],
     ids=["lone surrogate", "no JSON type", "too deep"],
 )
-def test_content_that_json_cannot_hold_is_refused(tmp_path: Path, value: object) -> None:
+def test_content_that_json_cannot_hold_is_refused(tmp_path: Path, make: Callable[[], object]) -> None:
     store = CheckpointStore(tmp_path)
     store.put(CONNECTED)
     with pytest.raises(InvalidArgument, match=f"write the checkpoint of sandbox {ID}: "):
-        store.put(replace(CONNECTED, config={"value": value}))
+        store.put(replace(CONNECTED, config={"value": make()}))
     assert store.all() == CheckpointStore(tmp_path).all() == [CONNECTED]
 
 

@@ -111,7 +111,7 @@ def test_a_stopped_container_has_ended_and_stopping_again_changes_nothing(subjec
     subject.engine.stop_container(container_id, grace=0)
 
     assert (ended.state.status, ended.state.running, ended.state.pid) == ("exited", False, 0)
-    assert ended.state.exit_code != 0  # of SIGKILL, or of SIGTERM before the program has begun
+    assert ended.state.exit_code == 137, ended.state
     assert ended.state.finished_at > ended.state.started_at
     assert subject.engine.inspect_container(container_id).state == ended.state
 

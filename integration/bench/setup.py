@@ -1,7 +1,7 @@
 """One engine with images and a pod network, and one server on it; all of it gone after the block."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +94,13 @@ def beside(setup: Setup, *, environ: Mapping[str, str]) -> Iterator[Engine]:
 
 
 @contextmanager
-def serving(setup: Setup, *, checkout: Path | None = None, **flags: object) -> Iterator[tuple[Server, Cri]]:
+def serving(
+    setup: Setup, *, checkout: Path | None = None, program: Sequence[str] = (), **flags: object
+) -> Iterator[tuple[Server, Cri]]:
     """Run the server on the engine, and connect to it. Pods that are left at the end are removed through it.
 
-    It is the server of another `checkout` of this repository, if one is given. `flags` are further settings, `_` for
-    `-`.
+    It is the server of another `checkout` of this repository, if one is given, started by `program` if that is given.
+    `flags` are further settings, `_` for `-`.
     """
     server = Server(
         {
@@ -112,7 +114,7 @@ def serving(setup: Setup, *, checkout: Path | None = None, **flags: object) -> I
         },
         socket=setup.home / "cri.sock",
         log=setup.home / "server.log",
-        program=(sys.executable, "-P", "-m", "shim") if checkout else PROGRAM,
+        program=program or ((sys.executable, "-P", "-m", "shim") if checkout else PROGRAM),
         environ={"PYTHONPATH": str(checkout)} if checkout else None,
     )
     server.start()

@@ -6,8 +6,8 @@ from shim.domain.errors import InvalidArgument
 MIN_LOG_COPY = 32_000_000
 """Bytes of output that Docker must keep of a container.
 
-The log process copies it from there. A container that floods has been seen to fill 65 MB a second of Docker's files.
-With half of this it has overtaken the log process where others want the processors, too (docs/logs.md).
+The log process opens each file as soon as Docker has made it, and runs seldom where others want the processors, too. A
+container that floods has been seen to fill 65 MB a second of Docker's files (docs/logs.md).
 """
 
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}

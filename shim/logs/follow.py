@@ -54,7 +54,7 @@ class Follower:
         except BaseException:
             close_all(files)
             raise
-        close_all(fd for number, fd in enumerate(files) if number != which)
+        close_all(files[:which])
 
     def step(self) -> bool:
         """Copy one piece. Return whether there may be more to copy now."""
@@ -86,16 +86,16 @@ class Follower:
         self._sink.close()
 
     def _resume(self, files: list[int]) -> int:
-        """Seek to the position to continue at. Return the index of the file that stays open, -1 if there is none."""
+        """Seek to the position to continue at. Return the index of its file; that and the ones after it stay open."""
         self._source.close()
         if not files:
-            return -1
+            return 0
         tail = written_tail(self._sink.fd, self._sink.path)
         position = find_position(files, tail, file_format=self._format, since=self.order.since)
         if position.missing is not None:
             self._log_missing(*position.missing)
         self._last = tail.last.time if tail else ""
-        self._source.seek(files[position.which], position.offset)
+        self._source.seek(files[position.which :], position.offset)
         return position.which
 
     def _copy(self, records: bytes) -> None:

@@ -2,10 +2,14 @@
 
 When Docker's file is full it is renamed to `.1`, `.1` before it to `.2` and so on, the oldest removed, and then a new
 one is made. A file is known by its inode: as long as it is open, the kernel reuses that inode for no other.
+
+Every new file is opened at the next read, not when its turn comes: an open file can be read to its end after Docker has
+removed it. So a container that writes faster than its output is copied loses nothing until the bounds below.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +17,10 @@ from typing import Self
 
 from shim.logs.format import CHUNK
 
+MAX_WAITING_FILES = 64
+"""Files that are open beside the one that is read."""
+MAX_WAITING_BYTES = 256 << 20
+"""Size from which on these keep their number: on the disk they are in excess of what Docker keeps itself."""
 _TRIES = 8
 _SAMPLE = 256
 """Bytes before a position: more than the end of a record with its time has."""
@@ -44,6 +52,15 @@ class _Place:
             os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An open file that is read after the ones before it."""
+
+    fd: int
+    after_gap: bool
+    """Docker removed files between the one before and this one."""
+
+
 class Source:
     """The read position in Docker's files. Raises OSError."""
 
@@ -55,13 +72,18 @@ class Source:
         """Docker removed files that had not been read; reset by the caller that reports it."""
         self._fd = -1
         self._offset = 0
+        self._waiting: deque[_Waiting] = deque()
         self._left_at: _Place | None = None
         """Position of the last close."""
 
-    def seek(self, fd: int, offset: int) -> None:
-        """Continue at `offset` of an open file of this log. The source owns and closes it from now on."""
+    def seek(self, fds: Sequence[int], offset: int) -> None:
+        """Continue at `offset` of the first of some open files of this log, which no other lies between.
+
+        The source owns and closes them from now on.
+        """
         self.close()
-        self._fd, self._offset = fd, offset
+        self._fd, self._offset = fds[0], offset
+        self._waiting.extend(_Waiting(fd, after_gap=False) for fd in fds[1:])
 
     def read(self) -> bytes:
         """Return whole records from the position on; nothing at the current end.
@@ -71,20 +93,19 @@ class Source:
         while True:
             if self._fd < 0 and not self._open_oldest():
                 return b""
+            self._open_newer()
+            # Docker closes a file before it creates the next one: one that others wait behind is complete.
             records = self._whole_records()
-            if records or not self._is_rotated():
+            if records or not self._waiting:
                 return records
-            # Docker closes a file before it creates the next one, so this one is complete now.
-            records = self._whole_records()
-            if records or not self._open_successor():
-                return records
+            self._continue_in_next()
 
     def advance(self, count: int) -> None:
         """Move the position by `count` bytes that `read` returned."""
         self._offset += count
 
     def behind(self) -> int:
-        """Return how many bytes are unread: the rest of the current file, and all files after it.
+        """Return how many bytes are unread: the rest of the current file, and all files after it, removed ones too.
 
         A closed source counts from where it was closed, or all files if it was never open. 0 if the directory cannot
         be read.
@@ -93,12 +114,14 @@ class Source:
             listed = {_identity(status): (name, status.st_size) for name, status in _list_files(self.path)}
             if self._fd < 0:
                 return _left_since(self._left_at, listed)
-            held = os.fstat(self._fd)
-            return max(0, held.st_size - self._offset) + _sizes_after(_identity(held), listed)
+            current = max(0, os.fstat(self._fd).st_size - self._offset)
+            return current + self._waiting_bytes() + _sizes_after(self._newest(), listed)
         return 0
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Close all files. Idempotent."""
+        close_all(waiting.fd for waiting in self._waiting)
+        self._waiting.clear()
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             try:
@@ -117,7 +140,7 @@ class Source:
 
     def _is_rotated(self) -> bool:
         try:
-            return _identity(self.path.stat()) != _identity(os.fstat(self._fd))
+            return _identity(self.path.stat()) != self._newest()
         except FileNotFoundError:
             return False  # between Docker's rename and its new file, or removed with the container
 
@@ -125,24 +148,37 @@ class Source:
         found = generations(self.path)
         if not found:
             return False
-        self._take(found, 0)
+        self.seek(found, 0)
         return True
 
-    def _open_successor(self) -> bool:
-        held = _identity(os.fstat(self._fd))
+    def _open_newer(self) -> None:
+        """Open what Docker has made after the newest open file, up to the bounds."""
+        if not self._is_rotated() or self._is_full():
+            return
+        newest = self._newest()
         found = generations(self.path)
         known = [_identity(os.fstat(fd)) for fd in found]
-        follows = known.index(held) + 1 if held in known else 0
-        if follows >= len(found):
-            close_all(found)
-            return False
-        self.dropped = self.dropped or follows == 0
-        self._take(found, follows)
-        return True
+        newer = known.index(newest) + 1 if newest in known else 0
+        for position, fd in enumerate(found):
+            if position < newer or self._is_full():
+                os.close(fd)
+            else:
+                self._waiting.append(_Waiting(fd, after_gap=position == 0))
 
-    def _take(self, found: list[int], which: int) -> None:
-        self.seek(found[which], 0)
-        close_all(fd for position, fd in enumerate(found) if position != which)
+    def _continue_in_next(self) -> None:
+        waiting = self._waiting.popleft()
+        os.close(self._fd)
+        self._fd, self._offset = waiting.fd, 0
+        self.dropped = self.dropped or waiting.after_gap
+
+    def _newest(self) -> Identity:
+        return _identity(os.fstat(self._waiting[-1].fd if self._waiting else self._fd))
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= MAX_WAITING_FILES or self._waiting_bytes() >= MAX_WAITING_BYTES
+
+    def _waiting_bytes(self) -> int:
+        return sum(os.fstat(waiting.fd).st_size for waiting in self._waiting)
 
 
 def _left_since(place: _Place | None, listed: _Listed) -> int:

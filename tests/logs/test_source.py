@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,71 @@ def test_files_dropped_unread_are_reported_and_the_open_one_is_read(docker: Dock
     assert taken(source, docker.driver) == ["0", "1", "4", "5", "6", "7", "8", "9"]
     assert source.dropped
     source.close()
+
+
+def test_files_that_docker_removes_after_they_were_seen_are_read(docker: DockerLog) -> None:
+    source = source_of(docker)
+    for first in range(0, 20, 2):
+        docker.lines(first, first + 2)
+        source.read()  # what it returns is not done with: output comes faster than it is copied
+        docker.rotate()
+    assert source.behind() > 5 * sum(file.stat().st_size for file in docker.path.parent.iterdir()) / 2
+    assert taken(source, docker.driver) == logs(docker)
+    assert source.behind() == 0
+    assert not source.dropped
+    source.close()
+
+
+def test_files_found_at_the_start_are_read_that_docker_removes_then(docker: DockerLog) -> None:
+    for first in (0, 2, 4):
+        docker.lines(first, first + 2)
+        docker.rotate()
+    source = source_of(docker)
+    source.read()
+    docker.lines(6, 8)
+    docker.rotate()
+    assert taken(source, docker.driver) == logs(docker, 2)
+    source.close()
+
+
+def test_no_more_than_64_files_wait(docker: DockerLog) -> None:
+    source = source_of(docker)
+    for number in range(80):
+        docker.lines(number, number + 1)
+        source.read()
+        docker.rotate()
+    assert taken(source, docker.driver) == [str(number) for number in (*range(65), 78, 79)]
+    assert source.dropped
+    source.close()
+
+
+def test_when_256_mib_wait_only_what_docker_keeps_is_read(tmp_path: Path) -> None:
+    docker = DockerLog(tmp_path / "docker")
+    docker.start()
+    source = source_of(docker)
+    docker.lines(0, 1)
+    for number in range(1, 8):
+        source.read()
+        docker.rotate()
+        docker.lines(number, number + 1)
+        if number == 2:
+            docker.append(b"\0" * 100)
+            os.truncate(docker.path, 256 << 20)
+    assert taken(source, docker.driver) == ["0", "1", "2", "6", "7"]
+    assert source.dropped
+    source.close()
+
+
+def test_all_files_are_closed(docker: DockerLog) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    source = source_of(docker)
+    for number in range(5):
+        docker.lines(number, number + 1)
+        source.read()
+        docker.rotate()
+    source.close()
+    source.close()
+    assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_a_file_truncated_in_place_is_read_from_its_start(docker: DockerLog) -> None:

@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv lint types contracts unit integration test test-bounds test-pythons test-v2 chaos soak fuzz demo run
+.PHONY: help venv lint types contracts unit integration test test-engines test-bounds test-pythons test-v2 chaos soak fuzz demo run
 .PHONY: networking stress-network bench bench-leads bench-cni bench-cpu bench-reads bench-streaming bench-logs bench-stats bench-sick bench-hostile bench-http bench-kind
 .PHONY: dashboard-recording dashboard-pictures
 .PHONY: conformance test-kind kind-image kind-demo docker-on-path kind-on-path
@@ -89,6 +89,9 @@ test: lint ## all checks and all tests (root)
 	wait $$collecting || { tail -n 50 .venv/collected; checked=1; }; \
 	wait $$preparing || checked=1; exit $$checked
 	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
+
+test-engines: venv ## every integration test on each engine and image store, side by side (root)
+	$(PY) -m pytest integration $(SIDE_BY_SIDE) --all-engines $(ARGS)
 
 test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --write" (root)
 	$(PY) -m integration.pythons $(ARGS)

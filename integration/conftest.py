@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from integration.cri import HOST_NETWORK, Cri, connected, pod_config
+from integration.engines_of_tests import engines_of
 from integration.networks import BRIDGE, bridge, conflist
 from integration.node import engines
 from integration.node import images as node_images
@@ -32,29 +33,6 @@ from integration.server import PROGRAM, Server
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
-_OLDEST_AND_NEWEST = ("20.10", "28-containerd")
-_ENGINES_OF = {
-    "": ("20.10", "28"),
-    # Docker's default from 29 on is the containerd image store.
-    "fields": _OLDEST_AND_NEWEST,
-    "logs": _OLDEST_AND_NEWEST,
-    "pods": _OLDEST_AND_NEWEST,
-    "view": _OLDEST_AND_NEWEST,
-    # What an image says, its layers and a container's own one are another matter in each store.
-    "image": ENGINES,
-    "image/test_credentials.py": _OLDEST_AND_NEWEST,
-    "stats": ENGINES,
-    # Long, and about what the server does rather than Docker.
-    "chaos": ("28-containerd",),
-    "logs/test_restart.py": ("28-containerd",),
-    "networking/test_leftovers.py": ("28",),
-    "packages/test_pins.py": ("28",),
-    "pods/test_many_pods.py": ("28-containerd",),
-    "streaming/test_ends.py": ("28",),
-    "streaming/test_hostile.py": ("28",),
-    "streaming/test_portforward.py": ("28",),
-}
-"""Engines that the tests of a folder or file run on by default; `make test-engines` runs them on all of them."""
 _serial = count()
 
 
@@ -88,17 +66,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses an engine, however indirectly, once for each."""
     if "engine_name" in metafunc.fixturenames:
-        metafunc.parametrize("engine_name", _engines_of(metafunc.definition.path, metafunc.config), scope="session")
+        metafunc.parametrize("engine_name", _engines(metafunc.definition.path, metafunc.config), scope="session")
 
 
-def _engines_of(path: Path, config: pytest.Config) -> Sequence[str]:
-    """Return the engines that the tests of a file run on."""
+def _engines(path: Path, config: pytest.Config) -> Sequence[str]:
     if config.getoption("--all-engines"):
         return ENGINES
-    if wanted := config.getoption("--engine"):
-        return tuple(wanted)
-    here = path.relative_to(Path(__file__).parent)
-    return next(_ENGINES_OF[place] for place in (str(here), here.parts[0], "") if place in _ENGINES_OF)
+    return tuple(config.getoption("--engine") or engines_of(path.relative_to(Path(__file__).parent)))
 
 
 @pytest.hookimpl(wrapper=True)

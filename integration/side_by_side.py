@@ -20,7 +20,7 @@ from integration.node import control_groups
 _ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28)[\]-]")
 _TOGETHER = ("integration/networking/", "integration/packages/")
 """Folders whose files share a fixture that is dear: a Docker of their own, the packages."""
-_SECONDS = {
+SECONDS = {
     "tests/daemon/test_serve.py": 60,
     "tests/fuzz/test_fuzz.py": 60,
     "tests/hostfs/test_client.py": 40,
@@ -112,7 +112,7 @@ def engine_of(scope: str) -> str:
 def seconds(scope: str, tests: int) -> float:
     """Return how long so many tests of a scope take, roughly."""
     path = scope.partition(" ")[0]
-    return _SECONDS.get(path, tests * (_OF_TEST if path.startswith("integration/") else _OF_UNIT_TEST))
+    return SECONDS.get(path, tests * (_OF_TEST if path.startswith("integration/") else _OF_UNIT_TEST))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

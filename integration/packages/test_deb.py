@@ -14,6 +14,8 @@ UNIT = "/usr/lib/systemd/system/pydockershim.service"
 DOCUMENTATION = "usr/share/doc/pydockershim"
 WANTED = "/etc/systemd/system/multi-user.target.wants/pydockershim.service"
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits until the packages are built
+
 
 @pytest.fixture
 def deb(root: Root, packages: Packages) -> str:

@@ -1,0 +1,35 @@
+"""Which engines a test that needs one is run on, where the command line names none."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from integration.node.engines import ENGINES
+
+_OLDEST_AND_NEWEST = ("20.10", "28-containerd")
+ENGINES_OF = {
+    "": ("20.10", "28"),
+    # Docker's default from 29 on is the containerd image store.
+    "fields": _OLDEST_AND_NEWEST,
+    "logs": _OLDEST_AND_NEWEST,
+    "pods": _OLDEST_AND_NEWEST,
+    "view": _OLDEST_AND_NEWEST,
+    # What an image says, its layers and a container's own one are another matter in each store.
+    "image": ENGINES,
+    "image/test_credentials.py": _OLDEST_AND_NEWEST,
+    "stats": ENGINES,
+    # Long, and about what the server does rather than Docker.
+    "chaos": ("28-containerd",),
+    "logs/test_restart.py": ("28-containerd",),
+    "networking/test_leftovers.py": ("28",),
+    "packages/test_pins.py": ("28",),
+    "pods/test_many_pods.py": ("28-containerd",),
+    "streaming/test_ends.py": ("28",),
+    "streaming/test_hostile.py": ("28",),
+    "streaming/test_portforward.py": ("28",),
+}
+"""By folder or file; the empty one is all others. `make test-engines` runs every test on each engine."""
+
+
+def engines_of(path: PurePath) -> Sequence[str]:
+    """Return the engines that the tests of a file, relative to this folder, run on by default."""
+    return next(ENGINES_OF[place] for place in (str(path), path.parts[0], "") if place in ENGINES_OF)

@@ -1,0 +1,28 @@
+from pathlib import Path, PurePath
+
+import pytest
+
+from integration import side_by_side
+from integration.engines_of_tests import ENGINES_OF, engines_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "engines"),
+    [
+        ("test_node.py", ("20.10", "28")),
+        ("operating/test_alerts.py", ("20.10", "28")),
+        ("pods/test_stop.py", ("20.10", "28-containerd")),
+        ("image/test_images.py", ("20.10", "28", "28-containerd")),
+        ("image/test_credentials.py", ("20.10", "28-containerd")),
+        ("chaos/test_chaos.py", ("28-containerd",)),
+    ],
+)
+def test_a_file_is_run_on_what_it_or_its_folder_says(path: str, engines: tuple[str, ...]) -> None:
+    assert set(engines_of(PurePath(path))) == set(engines)
+
+
+def test_what_is_said_of_files_is_said_of_files_that_are_there() -> None:
+    assert [place for place in ENGINES_OF if not (ROOT / "integration" / place).exists()] == []
+    assert [place for place in side_by_side.SECONDS if not (ROOT / place).exists()] == []

@@ -15,13 +15,15 @@ ENGINES_OF = {
     "view": _OLDEST_AND_NEWEST,
     # What an image says, its layers and a container's own one are another matter in each store.
     "image": ENGINES,
-    "image/test_credentials.py": _OLDEST_AND_NEWEST,
     "stats": ENGINES,
     # Long, and about what the server does rather than Docker.
     "chaos": ("28-containerd",),
+    "image/test_credentials.py": ("28-containerd",),
     "logs/test_restart.py": ("28-containerd",),
     "networking/test_leftovers.py": ("28",),
+    "operating/test_migration.py": ("28",),
     "packages/test_pins.py": ("28",),
+    "pods/test_cni_directory.py": ("28-containerd",),
     "pods/test_many_pods.py": ("28-containerd",),
     "streaming/test_ends.py": ("28",),
     "streaming/test_hostile.py": ("28",),

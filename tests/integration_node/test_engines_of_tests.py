@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
         ("operating/test_alerts.py", ("20.10", "28")),
         ("pods/test_stop.py", ("20.10", "28-containerd")),
         ("image/test_images.py", ("20.10", "28", "28-containerd")),
-        ("image/test_credentials.py", ("20.10", "28-containerd")),
+        ("image/test_credentials.py", ("28-containerd",)),
         ("chaos/test_chaos.py", ("28-containerd",)),
     ],
 )

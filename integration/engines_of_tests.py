@@ -20,14 +20,18 @@ ENGINES_OF = {
     "chaos": ("28-containerd",),
     "image/test_credentials.py": ("28-containerd",),
     "logs/test_restart.py": ("28-containerd",),
+    "logs/test_rotation.py": ("28-containerd",),
     "networking/test_leftovers.py": ("28",),
     "operating/test_migration.py": ("28",),
     "packages/test_pins.py": ("28",),
     "pods/test_cni_directory.py": ("28-containerd",),
+    "pods/test_failures.py": ("28-containerd",),
+    "pods/test_interruptions.py": ("28-containerd",),
     "pods/test_many_pods.py": ("28-containerd",),
     "streaming/test_ends.py": ("28",),
     "streaming/test_hostile.py": ("28",),
     "streaming/test_portforward.py": ("28",),
+    "view/test_reads.py": ("28-containerd",),
 }
 """By folder or file; the empty one is all others. `make test-engines` runs every test on each engine."""
 

@@ -97,6 +97,9 @@ def root(tmp_path: Path) -> Iterator[Root]:
         run(["mount", "--rbind", "/dev", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "--make-rslave", place / "dev"], timeout=_COMMAND_SECONDS)
         run(["mount", "-t", "proc", "proc", place / "proc"], timeout=_COMMAND_SECONDS)
+        # The test of the demo, which may run beside this one, makes these on the machine and removes them.
+        for name in ("usr/lib/cni", "var/lib/docker"):
+            (place / name).mkdir(exist_ok=True)
         # A server that has run on this machine leaves its state there, which a purge would remove.
         shutil.rmtree(place / "var/lib/pydockershim", ignore_errors=True)
         # Each dpkg would index all manual pages of this machine again, which takes seconds.

@@ -91,6 +91,10 @@ class Envelope(msgspec.Struct, frozen=True):
     order: Order
 
 
+NOT_FOLLOWED = "its output is not followed"
+"""Error of a Reopen for a container that has ended meanwhile, and whose output is all written."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an order; `error` is empty when it succeeded."""
 

@@ -16,7 +16,7 @@ from shim.domain.errors import FailedPrecondition, ShimError, Unavailable
 from shim.logs.interface import ContainerLog, LogStats
 from shim.logs.mailbox import Mailbox, Pending
 from shim.logs.process import LogProcess
-from shim.logs.protocol import Answer, Drain, Follow, Forget, Order, Reopen, Report
+from shim.logs.protocol import NOT_FOLLOWED, Answer, Drain, Follow, Forget, Order, Reopen, Report
 
 DRAIN_SECONDS = 10.0
 """How long the end of a container may be deferred until its last output is written: a disk may be full."""
@@ -120,9 +120,11 @@ class LogSupervisor:
         with self._lock:
             followed = self._followed.get(container_id)
             if followed is None or followed.done:
-                raise FailedPrecondition(f"{what}: its output is not followed")
+                raise FailedPrecondition(f"{what}: {NOT_FOLLOWED}")
             pending = self._mailbox.put(Reopen(id=container_id))
         answer = self._mailbox.wait_answer(pending, seconds=REOPEN_SECONDS, what=what)
+        if answer.error == NOT_FOLLOWED:
+            raise FailedPrecondition(f"{what}: {answer.error}")
         if answer.error:
             raise ShimError(f"{what}: {answer.error}")
 

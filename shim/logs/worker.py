@@ -28,6 +28,7 @@ from shim.logs.follow import Counts, Follower
 from shim.logs.protocol import (
     BLOCKED_SHOWN,
     MAX_PACKET,
+    NOT_FOLLOWED,
     Answer,
     Blocked,
     Drain,
@@ -187,7 +188,7 @@ class Worker:
     def _reopen(self, container_id: str) -> str:
         followed = self._followed.get(container_id)
         if followed is None:
-            return "its output is not followed"
+            return NOT_FOLLOWED
         if followed.error:
             self._attempt(followed, lambda: self._open(followed))
             self._ready[container_id] = None

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,7 @@ from shim.logs import supervisor
 from shim.logs.interface import ContainerLog
 from shim.logs.protocol import Figures
 from shim.logs.supervisor import LogSupervisor
+from tests.engine.contract import WatchedScope
 from tests.logs.docker import DockerLog
 from tests.waits import wait_until
 
@@ -234,6 +236,30 @@ def test_reopen_of_what_is_not_followed(logs: LogSupervisor, container: Containe
     wait_until(lambda: ends.shown)
     with pytest.raises(FailedPrecondition, match="not followed"):
         logs.reopen("c")
+
+
+def test_reopen_of_what_ends_meanwhile(
+    logs: LogSupervisor, container: ContainerLog, docker: DockerLog, path: Path, ends: Ends
+) -> None:
+    docker.lines(0, 10)
+    logs.follow_now(container)
+    wait_until(lambda: path.read_bytes() == docker.as_cri())
+    pid = worker(logs)
+    os.kill(pid, signal.SIGSTOP)
+    logs.drained(container, run=RUN)
+    scope = WatchedScope()
+
+    def reopen() -> None:
+        with deadline.entered(scope):
+            logs.reopen("c")
+
+    with ThreadPoolExecutor() as pool:
+        reopened = pool.submit(reopen)
+        scope.waited_for.wait()
+        os.kill(pid, signal.SIGCONT)
+        with pytest.raises(FailedPrecondition, match="reopen the log of container c: its output is not followed"):
+            reopened.result()
+    wait_until(lambda: ends.shown)
 
 
 def test_reopen_that_fails_says_why(logs: LogSupervisor, container: ContainerLog, path: Path) -> None:

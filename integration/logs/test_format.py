@@ -110,7 +110,7 @@ def test_docker_logs_goes_on_working_and_is_bounded(logged: Logged) -> None:
 def test_stop_returns_when_the_last_output_is_written(logged: Logged) -> None:
     farewell = "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done; exit 0"
     container_id, path = logged.run(f"trap '{farewell}' TERM; echo up; while :; do sleep 0.1; done")
-    # Before, runc's own program may take the signal, and end of it.
+    # The trap is set when this is printed.
     wait_until(lambda: path.exists() and output(read(path)) == b"up\n")
     logged.served.cri.stop_container(container_id, timeout=20)
 

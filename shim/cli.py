@@ -62,8 +62,8 @@ def _print_error(error: ShimError, code: int) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     loaded, warnings = _settings(given)
-    # Loading gRPC and structlog takes a third of a second, which the other commands need not. Nothing of it is garbage:
-    # collections would take a tenth of that time in vain.
+    # Loading gRPC and structlog takes a third of a second, which the other commands need not. Garbage
+    # collections would take a tenth of it, and find nothing.
     gc.disable()
     import structlog  # noqa: PLC0415
 

@@ -43,8 +43,8 @@ from tests.stats.walks import total
 SECONDS = 60.0
 KIB = 1024
 MIB = 1024 * KIB
-LARGE = 300 * MIB
-LINK = 34 * MIB
+LARGE = 100 * MIB
+LINK = 11 * MIB
 """Bytes per second; the image above needs nine of them."""
 
 

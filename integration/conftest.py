@@ -344,7 +344,7 @@ def serving(
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
     `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
-    `program` is the command of the server; `place` is the network namespace of the server.
+    `program` is the command of the server; `netns` is the network namespace of the server.
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,
@@ -356,7 +356,14 @@ def serving(
         **settings,
     }
     flags = {name.replace("_", "-"): value for name, value in values.items()}
-    server = Server(flags, socket=dirs.socket, log=dirs.state.with_name("server.log"), program=program, netns=netns)
+    server = Server(
+        flags,
+        socket=dirs.socket,
+        log=dirs.state.with_name("server.log"),
+        program=program,
+        netns=netns,
+        forked=program is PROGRAM and netns is None,
+    )
     server.start()
     try:
         with connected(dirs.socket) as cri:

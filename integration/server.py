@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from integration.forked import ForkedServer
 from integration.node.daemon import Daemon
 from integration.node.netns import Netns
 
@@ -30,15 +31,16 @@ class Server:
         program: Sequence[str] = PROGRAM,
         environ: Mapping[str, str] | None = None,
         netns: Netns | None = None,
+        forked: bool = False,
     ) -> None:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
         `program` is the command before its arguments, `environ` is added to our own environment. It runs in the
-        network namespace `place`, or else in ours.
+        network namespace `netns`, or else in ours. `forked` is PROGRAM without what it takes to load it.
         """
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
-        self.daemon = Daemon(
+        self.daemon = (ForkedServer if forked else Daemon)(
             [
                 *(netns.prefix if netns else ()),
                 *(*program, "serve", f"--container-runtime-endpoint=unix://{socket}", *flags),

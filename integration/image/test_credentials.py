@@ -279,7 +279,7 @@ def serving(engine: Engine, dirs: NodeDirs, **settings: object) -> Iterator[Cri]
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
     log = dirs.state.with_name("server.log")
-    server = Server(values, socket=dirs.socket, log=log)
+    server = Server(values, socket=dirs.socket, log=log, forked=True)
     server.start()
     try:
         with connected(dirs.socket) as cri:

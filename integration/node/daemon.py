@@ -6,11 +6,29 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from integration.node.commands import NodeError, allowed, tail
 
 _TICK_SECONDS = 0.02
 _KILL_SECONDS = 60
+
+
+class Child(Protocol):
+    """A process that was started: the part of `subprocess.Popen` that a Daemon needs."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end and return its exit code; subprocess.TimeoutExpired after `timeout` seconds."""
+
+    def send_signal(self, number: signal.Signals, /) -> None:
+        """Send a signal, if it runs."""
 
 
 class Daemon:
@@ -23,15 +41,13 @@ class Daemon:
     def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:
         self.argv = tuple(os.fspath(word) for word in argv)
         self.log = log
-        self._env = dict(env)
-        self._child: subprocess.Popen[bytes] | None = None
+        self.env = dict(env)
+        self._child: Child | None = None
 
     @property
     def pid(self) -> int:
         """The running program's id; NodeError when it does not run."""
-        if self._child is None:
-            raise NodeError(f"{self.argv[0]} is not running")
-        return self._child.pid
+        return self._started().pid
 
     @property
     def running(self) -> bool:
@@ -51,15 +67,23 @@ class Daemon:
         """Start the program without waiting for it."""
         if self.running:
             raise NodeError(f"start {self.argv[0]}: it runs already")
+        self._child = self._launch()
+
+    def _launch(self) -> Child:
         with self.log.open("ab") as log:
-            self._child = subprocess.Popen(
+            return subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._env,
+                env=self.env,
                 start_new_session=True,
             )
+
+    def _started(self) -> Child:
+        if self._child is None:
+            raise NodeError(f"{self.argv[0]} is not running")
+        return self._child
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
         """Return once `ready` says so; NodeError when the program ends first, or after `timeout` seconds."""
@@ -83,7 +107,7 @@ class Daemon:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, SIGSTOP and SIGCONT included: a stopped daemon is one that hangs."""
-        os.kill(self.pid, number)
+        self._started().send_signal(number)
 
     def stop(self, *, timeout: float) -> None:
         """Ask the program to end, and kill it when it does not; nothing happens when it does not run."""

@@ -1,0 +1,68 @@
+"""The server forked from a process that has loaded the program, which is most of a start: tests start hundreds."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from integration.node.daemon import Child, Daemon
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["shim.cli", "shim.daemon.serve"])
+
+
+class ForkedServer(Daemon):
+    """`python -m shim serve`, in a process whose command line is another."""
+
+    def _launch(self) -> Child:
+        arguments = self.argv[self.argv.index("serve") :]
+        # As a daemon in the sense of multiprocessing: a run of tests that fails does not wait for it.
+        process = _context.Process(target=_main, args=(arguments, self.env, self.log), daemon=True)
+        process.start()
+        return _Forked(process)
+
+
+class _Forked:
+    """A process of multiprocessing as a Child."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid or 0
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end and return its exit code; subprocess.TimeoutExpired after `timeout` seconds."""
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("serve", timeout)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
+
+
+def _main(arguments: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    from shim.cli import main  # noqa: PLC0415 - loaded before, in this process alone
+
+    os.setsid()
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    os.environ.clear()
+    os.environ.update(env)
+    sys.exit(main(arguments))

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from integration.conftest import Images
 from integration.node.engine import Engine as RealEngine
 from integration.node.registry import Registry
+from integration.waiting import wait_until
 from shim.engine.client import DockerEngine
 from tests.engine.contract import IMAGE_LABEL, LABEL, Subject
 
@@ -40,6 +42,10 @@ def subject(adapter: DockerEngine, engine: RealEngine, images: Images, registry:
         engine.api.remove_image(f"example.org/pushed/{name}:1")
         return reference
 
+    def wait_executed(container_id: str) -> None:
+        name = Path(f"/proc/{adapter.inspect_container(container_id).state.pid}/comm")
+        wait_until(lambda: not name.read_text().startswith("runc:"))
+
     return Subject(
         engine=adapter,
         image=CONTRACT_IMAGE,
@@ -49,5 +55,6 @@ def subject(adapter: DockerEngine, engine: RealEngine, images: Images, registry:
         expect_endless_exec=lambda _command, _out: None,
         expect_cat=lambda _command: None,
         expect_stty=lambda _command: None,
+        wait_executed=wait_executed,
         names=(f"contract-{next(_serial)}" for _ in count()),
     )

@@ -37,6 +37,8 @@ class Subject:
     """The same of one that writes what it reads, and ends with its input."""
     expect_stty: Callable[[list[str]], None]
     """The same of one that writes the size of its terminal, as `stty size` does, when a line is typed."""
+    wait_executed: Callable[[str], None]
+    """Wait until a started container executes its program; until then it is runc, and SIGTERM ends it with code 2."""
     names: Iterator[str]
     """Container names that are free."""
 

@@ -106,6 +106,7 @@ def test_a_container_cannot_join_a_network_that_does_not_run(subject: Subject) -
 
 def test_a_stopped_container_has_ended_and_stopping_again_changes_nothing(subject: Subject) -> None:
     container_id = subject.running()
+    subject.wait_executed(container_id)
     subject.engine.stop_container(container_id, grace=0)
     ended = subject.engine.inspect_container(container_id)
     subject.engine.stop_container(container_id, grace=0)

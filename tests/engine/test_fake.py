@@ -65,6 +65,7 @@ def subject(fake: FakeEngine) -> Subject:
         expect_endless_exec=expect_endless,
         expect_cat=expect_other(echo=True),
         expect_stty=expect_other(prints_size=True),
+        wait_executed=lambda _id: None,
         names=(f"c{number}" for number in serial),
     )
 

@@ -339,12 +339,18 @@ class Served:
 
 @contextmanager
 def serving(
-    engine: Engine, dirs: NodeDirs, program: Sequence[str] = PROGRAM, netns: Netns | None = None, /, **settings: object
+    engine: Engine,
+    dirs: NodeDirs,
+    program: Sequence[str] | None = None,
+    netns: Netns | None = None,
+    /,
+    **settings: object,
 ) -> Iterator[Served]:
     """Run a server on an engine that has the images, and pods, so that what the first ones make for all is there.
 
     `settings` are further ones, as fields of `shim.config.model.Config`. What pods are there at the end is removed.
-    `program` is the command of the server; `netns` is the network namespace of the server.
+    `program` is the command of the server; `netns` is the network namespace of the server. With neither it is forked
+    (`integration.forked`).
     """
     values: dict[str, object] = {
         "docker_endpoint": engine.url,
@@ -360,9 +366,9 @@ def serving(
         flags,
         socket=dirs.socket,
         log=dirs.state.with_name("server.log"),
-        program=program,
+        program=program or PROGRAM,
         netns=netns,
-        forked=program is PROGRAM and netns is None,
+        forked=program is None and netns is None,
     )
     server.start()
     try:

@@ -1,5 +1,9 @@
-"""The server forked from a process that has loaded the program, which is most of a start: tests start hundreds."""
+"""The server, forked from a process that has loaded the program: loading is most of a start, and tests start hundreds.
 
+That process is the fork server of `multiprocessing`. It collects the servers that have ended.
+"""
+
+import atexit
 import multiprocessing
 import os
 import signal
@@ -10,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from integration.node.commands import NodeError
 from integration.node.daemon import Child, Daemon
 
 _context = multiprocessing.get_context("forkserver")
@@ -17,11 +22,15 @@ _context.set_forkserver_preload(["shim.cli", "shim.daemon.serve"])
 
 
 class ForkedServer(Daemon):
-    """`python -m shim serve`, in a process whose command line is another."""
+    """`python -m shim serve`. Its command line in /proc is the fork server's."""
+
+    def __init__(self, argv: Sequence[str | os.PathLike[str]], *, log: Path, env: Mapping[str, str]) -> None:
+        super().__init__(argv, log=log, env=env)
+        # At its own exit multiprocessing would wait without end for one that is stopped (SIGSTOP).
+        atexit.register(self.kill)
 
     def _launch(self) -> Child:
         arguments = self.argv[self.argv.index("serve") :]
-        # As a daemon in the sense of multiprocessing: a run of tests that fails does not wait for it.
         process = _context.Process(target=_main, args=(arguments, self.env, self.log), daemon=True)
         process.start()
         return _Forked(process)
@@ -36,7 +45,9 @@ class _Forked:
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._process.pid or 0
+        if self._process.pid is None:
+            raise NodeError("the process was not started")
+        return self._process.pid
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.conformance.machine import machine_of
+from integration.conformance.machine import commit, machine_of
 from integration.conformance.results import SUITE_OF_TESTS, Case, Machine, Run, State, case, file_name, write
 from integration.node.engine import Engine
 from shim import __version__
@@ -26,6 +26,7 @@ class Outcomes:
     def __init__(self, directory: Path, note: str) -> None:
         self._directory = directory
         self._note = note
+        self._commit = commit()
         self._places: dict[str, tuple[str, Machine]] = {}
         """For each engine its version, and what it is on."""
         self._cases: dict[str, dict[str, Case]] = {}
@@ -60,6 +61,7 @@ class Outcomes:
                 engine=engine,
                 docker=docker,
                 date=datetime.now(UTC).date().isoformat(),
+                commit=self._commit,
                 machine=machine,
                 binaries={},
                 note=self._note,

@@ -1,4 +1,4 @@
-"""The server under test: `pydockershim serve` as its users start it."""
+"""The server under test: `pydockershim serve`, as its users start it unless it is forked."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from integration.forked import ForkedServer
+from integration.node.commands import NodeError
 from integration.node.daemon import Daemon
 from integration.node.netns import Netns
 
@@ -36,8 +37,10 @@ class Server:
         """Prepare a server on `socket`; `settings` are flags without their dashes, values as text.
 
         `program` is the command before its arguments, `environ` is added to our own environment. It runs in the
-        network namespace `netns`, or else in ours. `forked` is PROGRAM without what it takes to load it.
+        network namespace `netns`, or else in ours. `forked` runs PROGRAM in a fork of a process that has loaded it.
         """
+        if forked and (program is not PROGRAM or netns is not None):
+            raise NodeError("a server that is forked has neither a program nor a network namespace of its own")
         self.socket = socket
         flags = [f"--{name}={value}" for name, value in settings.items()]
         self.daemon = (ForkedServer if forked else Daemon)(

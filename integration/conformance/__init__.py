@@ -1,6 +1,6 @@
 """Conformance: programs that others have written, run against the server.
 
-`make conformance BIN=dir` runs what it finds in a directory or on PATH and downloads nothing.
+`make conformance BIN=dir` runs what it finds in a directory or on PATH and downloads none of it.
 
 binaries     which programs there are, their versions, and what is left out for one that is missing
 plan         the runs that the options ask for

@@ -16,6 +16,8 @@ from integration.node.commands import NodeError, step
 from integration.node.engines import ENGINES
 from integration.node.isolation import Node, this_node
 
+_JSON = Path("build/conformance.json")
+
 
 def main() -> int:
     """Run what is there, and say how it went."""
@@ -67,7 +69,8 @@ def _carry_out(
 
 
 def _keep(runs: Sequence[results.Run], arguments: argparse.Namespace) -> None:
-    if arguments.json:
+    if runs:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         results.write(arguments.json, runs)
     if arguments.write:
         if arguments.only:
@@ -97,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
     parser.add_argument("--minutes", type=float, default=60, help="how long the suite churn goes on (60)")
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--json", type=Path, default=_JSON, help=f"file for the results ({_JSON})")
     parser.add_argument("--note", default="", help="what else there is to know of the programs, for the results")
     parser.add_argument(
         "--write",

@@ -1,11 +1,24 @@
 """What a run takes place on, by what is asked and not by what is known."""
 
 import platform
+import subprocess
+from pathlib import Path
 
 import docker
 
 from integration.conformance.results import Machine
 from integration.node import images
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def commit() -> str:
+    """Return the commit of this repository, with `-dirty` after changes; empty where git does not know it."""
+    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""
 
 
 def machine_of(api: docker.APIClient, *, python: str = platform.python_version()) -> Machine:

@@ -28,7 +28,7 @@ _INTRODUCTION = """\
 What was run, with which versions, on what, and when. This page is made by `python -m integration.conformance.page` from
 the files in `integration/conformance/results`, and a test holds it to them; anyone who has the binaries can repeat a
 cell: `make conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etcd, the binaries of a control plane and a
-kubelet. Nothing is downloaded, and what is missing is named.
+kubelet. None of these is downloaded, and one that is missing is named.
 
 A cell is the day of the run and how many of its cases passed, of those that were not skipped. `28-containerd` is Docker
 Engine 28 with the containerd image store.
@@ -200,11 +200,12 @@ def _values(machine: Machine) -> Iterator[tuple[str, ...]]:
 
 
 def _versions(runs: Sequence[Run]) -> Iterator[Sequence[str]]:
-    yield ["Run", "Docker", "Programs", "Note"]
+    yield ["Run", "Docker", "Server", "Programs", "Note"]
     seen = set()
     for run in runs:
         programs = ", ".join(f"{name} {version}" for name, version in sorted(run.binaries.items()))
-        row = (f"{_TITLES[run.suite]} {run.version}", run.docker, programs, run.note)
+        server = f"commit {run.commit}" if run.commit else ""
+        row = (f"{_TITLES[run.suite]} {run.version}", run.docker, server, programs, run.note)
         if row not in seen:
             seen.add(row)
             yield row

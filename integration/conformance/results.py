@@ -70,6 +70,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's own version."""
     date: str
     """Day, in UTC, as in ISO 8601."""
+    commit: str = ""
+    """The server's, of its repository; empty where that is not known."""
     machine: Machine
     binaries: dict[str, str]
     """Versions of the programs, as they print them."""

@@ -13,12 +13,14 @@ from integration.conformance.churn import churn
 from integration.conformance.cluster import Cluster
 from integration.conformance.duplicates import Watch, refused
 from integration.conformance.kubectl import Kubectl
+from integration.conformance.pleg import streams
 from integration.conformance.results import Case as Result
 from integration.conformance.results import State, case
 from integration.conformance.scenario import Case, Scenario, Skipped, chosen, eventually
 
 _AT_ONCE = 3
 """How many scenarios run side by side: most of their time they wait."""
+_STOP_SECONDS = 60
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -26,7 +28,7 @@ def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) ->
     """Run them, those that disturb no others side by side and first, and return what each has shown.
 
     Two more results name the containers of which there were two at a time, and those that the kubelet has asked for
-    while they ran.
+    while they ran. With the gate EventedPLEG a third says whether the kubelet took events until then.
     """
     selected = chosen(only)
     done: list[Result] = []
@@ -41,21 +43,38 @@ def run_scenarios(cluster: Cluster, *, only: str, say: Callable[[str], None]) ->
     with Watch(cluster.served.engine) as watch:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scenario") as pool:
             list(pool.map(one, (each for each in selected if not each.alone)))
+        done += _events(cluster)
         for each in selected:
             if each.alone:
+                _take_events_again(cluster)
                 one(each)
     return tuple(sorted([*done, *_duplicates(watch, cluster)], key=lambda result: result.name))
 
 
 def run_churn(cluster: Cluster, *, minutes: float, say: Callable[[str], None]) -> tuple[Result, ...]:
-    """Let pods crash and restart for some minutes, and return what that has shown, with the two more results."""
+    """Let pods crash and restart for some minutes, and return what that has shown, with the results about all of it."""
 
     def pods_that_crash_restart_and_are_probed(case: Case) -> None:
         churn(case, minutes=minutes, say=say)
 
     with Watch(cluster.served.engine) as watch:
         done = _run(Scenario(pods_that_crash_restart_and_are_probed, alone=True), cluster)
-    return (done, *_duplicates(watch, cluster))
+    return (done, *_events(cluster), *_duplicates(watch, cluster))
+
+
+def _events(cluster: Cluster) -> Iterator[Result]:
+    if cluster.gates.get("EventedPLEG"):
+        found = streams(cluster.kubectl)
+        given_up = [] if found.in_use else [f"it lists again: {found}"]
+        yield _nothing("the kubelet takes events to the end", given_up, counted=f"{found.failed} streams have failed")
+
+
+def _take_events_again(cluster: Cluster) -> None:
+    """Start a kubelet again that lists since a scenario has stopped the server: it gives up within milliseconds."""
+    if cluster.gates.get("EventedPLEG") and not streams(cluster.kubectl).in_use:
+        cluster.kubelet.stop(timeout=_STOP_SECONDS)
+        cluster.start_kubelet()
+        eventually(cluster.ready, cluster.node)
 
 
 def _duplicates(watch: Watch, cluster: Cluster) -> Iterator[Result]:

@@ -6,7 +6,7 @@ from integration.conformance import registries
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
 from integration.conformance.critest import run_critest
-from integration.conformance.machine import machine_of
+from integration.conformance.machine import commit, machine_of
 from integration.conformance.plan import Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
@@ -39,6 +39,7 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
             engine=planned.engine,
             docker=served.engine.version,
             date=options.date,
+            commit=commit(),
             machine=machine_of(served.engine.api),
             binaries={name: found.programs[name].version for name in names if name in found.programs},
             note=options.note,

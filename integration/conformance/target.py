@@ -9,6 +9,7 @@ from integration.node import images
 from integration.node.engine import own_link
 from integration.node.engines import make_engine
 from integration.node.isolation import Node, new_home
+from integration.server import PROGRAM
 
 CLUSTER_SUBNET = "10.89.0.0/16"
 
@@ -28,7 +29,7 @@ def target(node: Node, engine_name: str, *, settings: Mapping[str, object] | Non
         network = bridge(dirs.cni_leases, subnets=[CLUSTER_SUBNET], ipMasq=True, hairpinMode=True)
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         (dirs.cni_conf / "10-pods.conflist").write_text(conflist(network, portmap))
-        with own_link(BRIDGE), serving(engine, dirs) as served:
+        with own_link(BRIDGE), serving(engine, dirs, PROGRAM) as served:
             yield served
     finally:
         engine.close()

@@ -14,6 +14,7 @@ from integration.node.engine import own_link
 from integration.node.engines import make_engine
 from integration.node.isolation import Node, new_home, this_node
 from integration.node.registry import Registry
+from integration.server import PROGRAM
 from integration.waiting import wait_until
 
 ENGINE = "28"
@@ -55,7 +56,7 @@ def record(node: Node) -> Recording:
             images.load(engine.api, images.pause_image(node.busybox))
             images.load(engine.api, images.busybox_image(node.busybox))
             with (
-                serving(engine, dirs, metrics_bind_addr=ADDRESS) as served,
+                serving(engine, dirs, PROGRAM, metrics_bind_addr=ADDRESS) as served,
                 running(node.monitoring.root / "usr/bin/prometheus", home / "prometheus") as prometheus,
             ):
                 references = published(served, node, registry)

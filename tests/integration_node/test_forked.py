@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from integration.node.commands import NodeError
 from integration.node.processes import helper_of
 from integration.server import Server
 from integration.waiting import wait_until
+
+SECONDS = 60
 
 
 @pytest.fixture
@@ -41,6 +45,36 @@ def test_it_is_a_process_of_its_own_with_its_log_and_environment(
     passed_on = Path(f"/proc/{helper}/environ").read_bytes().split(b"\0")
     assert b"HTTPS_PROXY=http://proxy.test" in passed_on
     assert b"SET_LATER=for others" not in passed_on
+
+
+def test_its_parent_has_loaded_the_program(server: Server) -> None:
+    server.start()
+
+    parent = int(Path(f"/proc/{server.daemon.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert parent != os.getpid()
+    assert "grpc/_cython" in Path(f"/proc/{parent}/maps").read_text()
+
+
+def test_a_run_ends_also_with_one_that_is_stopped(tmp_path: Path) -> None:
+    script = f"""
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from integration.server import Server
+made = Server({{"root-directory": "{tmp_path}/root", "docker-endpoint": "unix://{tmp_path}/none.sock"}},
+    socket=Path("{tmp_path}/cri.sock"), log=Path("{tmp_path}/log"), forked=True)
+made.start()
+made.daemon.signal(signal.SIGSTOP)
+print(made.daemon.pid)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS)
+    assert not Path(f"/proc/{int(ended.stdout)}").exists()
+
+
+def test_one_with_a_program_of_its_own_is_not_forked(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="neither a program nor a network namespace"):
+        Server({}, socket=tmp_path / "cri.sock", log=tmp_path / "log", program=("pydockershim",), forked=True)
 
 
 def test_it_is_stopped_also_when_frozen_and_starts_again(server: Server) -> None:

@@ -1,11 +1,11 @@
 """The node itself: what it reports of itself, and its parts that are restarted under running pods."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from integration.conformance.cluster import SHUTDOWN_SECONDS, condition
+from integration.conformance.pleg import streams
 from integration.conformance.scenario import Case, Skipped, container, eventually, pod, scenario
 
 
@@ -129,9 +129,8 @@ def events_reach_a_kubelet_that_asks_for_them(case: Case) -> None:
     if not case.cluster.gates.get("EventedPLEG"):
         raise Skipped("the gate EventedPLEG is off")
     case.run(pod("p"))
-    text = case.kubectl("get", "--raw", "/api/v1/nodes/node/proxy/metrics")
-    figures = dict(re.findall(r"^(kubelet_evented_pleg_\w+) (\S+)$", text, re.MULTILINE))
-    assert float(figures["kubelet_evented_pleg_connection_success_count"]) >= 1, figures
+    found = streams(case.kubectl)
+    assert found.in_use, found
 
 
 def _stop_kubelet(case: Case) -> None:

@@ -1,7 +1,7 @@
 """A client that checks at each RPC that its events have left before its answer. For any server."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,29 @@ class Caller:
         *,
         readers: int,
         idle: int,
-        subscribed: Callable[[int], object],
+        subscribed: Callable[[Sequence[int]], object],
     ) -> None:
-        """`readers` streams are read and `idle` ones are not; `subscribed` waits until the server has so many."""
+        """`readers` streams are read and `idle` ones are not; `subscribed` waits until the server has those numbers."""
         self._frames = relay.frames
         self._stub = stub
+        self._subscribed = subscribed
         self._streams = [1 + 2 * number for number in range(readers)]
+        not_read = [1 + 2 * number for number in range(readers, readers + idle)]
         self._next = 1 + 2 * (readers + idle)
         for _ in range(readers):
             threading.Thread(target=_read, args=(self._subscribe(),), daemon=True).start()
-        subscribed(readers)  # gRPC numbers streams as it comes to them: those that are read have the first numbers now
+        # gRPC numbers streams as it comes to them: from here on those that are read have the first numbers.
+        subscribed(self._streams)
         self.idle = [self._subscribe() for _ in range(idle)]
-        subscribed(readers + idle)
+        subscribed([*self._streams, *not_read])
         self._expected = [0] * readers
+        self._expected = self._sent("Version", pb.VersionRequest())[0]
+
+    def add_idle(self) -> None:
+        """Open another stream that is not read, in place of one that was dropped."""
+        number, self._next = self._next, self._next + 2
+        self.idle.append(self._subscribe())
+        self._subscribed([number])
         self._expected = self._sent("Version", pb.VersionRequest())[0]
 
     def call(self, events: int, rpc: str, request: Any) -> str:

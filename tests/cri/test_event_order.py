@@ -1,6 +1,6 @@
 """Events are on their streams before the answers of the RPCs that caused them: read off the connection itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import grpc
 import pytest
@@ -34,8 +34,8 @@ def caller(rt: Runtime, serve: Serve) -> Iterator[Call]:
     relay = Relay(served.path)
     relay.start()
 
-    def wait_subscribed(many: int) -> None:
-        wait_until(lambda: rt.view.stats().subscribers == many)
+    def wait_subscribed(streams: Sequence[int]) -> None:
+        wait_until(lambda: rt.view.stats().subscribers == len(streams))
 
     with channel(relay.path) as connection:
         stub = api.RuntimeServiceStub(connection)

@@ -57,7 +57,10 @@ def main() -> int:
     """Measure, and print the figures."""
     arguments = _parser().parse_args()
     try:
-        with prepared(arguments.engine) as setup, serving(setup, metrics_bind_addr=METRICS_PORT) as (server, cri):
+        with (
+            prepared(arguments.engine) as setup,
+            serving(setup, checkout=arguments.checkout, metrics_bind_addr=METRICS_PORT) as (server, cri),
+        ):
             _measure(setup, server, cri, pods=arguments.pods, polls=arguments.polls)
     except NodeError as cause:
         print(f"bench: {cause}", file=sys.stderr)
@@ -178,7 +181,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[-1], help="engine to measure on (%(default)s)")
     parser.add_argument("--pods", type=int, default=100, help="how many pods there are (%(default)s)")
     parser.add_argument("--polls", type=int, default=6, help="polls for the CPU time, ten seconds apart (%(default)s)")
+    parser.add_argument("--checkout", type=_checkout, help="whose server; by default this one's")
     return parser
+
+
+def _checkout(text: str) -> Path:
+    return Path(text).absolute()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from integration.conformance import binaries, results, suites
 from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, SUITES, Plan, plan
 from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
-from integration.node.engines import ENGINES
+from integration.node.engines import ENGINES, there
 from integration.node.isolation import Node, this_node
 
 _JSON = Path("build/conformance.json")
@@ -30,7 +30,7 @@ def main() -> int:
         found = binaries.find(arguments.bin)
         planned = plan(
             found,
-            engines=arguments.engine or ENGINES,
+            engines=arguments.engine or there(node),
             suites=arguments.suite or DEFAULT_SUITES,
             gates=arguments.gates if arguments.gates is not None else DEFAULT_GATES,
         )

@@ -327,7 +327,7 @@ def test_a_layer_whose_connection_is_reset_is_asked_for_again(
     proxy.reset(after=300_000, times=1)
     # Docker lets five seconds pass before it asks again, longer than silence may last here; with the containerd store
     # the caller has to ask again.
-    if engine.name == "28-containerd":
+    if engine.has_containerd_store:
         with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: pull image \S+: .*reset by peer"):
             pull(rt, reference)
     image_id = pull(rt, reference)
@@ -409,7 +409,7 @@ def test_a_pull_that_waits_for_the_slots_of_another_one(
     wait_until(lambda: downloads(reported[three]) == 3)
     second = pull(rt, one)
     # The containerd store has no such queue.
-    assert any(each.startswith("Waiting ") for each in reported[one]) is (engine.name != "28-containerd")
+    assert any(each.startswith("Waiting ") for each in reported[one]) is (not engine.has_containerd_store)
     remove(rt, second)
     remove(rt, first.result(SECONDS))
 
@@ -639,7 +639,7 @@ def test_fs_info(rt: Runtime, engine: Engine, images: Images) -> None:
     root = Path(usage.fs_id.mountpoint)
     assert root.is_dir()
     assert root.is_relative_to(engine.home / "data")
-    if engine.name == "28-containerd":
+    if engine.has_containerd_store:
         assert root.name == "io.containerd.snapshotter.v1.overlayfs"
     size = status(rt, images.busybox).image.size
     assert early.used_bytes.value >= size // 2
@@ -662,7 +662,7 @@ def test_fs_info_reports_what_an_image_takes(rt: Runtime, engine: Engine, publis
     remove(rt, image_id)
 
     # The containerd store keeps it packed as well.
-    times = 2 if engine.name == "28-containerd" else 1
+    times = 2 if engine.has_containerd_store else 1
     assert with_it.used_bytes.value - before.used_bytes.value == pytest.approx(times * 8 * MIB, rel=0.4)
     assert with_it.inodes_used.value > before.inodes_used.value
     assert with_container.used_bytes.value - with_it.used_bytes.value < MIB

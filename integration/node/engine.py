@@ -96,6 +96,11 @@ class Engine:
         """The engine's own version, such as 20.10.24."""
         return str(self.api.version()["Version"])
 
+    @property
+    def has_containerd_store(self) -> bool:
+        """Whether images are containerd's, and not a graph driver's."""
+        return self.name.endswith("-containerd")
+
     def cgroup_below(self, *names: str) -> str:
         """Return the path of a control group below its parent, as a kubelet names that of a pod."""
         return control_groups.path_below(self.cgroup_parent, *names)

@@ -1,14 +1,18 @@
 """The engines there are to test against."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from integration.node.commands import NodeError
 from integration.node.engine import Engine
 from integration.node.isolation import Node, new_home
 from integration.node.netns import Netns
 
-ENGINES = ("20.10", "28", "28-containerd")
-"""The last one is 28 on the containerd image store."""
+ENGINES = ("20.10", "28", "28-containerd", "29-containerd")
+"""With the containerd image store where the name says so; 29 has it by default."""
+
+NEWEST_ENGINE = "29-containerd"
+"""Ubuntu's, which is fetched on demand."""
 
 
 def make_engine(
@@ -25,17 +29,12 @@ def make_engine(
     It runs in the network namespace `netns`, or else in ours, with `environ` added to our environment. NodeError when
     it is not there.
     """
-    binaries = node.stable.path
     settings = settings or {}
-    if name != "20.10":
-        if node.newer is None:
-            raise NodeError(f"no newer engine: {node.newer_missing}")
-        binaries = node.newer.path + binaries
     if name == "28-containerd":
         settings = {**settings, "features": {"containerd-snapshotter": True}}
     return Engine(
         name,
-        binaries=binaries,
+        binaries=_binaries(node, name),
         home=new_home(f"{name}{variant}"),
         cgroup_driver=node.cgroup_driver,
         cgroup_parent=node.cgroup_parent,
@@ -44,3 +43,21 @@ def make_engine(
         netns=netns,
         environ=environ,
     )
+
+
+def there(node: Node) -> Sequence[str]:
+    """Return which of ENGINES have been fetched."""
+    return [name for name in ENGINES if name != NEWEST_ENGINE or node.newest is not None]
+
+
+def _binaries(node: Node, name: str) -> tuple[Path, ...]:
+    """Return where the programs of an engine are, the runc of the oldest one among them."""
+    if name == "20.10":
+        return node.stable.path
+    if name == NEWEST_ENGINE:
+        if node.newest is None:
+            raise NodeError(f"no engine {name}: python -m integration.node newest fetches it")
+        return node.newest.path + node.stable.path
+    if node.newer is None:
+        raise NodeError(f"no newer engine: {node.newer_missing}")
+    return node.newer.path + node.stable.path

@@ -69,6 +69,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     stable: Unpacked
     newer: Unpacked | None
     newer_missing: str
+    newest: Unpacked | None
     tools: Unpacked
     busybox: Path
     monitoring: Unpacked

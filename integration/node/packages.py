@@ -1,4 +1,4 @@
-"""Debian packages: a few host tools by apt, everything that would start a service only unpacked.
+"""Packages of Debian, and of Ubuntu: a few host tools by apt, everything that would start a service only unpacked.
 
 `dpkg -x` into a cache instead of `apt-get install` for Docker, the CNI plugins and the registry: a machine
 that already has a Docker (of any vendor) keeps it, no service is started or replaced, and two Docker versions
@@ -31,13 +31,15 @@ HOST_PACKAGES = ("iptables", "iproute2", "libdevmapper1.02.1", "libseccomp2", "n
 class Bundle(msgspec.Struct, frozen=True):
     """Packages that are unpacked together.
 
-    `suites` are tried in this order. `program` with `least` keeps a suite from being taken whose version of
-    that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it print its version.
+    `suites` are tried in this order, those of `ubuntu` or of Debian. `program` with `least` keeps a suite from being
+    taken whose version of that program is too old or does not run on this machine (a newer glibc, say); `ask` makes it
+    print its version.
     """
 
     name: str
     suites: tuple[str, ...]
     packages: tuple[str, ...]
+    ubuntu: bool = False
     program: str = ""
     ask: tuple[str, ...] = ("--version",)
     least: tuple[int, ...] = ()
@@ -71,6 +73,15 @@ NEWER = Bundle(
     program="usr/sbin/dockerd",
     least=(28,),
 )
+NEWEST = Bundle(
+    name="engine-29",
+    suites=("noble",),
+    packages=("docker.io", "containerd"),
+    ubuntu=True,
+    program="usr/bin/dockerd",
+    least=(29,),
+)
+UBUNTU_KEYS = Bundle(name="ubuntu-keyring", suites=("testing", "unstable"), packages=("ubuntu-keyring",))
 TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
 NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packages=("containernetworking-plugins",))
 OLDER_PLUGINS = Bundle(name="cni-plugins-0.9", suites=("bullseye",), packages=("containernetworking-plugins",))
@@ -138,8 +149,24 @@ def ensure_unpacked(bundle: Bundle) -> Unpacked:
     """
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
+    if bundle.ubuntu:
+        ensure_installed(["mmdebstrap"])
     with _locked(cache / "lock"):
-        return _cached(cache, bundle) or _downloaded(cache, bundle)
+        return _ensure_unpacked(cache, bundle)
+
+
+def unpacked(bundle: Bundle) -> Unpacked | None:
+    """Return the bundle if the cache has it."""
+    return _cached(cache_directory(), bundle)
+
+
+def ubuntu_keyring(keys: Unpacked) -> Path:
+    """Return the keys that Ubuntu's archive is signed with, of UBUNTU_KEYS."""
+    return keys.root / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
+
+
+def _ensure_unpacked(cache: Path, bundle: Bundle) -> Unpacked:
+    return _cached(cache, bundle) or _downloaded(cache, bundle)
 
 
 def _cached(cache: Path, bundle: Bundle) -> Unpacked | None:
@@ -155,7 +182,7 @@ def _downloaded(cache: Path, bundle: Bundle) -> Unpacked:
     reasons = []
     for suite in bundle.suites:
         try:
-            with step(f"unpacking {' '.join(bundle.packages)} from Debian {suite}"):
+            with step(f"unpacking {' '.join(bundle.packages)} from {'Ubuntu' if bundle.ubuntu else 'Debian'} {suite}"):
                 return _unpacked_from(suite, cache=cache, bundle=bundle)
         except NodeError as cause:
             reasons.append(f"{suite}: {cause}")
@@ -166,7 +193,11 @@ def _unpacked_from(suite: str, *, cache: Path, bundle: Bundle) -> Unpacked:
     with tempfile.TemporaryDirectory(dir=cache, prefix=f"{bundle.name}.") as scratch:
         root = Path(scratch, "root")
         versions = {}
-        for archive in _download(suite, cache=cache, packages=bundle.packages, into=Path(scratch)):
+        downloads = Path(scratch, "archives")
+        downloads.mkdir()
+        download = _download_of_ubuntu if bundle.ubuntu else _download_of_debian
+        download(suite, cache=cache, packages=bundle.packages, into=downloads)
+        for archive in sorted(downloads.glob("*.deb")):
             run(["dpkg-deb", "--extract", archive, root], timeout=120)
             name, version = package_of_archive(archive.name)
             versions[name] = version
@@ -190,7 +221,16 @@ def _link_docker_init(root: Path) -> None:
         link.symlink_to(tini.name)
 
 
-def _download(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> list[Path]:
+def _download_of_ubuntu(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> None:
+    """Let mmdebstrap, which knows where the archive is and which suites have its updates, download them."""
+    keyring = ubuntu_keyring(_ensure_unpacked(cache, UBUNTU_KEYS))
+    download = f'cd {into} && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download -qq {" ".join(packages)}'
+    options = [f"--keyring={keyring}", "--components=main,universe", f"--customize-hook={download}"]
+    nothing = ["--variant=custom", "--format=null"]
+    run(["mmdebstrap", "--quiet", *nothing, *options, suite, "/dev/null"], timeout=_APT_SECONDS)
+
+
+def _download_of_debian(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -> None:
     private = cache / "apt" / suite
     for part in ("lists/partial", "archives/partial"):
         (private / part).mkdir(parents=True, exist_ok=True)
@@ -209,11 +249,8 @@ def _download(suite: str, *, cache: Path, packages: Sequence[str], into: Path) -
     (private / "apt.conf").write_text(apt_configuration(private))
     env = {"APT_CONFIG": str(private / "apt.conf")}
     run(["apt-get", "update", "-qq", "--allow-releaseinfo-change"], timeout=_APT_SECONDS, env=env)
-    downloads = into / "archives"
-    downloads.mkdir()
     # `apt-get download` writes into its working directory and has no option for another one.
-    run(["apt-get", "download", "-qq", *packages], timeout=_APT_SECONDS, env=env, cwd=downloads)
-    return sorted(downloads.glob("*.deb"))
+    run(["apt-get", "download", "-qq", *packages], timeout=_APT_SECONDS, env=env, cwd=into)
 
 
 def mirror_from_targets(targets: str) -> str:

@@ -14,6 +14,7 @@ from integration.node.packages import (
     NEWER,
     NEWER_KUBECTL,
     NEWER_PLUGINS,
+    NEWEST,
     OLDER_PLUGINS,
     PODMAN,
     SHELLS,
@@ -23,6 +24,7 @@ from integration.node.packages import (
     Unpacked,
     ensure_installed,
     ensure_unpacked,
+    unpacked,
 )
 from integration.pins import LAST_PYTHON, fetch_lowest
 from release.bundle import fetch_bundle, this_machine
@@ -47,6 +49,7 @@ def prepare(*, driver: CgroupDriver = "cgroupfs") -> Node:
         stable=stable,
         newer=newer,
         newer_missing=missing,
+        newest=unpacked(NEWEST),
         tools=tools,
         busybox=busybox.root / "bin/busybox",
         monitoring=monitoring,

@@ -12,6 +12,7 @@ NODE = Node(
     stable=UNPACKED,
     newer=None,
     newer_missing="no mirror",
+    newest=None,
     tools=UNPACKED,
     busybox=Path("/cache/busybox"),
     monitoring=UNPACKED,

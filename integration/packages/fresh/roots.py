@@ -7,7 +7,13 @@ from pathlib import Path
 
 from integration.kind.prepare import ensure_base
 from integration.node.commands import run, step
-from integration.node.packages import Bundle, cache_directory, ensure_installed, ensure_unpacked
+from integration.node.packages import (
+    UBUNTU_KEYS,
+    cache_directory,
+    ensure_installed,
+    ensure_unpacked,
+    ubuntu_keyring,
+)
 from release.bundle import MACHINES, fetch_bundle
 
 DEBIAN = ("bookworm", "trixie")
@@ -24,7 +30,6 @@ RECOMMENDED = ("docker.io", "containernetworking-plugins", "iptables")
 _PACKAGES = ("systemd-sysv", "dbus", "python3", "dnf", "iproute2", "kmod", "procps")
 _DOWNLOAD = "apt-get install --download-only --yes --quiet --option APT::Install-Recommends=true"
 _BUILD_TOOLS = ("setuptools>=77",)
-_UBUNTU_KEYS = Bundle(name="ubuntu-keyring", suites=("testing", "unstable"), packages=("ubuntu-keyring",))
 _SECONDS = 1800
 
 
@@ -62,9 +67,8 @@ def _archive_options(suite: str) -> list[str]:
     """Return what mmdebstrap, which knows where the archive of a suite is, has to be told about it."""
     if suite not in UBUNTU:
         return []
-    keys = ensure_unpacked(_UBUNTU_KEYS).root / "usr/share/keyrings/ubuntu-archive-keyring.gpg"
     # Docker and the plugins are in universe.
-    return [f"--keyring={keys}", "--components=main,universe"]
+    return [f"--keyring={ubuntu_keyring(ensure_unpacked(UBUNTU_KEYS))}", "--components=main,universe"]
 
 
 def ensure_build_tools() -> None:

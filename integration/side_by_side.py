@@ -124,8 +124,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_xdist_setupnodes() -> None:
     """Let all workers name tests alike, also those named by a set: they have to collect the same ones.
 
-    And let programs in Go collect garbage less often: Docker 20.10 runs its own for each network namespace, and a third
-    of that time are collections.
+    And let programs in Go collect garbage less often: Docker 20.10 runs its own for each network namespace, and
+    collections take a third of that time.
     """
     os.environ.setdefault("PYTHONHASHSEED", str(secrets.randbelow(1 << 32)))
     os.environ.setdefault("GOGC", "400")
@@ -133,7 +133,7 @@ def pytest_xdist_setupnodes() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected: they stay to the end, and a third of the time are collections."""
+    """Collect no garbage while tests are collected: they stay to the end, and it would take a third of the time."""
     gc.disable()
     try:
         return (yield)

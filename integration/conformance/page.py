@@ -31,7 +31,7 @@ cell: `make conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etc
 kubelet. None of these is downloaded, and one that is missing is named.
 
 A cell is the day of the run and how many of its cases passed, of those that were not skipped. `28-containerd` is Docker
-Engine 28 with the containerd image store.
+Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04, which has it by default.
 """
 _CRITEST = """\
 ## critest

@@ -103,7 +103,7 @@ def test_any_other_record_is_downloaded_again(record: bytes, tmp_path: Path, mon
         raise NodeError(f"no {suite} here")
 
     monkeypatch.setenv("PYDOCKERSHIM_CACHE", str(tmp_path))
-    monkeypatch.setattr(packages, "_download", refuse)
+    monkeypatch.setattr(packages, "_download_of_debian", refuse)
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair/bundle.json").write_bytes(record)
 

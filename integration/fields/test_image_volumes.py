@@ -96,6 +96,22 @@ def test_the_files_of_an_image_are_there_to_read_and_to_run(
     assert list(kubelet.cri.container_status(container).mounts) == [reported(mount, model)]
 
 
+@pytest.mark.parametrize("length", [41, 42])
+@pytest.mark.usefixtures("model")
+def test_docker_29_has_a_longest_path(kubelet: Kubelet, pod: Pod, engine_name: str, length: int) -> None:
+    path = "/" + (length - 1) * "m"
+    if length == 41 or not engine_name.startswith("29"):
+        container = kubelet.started(pod, mounts=[volume(at=path)])
+        assert kubelet.inside(container, f"cat {path}/models/small/weights") == "1 2 3\n"
+        return
+
+    code, message = refusal(lambda: kubelet.created(pod, mounts=[volume(at=path)]))
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    assert message.startswith(
+        "ImageVolumeMountFailed: config.mounts: the container_path of an image volume may have 41"
+    )
+
+
 @pytest.mark.parametrize(
     ("sub_path", "file"),
     [("models", "small/weights"), ("./models//small/", "weights"), ("current", "weights"), ("away/small", "weights")],

@@ -14,7 +14,7 @@ from shim.container.teardown import create_under_name, ensure_all_removed
 from shim.domain import labels, names
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.domain.ids import ContainerId, ImageId
-from shim.engine.errors import NoCommand
+from shim.engine.errors import MountNameTooLong, NoCommand
 from shim.engine.interface import JsonObject
 from shim.image.accounts import accounts_of
 from shim.image.find import find_image
@@ -24,7 +24,7 @@ from shim.spec.cdi import check_cdi_devices
 from shim.spec.container import ContainerContext, container_body
 from shim.spec.defaults import host_defaults
 from shim.spec.host_calls import device_sources, ensure_host_paths, host_sources, relabel_mounts, seccomp_profile
-from shim.spec.image_volumes import docker_image_mounts, image_volumes, with_image_refs
+from shim.spec.image_volumes import FAILED, LONGEST_PATH, docker_image_mounts, image_volumes, with_image_refs
 from shim.spec.mounts import without_covered
 from shim.spec.read_only import recursive_read_only_supported
 from shim.spec.resources import check_kept
@@ -94,6 +94,9 @@ def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
         return create_under_name(rt, name=name, body={**body, "HostConfig": {**host, "Mounts": mounts}})
     except NoCommand as error:
         raise InvalidArgument(f"config.command and config.args are empty: {error}") from error
+    except MountNameTooLong as error:
+        longest = f"the container_path of an image volume may have {LONGEST_PATH} characters with this docker"
+        raise FailedPrecondition(f"{FAILED}: config.mounts: {longest}: {error}") from error
 
 
 def _check_limits(created: Record | None, *, config: pb.ContainerConfig, body: JsonObject) -> None:

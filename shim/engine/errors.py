@@ -19,6 +19,10 @@ class NoCommand(InvalidArgument):
     """Neither the container to be made nor its image names a program."""
 
 
+class MountNameTooLong(FailedPrecondition):
+    """Docker cannot mount an image: the name that it gives the mount is longer than that of a file may be."""
+
+
 class RegistryUnavailable(ShimError):
     """The registry refused the connection, could not be reached, timed out or answered 5xx."""
 

@@ -26,6 +26,7 @@ from shim.domain.errors import (
 from shim.engine.bounds import TooLarge
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    MountNameTooLong,
     NameConflict,
     NoCommand,
     RegistryDenied,
@@ -138,6 +139,8 @@ def _error_from_conflict(text: str, message: str) -> ShimError:
 
 
 _NO_COMMAND = re.compile(r"^no command specified$", re.IGNORECASE)
+_LONG_MOUNT_NAME = re.compile(r"/rootfs/\w+/[0-9a-f]{256,}: file name too long$")
+"""Of an image that is mounted, from Engine 29 on."""
 _NO_DIRECTORY = re.compile(r"^Cannot mkdir: ")
 
 
@@ -146,6 +149,8 @@ def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> Shi
     what = f"create container {name}"
     if _NO_COMMAND.search(refused.message):
         return NoCommand(f"{what}: image {image} names no command either")
+    if _LONG_MOUNT_NAME.search(refused.message):
+        return MountNameTooLong(f"{what}: docker names the mount of an image by its path, and the name is too long")
     if _NO_DIRECTORY.search(refused.message):
         return FailedPrecondition(f"{what}: its working directory: {refused.message}")
     if refused.status != 404:

@@ -24,7 +24,13 @@ IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
 
 MAX_OF_ONE_IMAGE = 32
-"""In one container, see `docker_image_mounts`: an id stays unique with so many characters less."""
+"""In one container, see `docker_image_mounts`: an id has as many digits more than SOURCE_DIGITS."""
+
+SOURCE_DIGITS = 12
+"""Of an id, as Docker shows it; with fewer it might be that of two images."""
+
+LONGEST_PATH = 41
+"""Of a first mount of an image, with Docker 29: what is left of a file's name, see `docker_image_mounts`."""
 
 FAILED = "ImageVolumeMountFailed"
 """The kubelet expects this at the beginning of a message."""
@@ -74,13 +80,15 @@ def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolum
 def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObject]:
     """Build the mounts of image volumes, but for the places in the container.
 
-    Docker 28 names what it mounts by container and `Source`, and fails at the second of a name. But it also takes an id
-    without its last characters, as people type them; so an image can be mounted several times.
+    Docker takes the first digits of an id for an image. Docker 28 names what it mounts by container and `Source`, and
+    fails at the second of a name, so that each mount of an image has a digit more. Docker 29 names it by container,
+    `Source` and path, as hexadecimal digits, and with all of an id that is longer than the name of a file may be.
     """
     seen: Counter[ImageId] = Counter()
     docker = {}
     for index, volume in volumes.items():
-        source = volume.image_id[: len(volume.image_id) - seen[volume.image_id]]
+        digits = volume.image_id.removeprefix("sha256:")
+        source = digits[: SOURCE_DIGITS + seen[volume.image_id]]
         seen[volume.image_id] += 1
         docker[index] = {"Type": "image", "Source": source, "ReadOnly": True}
         if volume.sub_path:

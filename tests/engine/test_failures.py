@@ -16,6 +16,7 @@ from shim.domain.errors import (
 )
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    MountNameTooLong,
     NameConflict,
     NoCommand,
     RegistryDenied,
@@ -98,6 +99,8 @@ def test_a_taken_name_names_its_holder(message: str) -> None:
         (500, "no space left on device", ShimError, "no space"),
         (400, "no command specified", NoCommand, "image a/b:1 names no command"),
         (400, "No command specified", NoCommand, "image a/b:1 names no command"),
+        (500, f"stat /d/rootfs/overlayfs/{'61' * 130}: file name too long", MountNameTooLong, "its path"),
+        (500, "stat /d/rootfs/overlayfs/61: no such file or directory", ShimError, "no such file"),
         (500, "Cannot mkdir: /x is not a directory", FailedPrecondition, "its working directory"),
     ],
 )

@@ -7,6 +7,7 @@ from shim.container.status import container_status
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound, ShimError, Unsupported
 from shim.domain.ids import ContainerId, ImageId
 from shim.engine.answers import PathKind
+from shim.engine.errors import MountNameTooLong
 from shim.runtime import Runtime
 from shim.spec.image_volumes import MAX_OF_ONE_IMAGE
 from tests.fakes.engine import FakeEngine
@@ -48,7 +49,8 @@ def test_an_image_is_mounted_by_id_and_reported_with_it(rt: Runtime, engine: Fak
     asked = volume(user_specified_image="model", annotations={"a": "b"}, image_ref="whatever the client says")
     container = mounting(rt, asked)
 
-    assert in_docker(engine, container) == [{"Type": "image", "Source": model, "Target": "/model", "ReadOnly": True}]
+    digits = model.removeprefix("sha256:")[:12]
+    assert in_docker(engine, container) == [{"Type": "image", "Source": digits, "Target": "/model", "ReadOnly": True}]
     asked.image.image_ref = model
     assert list(container_status(rt, container_id=container, verbose=False).status.mounts) == [asked]
 
@@ -150,10 +152,20 @@ def test_one_image_in_several_places_has_a_source_for_each(rt: Runtime, engine: 
 
     sources = [mount["Source"] for mount in in_docker(engine, container)]
     assert len(set(sources)) == MAX_OF_ONE_IMAGE
-    assert all(model.startswith(source) for source in sources)
-    assert min(map(len, sources)) > 32
+    assert all(model.removeprefix("sha256:").startswith(source) for source in sources)
+    assert min(map(len, sources)) == 12
     status = container_status(rt, container_id=container, verbose=False).status
     assert {mount.image.image_ref for mount in status.mounts} == {model}
+
+
+def test_a_path_may_be_too_long_for_docker(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+    mounting(rt, volume())  # the image has been inspected
+    engine.fail_next("create_container", MountNameTooLong("create container k8s_app: the name is too long"))
+    with pytest.raises(
+        FailedPrecondition,
+        match=r"^ImageVolumeMountFailed: config\.mounts: the container_path of an image volume may have 41 characters",
+    ):
+        mounting(rt, volume(at="/" + 41 * "m"))
 
 
 def test_the_places_of_one_image_are_limited(rt: Runtime, model: ImageId) -> None:

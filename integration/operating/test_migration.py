@@ -32,7 +32,7 @@ LABELS = {"io.kubernetes.docker.type": "podsandbox", "io.kubernetes.container.na
 class Shell:
     """Runs blocks of the page; systemctl and pydockershim are noted and answered, everything else is real."""
 
-    def __init__(self, node: Node, engine: Engine, directory: Path) -> None:
+    def __init__(self, engine: Engine, directory: Path) -> None:
         programs = directory / "programs"
         programs.mkdir()
         self._called = directory / "called"
@@ -41,7 +41,7 @@ class Shell:
             program = programs / name
             program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self._called}\n')
             program.chmod(0o755)
-        search = [str(programs), *map(str, node.stable.path), os.environ["PATH"]]
+        search = [str(programs), *map(str, engine.binaries), os.environ["PATH"]]
         self._environ = {**os.environ, "PATH": ":".join(search), "DOCKER_HOST": engine.url, "HOME": str(directory)}
 
     def run(self, name: str, *, paths: Mapping[str, object] | None = None) -> str:
@@ -62,8 +62,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(node: Node, engine: Engine, tmp_path: Path) -> Shell:
-    return Shell(node, engine, tmp_path)
+def shell(engine: Engine, tmp_path: Path) -> Shell:
+    return Shell(engine, tmp_path)
 
 
 @pytest.fixture

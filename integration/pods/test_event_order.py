@@ -1,6 +1,6 @@
 """Events are on their streams before the answers of the RPCs that caused them, with Docker and CNI below."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 import pytest
@@ -23,6 +23,13 @@ def relay(served: Served) -> Relay:
     return Relay(served.server.socket)
 
 
+def check_dropped(stream: Iterator[pb.ContainerEventResponse]) -> None:
+    """Check what a client finds that has not read for so long."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stream)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def test_events_leave_before_answers_although_one_of_three_does_not_read(
     served: Served, images: Images, relay: Relay, request: pytest.FixtureRequest
 ) -> None:
@@ -42,12 +49,10 @@ def test_events_leave_before_answers_although_one_of_three_does_not_read(
         calls = Caller(relay, RuntimeServiceStub(connection), readers=2, idle=1, subscribed=wait_subscribed)
         for number in range(request.config.getoption("--event-pods")):
             if number and number % DROPPED_AFTER == 0:
+                check_dropped(calls.idle.pop())
                 calls.add_idle()
             pod = pod_config(unused_name("pod"), annotations=LARGE)
             calls.live(pod, container_config(unused_name("c"), image=images.busybox))
-        for stream in calls.idle:
-            with pytest.raises(grpc.RpcError) as caught:
-                list(stream)
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        check_dropped(calls.idle.pop())
     relay.stop()
     assert not served.cri.runtime.ListContainers(pb.ListContainersRequest()).containers

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from integration.conformance import binaries, results, suites
+from integration.conformance.machine import commit
 from integration.conformance.plan import DEFAULT_GATES, DEFAULT_SUITES, SUITES, Plan, plan
 from integration.conformance.report import summary, times
 from integration.node.commands import NodeError, step
@@ -51,16 +52,13 @@ def _carry_out(
         print(line)
     sys.stdout.flush()
     runs = []
+    began_at = commit()
     for one in planned.runs:
+        options = suites.Options(
+            date=_today(), commit=began_at, only=arguments.only, minutes=arguments.minutes, note=arguments.note
+        )
         with step(str(one)):
-            run = suites.run(
-                one,
-                node=node,
-                found=found,
-                options=suites.Options(
-                    only=arguments.only, minutes=arguments.minutes, date=_today(), note=arguments.note
-                ),
-            )
+            run = suites.run(one, node=node, found=found, options=options)
         print(times(run), flush=True)
         runs.append(run)
     if runs:

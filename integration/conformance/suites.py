@@ -6,7 +6,7 @@ from integration.conformance import registries
 from integration.conformance.binaries import CRITEST, EXTRAS, NODE, Binaries
 from integration.conformance.cluster import cluster
 from integration.conformance.critest import run_critest
-from integration.conformance.machine import commit, machine_of
+from integration.conformance.machine import machine_of
 from integration.conformance.plan import Planned
 from integration.conformance.report import Progress
 from integration.conformance.results import Case, Run
@@ -21,6 +21,8 @@ class Options:
     """What is asked of every run."""
 
     date: str
+    commit: str
+    """Of the repository when the run began: results may be written into it meanwhile."""
     only: str = ""
     minutes: float = 60
     note: str = ""
@@ -39,7 +41,7 @@ def run(planned: Planned, *, node: Node, found: Binaries, options: Options) -> R
             engine=planned.engine,
             docker=served.engine.version,
             date=options.date,
-            commit=commit(),
+            commit=options.commit,
             machine=machine_of(served.engine.api),
             binaries={name: found.programs[name].version for name in names if name in found.programs},
             note=options.note,

@@ -84,8 +84,12 @@ class Logged:
 
     def rotate(self, container_id: str, path: Path, number: int) -> None:
         """Do what a kubelet does with a log that is too long."""
-        path.rename(path.with_name(f"{path.name}.{number:04}"))
+        path.rename(self.rotated(path, number))
         self.reopen(container_id)
+
+    def rotated(self, path: Path, number: int) -> Path:
+        """Return the name that a log gets."""
+        return path.with_name(f"{path.name}.{number:04}")
 
     def stats(self) -> dict[str, Any]:
         """How logging does, as the verbose Status reports."""

@@ -110,6 +110,7 @@ def serving(
             "cni-conf-dir": setup.home / "cni-conf",
             "cni-bin-dir": setup.cni_bin,
             "cni-cache-dir": setup.home / "cni-cache",
+            "pod-infra-container-image": images.PAUSE,  # the default of another checkout may be another
             **{name.replace("_", "-"): value for name, value in flags.items()},
         },
         socket=setup.home / "cri.sock",

@@ -6,7 +6,7 @@ links of the image on the host. The CRI wants a missing one and a file refused a
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,13 +24,17 @@ IMAGE_MOUNT_API = (1, 48)
 """First Engine API with mounts of the type `image`."""
 
 MAX_OF_ONE_IMAGE = 32
-"""In one container, see `docker_image_mounts`: an id has as many digits more than SOURCE_DIGITS."""
+"""In one container, see `docker_image_mounts`: each needs another number of digits of the id."""
 
-SOURCE_DIGITS = 12
+_LEAST_DIGITS = 12
 """Of an id, as Docker shows it; with fewer it might be that of two images."""
 
-LONGEST_PATH = 41
-"""Of a first mount of an image, with Docker 29: what is left of a file's name, see `docker_image_mounts`."""
+_ALL_DIGITS = 64
+_NAME = (255 - 2 * (64 + len(",src=,dst="))) // 2
+"""What a file's name leaves for digits and path, two characters for each, in the name that Docker 29 gives a mount."""
+
+LONGEST_PATH = _NAME - _LEAST_DIGITS
+"""Bytes of a path where an image can be mounted with Docker 29."""
 
 FAILED = "ImageVolumeMountFailed"
 """The kubelet expects this at the beginning of a message."""
@@ -48,6 +52,8 @@ class ImageVolume:
     image_id: ImageId
     sub_path: str
     """A directory, relative to the image's root and without a link on the way; empty for all of the image."""
+    path: str
+    """Where it is mounted in the container."""
 
 
 def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVolume]:
@@ -65,7 +71,10 @@ def image_volumes(rt: Runtime, mounts: Sequence[pb.Mount]) -> dict[int, ImageVol
     }
     _check_counts(ids.values())
     directories = _directories(rt, wanted, ids)
-    return {index: ImageVolume(image_id, directories.get(index, "")) for index, image_id in ids.items()}
+    return {
+        index: ImageVolume(image_id, directories.get(index, ""), path=mounts[index].container_path)
+        for index, image_id in ids.items()
+    }
 
 
 def with_image_refs(config: pb.ContainerConfig, volumes: Mapping[int, ImageVolume]) -> pb.ContainerConfig:
@@ -81,19 +90,26 @@ def docker_image_mounts(volumes: Mapping[int, ImageVolume]) -> dict[int, JsonObj
     """Build the mounts of image volumes, but for the places in the container.
 
     Docker takes the first digits of an id for an image. Docker 28 names what it mounts by container and `Source`, and
-    fails at the second of a name, so that each mount of an image has a digit more. Docker 29 names it by container,
-    `Source` and path, as hexadecimal digits, and with all of an id that is longer than the name of a file may be.
+    fails at the second of a name, so that each mount of an image has another number of digits. Docker 29 names it by
+    container, `Source` and path, in hexadecimal digits, as a file, which bounds the digits of an id.
     """
-    seen: Counter[ImageId] = Counter()
+    used: set[tuple[ImageId, int]] = set()
     docker = {}
     for index, volume in volumes.items():
-        digits = volume.image_id.removeprefix("sha256:")
-        source = digits[: SOURCE_DIGITS + seen[volume.image_id]]
-        seen[volume.image_id] += 1
+        digits = next(n for n in _numbers_of_digits(volume.path) if (volume.image_id, n) not in used)
+        used.add((volume.image_id, digits))
+        source = volume.image_id.removeprefix("sha256:")[:digits]
         docker[index] = {"Type": "image", "Source": source, "ReadOnly": True}
         if volume.sub_path:
             docker[index]["ImageOptions"] = {"Subpath": volume.sub_path}
     return docker
+
+
+def _numbers_of_digits(path: str) -> Iterator[int]:
+    """Give how many digits of an id may name it at this path, the best first: those that fit, then more."""
+    most = max(_LEAST_DIGITS, min(_ALL_DIGITS, _NAME - len(path.encode())))
+    yield from range(most, _LEAST_DIGITS - 1, -1)
+    yield from range(most + 1, _ALL_DIGITS + 1)
 
 
 def _check_supported(rt: Runtime, *, field: str) -> None:

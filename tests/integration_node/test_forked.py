@@ -58,8 +58,6 @@ def test_its_parent_has_loaded_the_program(server: Server) -> None:
 def test_a_run_ends_also_with_one_that_is_stopped(tmp_path: Path) -> None:
     script = f"""
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from integration.server import Server
 made = Server({{"root-directory": "{tmp_path}/root", "docker-endpoint": "unix://{tmp_path}/none.sock"}},

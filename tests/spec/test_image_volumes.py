@@ -49,7 +49,7 @@ def test_an_image_is_mounted_by_id_and_reported_with_it(rt: Runtime, engine: Fak
     asked = volume(user_specified_image="model", annotations={"a": "b"}, image_ref="whatever the client says")
     container = mounting(rt, asked)
 
-    digits = model.removeprefix("sha256:")[:12]
+    digits = model.removeprefix("sha256:")[:47]
     assert in_docker(engine, container) == [{"Type": "image", "Source": digits, "Target": "/model", "ReadOnly": True}]
     asked.image.image_ref = model
     assert list(container_status(rt, container_id=container, verbose=False).status.mounts) == [asked]
@@ -153,9 +153,25 @@ def test_one_image_in_several_places_has_a_source_for_each(rt: Runtime, engine: 
     sources = [mount["Source"] for mount in in_docker(engine, container)]
     assert len(set(sources)) == MAX_OF_ONE_IMAGE
     assert all(model.removeprefix("sha256:").startswith(source) for source in sources)
-    assert min(map(len, sources)) == 12
+    assert min(map(len, sources)) >= 12
+    names = [f"{container},src={mount['Source']},dst={mount['Target']}" for mount in in_docker(engine, container)]
+    assert max(2 * len(name) for name in names) <= 255  # in hexadecimal digits, as Docker 29 has it
     status = container_status(rt, container_id=container, verbose=False).status
     assert {mount.image.image_ref for mount in status.mounts} == {model}
+
+
+@pytest.mark.parametrize(("length", "digits"), [(2, 51), (20, 33), (41, 12), (42, 12), (4000, 12)])
+def test_an_id_has_as_many_digits_as_a_name_has_room_for(
+    rt: Runtime, engine: FakeEngine, model: ImageId, length: int, digits: int
+) -> None:
+    container = mounting(rt, volume(at="/" + (length - 1) * "m"))
+    [mount] = in_docker(engine, container)
+    assert mount["Source"] == model.removeprefix("sha256:")[:digits]
+
+
+def test_many_places_with_long_paths_have_a_source_each(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:
+    container = mounting(rt, *(volume(at=f"/{number:099}") for number in range(MAX_OF_ONE_IMAGE)))
+    assert len({mount["Source"] for mount in in_docker(engine, container)}) == MAX_OF_ONE_IMAGE
 
 
 def test_a_path_may_be_too_long_for_docker(rt: Runtime, engine: FakeEngine, model: ImageId) -> None:

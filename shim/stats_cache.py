@@ -25,8 +25,10 @@ METRICS_INTERVAL = 18.0
 PREFETCH_SECONDS = 60.0
 """Seconds for which lists are prefetched after one has been requested."""
 
-REUSE_NS = SECOND // 2
+REUSE_SECONDS = 0.5
 """How old an answer may be that is returned again; clients that compute a rate ask after a second."""
+WATCHED_SECONDS = 3.0
+"""Between two requests for the same list by which somebody watches it, such as by `crictl stats --watch`."""
 
 _MIN_WINDOW = 1 * SECOND
 _MAX_WINDOW = 10 * SECOND
@@ -84,10 +86,16 @@ class CpuHistory:
     def _base(self, key: str, now: Point) -> Point | None:
         with self._lock:
             points = tuple(self._points.get(key, ()))
-        old_enough = [point for point in points if now.at - point.at >= _MIN_WINDOW]
-        recent = [point for point in old_enough if now.at - point.at <= _MAX_WINDOW]
+        base = None
+        for point in points:  # the oldest first
+            age = now.at - point.at
+            if age < _MIN_WINDOW:
+                break
+            base = point
+            if age <= _MAX_WINDOW:
+                break
         # The longest window that is allowed is the steadiest figure; after a pause in sampling, the last point.
-        return recent[0] if recent else old_enough[-1] if old_enough else None
+        return base
 
 
 def _is_another_run(then: Point, now: Point, *, born_at: int) -> bool:
@@ -159,27 +167,38 @@ class PrefetchCache(Generic[M]):
         clock: Callable[[], float] = time.monotonic,
         timestamp: Callable[[M], int] = lambda _: 0,
         wall: Callable[[], int] = time.time_ns,
+        on_watched: Callable[[], object] = lambda: None,
     ) -> None:
         """Return answers up to `freshness` seconds after they were made.
 
-        `timestamp` returns when an answer was read, ns since the epoch, by the clock `wall`.
+        `timestamp` returns when an answer was read, ns since the epoch, by the clock `wall`. `on_watched` is called,
+        without arguments, at each request for lists that come every few seconds.
         """
         self._freshness = freshness
         self._clock = clock
         self._timestamp = timestamp
         self._wall = wall
+        self._on_watched = on_watched
         self._made: dict[str, tuple[M, float]] = {}
         self._returned: dict[str, int] = {}
-        self._asked = -PREFETCH_SECONDS
+        self._asked = self._watched = -PREFETCH_SECONDS
 
     @property
     def requested_recently(self) -> bool:
         """Return whether a list was requested within the last minute."""
         return self._clock() - self._asked < PREFETCH_SECONDS
 
+    @property
+    def is_watched(self) -> bool:
+        """Return whether a list is requested every few seconds now."""
+        return self._clock() - self._watched < WATCHED_SECONDS
+
     def touch(self) -> None:
         """Note that a list is requested."""
-        self._asked = self._clock()
+        before, self._asked = self._asked, self._clock()
+        if self._asked - before < WATCHED_SECONDS:
+            self._watched = self._asked
+            self._on_watched()
 
     def put(self, key: str, answer: M) -> None:
         """Keep an answer that was made just now; it must not be changed from then on."""
@@ -193,15 +212,27 @@ class PrefetchCache(Generic[M]):
     def is_new(self, key: str, answer: M) -> bool:
         """Return whether an answer is later than the last one that was returned, or is that one and recent."""
         at, last = self._timestamp(answer), self._returned.get(key, 0)
-        return at > last or (at == last and self._wall() - at <= REUSE_NS)
+        return at > last or (at == last and self._wall() - at <= REUSE_SECONDS * SECOND)
 
     def note_returned(self, key: str, answer: M) -> M:
         """Note that an answer is returned. It replaces a cached one and expires with it: some figures are as old."""
         self._returned[key] = self._timestamp(answer)
+        self._replace(key, answer)
+        return answer
+
+    def renew(self, key: str, renewed: Callable[[M], M | None]) -> None:
+        """Replace an answer that has been returned by what `renewed` makes of it, if anything: a later one."""
+        answer = self.get(key)
+        if answer is None or self._timestamp(answer) > self._returned.get(key, 0):
+            return
+        later = renewed(answer)
+        if later is not None:
+            self._replace(key, later)
+
+    def _replace(self, key: str, answer: M) -> None:
         kept = self._made.get(key)
         if kept is not None:
             self._made[key] = (answer, kept[1])
-        return answer
 
     def keep_only(self, keys: Collection[str]) -> None:
         """Forget all others."""
@@ -218,14 +249,16 @@ class StatsCache:
         """By container id; nothing for one that has not been measured yet."""
         self.images: StoreUsage | None = None
         """None before the store has been found."""
+        self.watched = threading.Event()
+        """Set by each request for lists that come every few seconds: the next one will want later answers."""
         self.container_stats = PrefetchCache[pb.ContainerStats](
-            freshness=2 * INTERVAL, timestamp=lambda stats: stats.cpu.timestamp
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.cpu.timestamp, on_watched=self.watched.set
         )
         self.sandbox_stats = PrefetchCache[pb.PodSandboxStats](
-            freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp
+            freshness=2 * INTERVAL, timestamp=lambda stats: stats.linux.cpu.timestamp, on_watched=self.watched.set
         )
         self.sandbox_metrics = PrefetchCache[pb.PodSandboxMetrics](
-            freshness=2 * METRICS_INTERVAL, timestamp=_metrics_read_at
+            freshness=2 * METRICS_INTERVAL, timestamp=_metrics_read_at, on_watched=self.watched.set
         )
         self.uppers: dict[str, Path] = {}
         """Directory of the writable layer by container id, of those that have one that can be seen."""

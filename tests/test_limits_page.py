@@ -30,6 +30,7 @@ NAMED_AS_A_BOUND = re.compile(r"MAX_\w+|\w+_LIMIT|LIMIT")
 
 LEFT_OUT = {
     "shim/cgroup/figures.py NO_LIMIT": "stands for no limit",
+    "shim/cgroup/files.py MAX_KEPT_OPEN": "files that the server keeps open to read them sooner",
     "shim/cgroup/keys.py MAX_PIDS": "a number that the kernel has",
     "shim/cgroup/parse.py _MAX_NUMBERS": "a number that the kernel has",
     "shim/cgroup/shares.py MAX_SHARES": "a number that the kernel has",

@@ -113,6 +113,42 @@ def test_an_answer_is_as_old_as_the_one_it_replaces() -> None:
     assert shelf.get("a") is None
 
 
+def test_a_list_that_is_requested_every_few_seconds_is_watched() -> None:
+    clock = Clock(0)
+    requests: list[float] = []
+    cache = PrefetchCache[str](freshness=INTERVAL, clock=clock, on_watched=lambda: requests.append(clock.now))
+    watched = []
+    for clock.now in (100, 110, 111, 112, 122):
+        cache.touch()
+        watched.append(cache.is_watched)
+
+    assert watched == [False, False, True, True, False]
+    assert requests == [111, 112]
+
+
+def test_what_has_been_returned_is_renewed() -> None:
+    clock = Clock(0)
+    cache = PrefetchCache[int](freshness=10, clock=clock, timestamp=lambda at: at)
+    for key in ("returned", "ended", "expired", "not returned"):
+        cache.put(key, 7)
+        if key != "not returned":
+            cache.note_returned(key, 7)
+    clock.now = 10
+
+    cache.renew("returned", lambda at: at + 1)
+    cache.renew("ended", lambda _: None)
+    cache.renew("not returned", lambda at: at + 1)
+    cache.renew("unknown", lambda at: at + 1)
+
+    assert [cache.get(key) for key in ("returned", "ended", "not returned", "unknown")] == [8, 7, 7, None]
+    assert cache.is_new("returned", 8)
+    cache.renew("returned", lambda at: at + 1)
+    assert cache.get("returned") == 8  # it has not been returned yet
+    clock.now = 11
+    cache.renew("expired", lambda at: at + 1)
+    assert cache.get("expired") is None
+
+
 def test_answers_are_made_ahead_for_a_minute_after_the_last_question() -> None:
     clock = Clock(0)
     cache = PrefetchCache[str](freshness=INTERVAL, clock=clock)

@@ -7,6 +7,7 @@ from pathlib import Path
 from integration.bench.figures import Footprint
 from integration.bench.report import Docker, Machine
 from integration.node.engine import Engine
+from integration.node.processes import descriptors
 from integration.server import Server
 
 
@@ -40,7 +41,7 @@ def footprint(server: Server, *, when: str) -> Footprint:
         when=when,
         rss_mib=server.rss() / (1 << 20),
         threads=len(list((proc / "task").iterdir())),
-        descriptors=len(list((proc / "fd").iterdir())),
+        descriptors=descriptors(server.daemon.pid),
         cpu_seconds=_cpu_seconds(proc),
     )
 

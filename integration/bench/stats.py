@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,7 +25,7 @@ from integration.node.images import BUSYBOX
 from integration.node.isolation import this_node
 from integration.server import Server
 from shim.api.v1 import api_pb2 as pb
-from shim.stats_cache import METRICS_INTERVAL, PREFETCH_SECONDS
+from shim.stats_cache import METRICS_INTERVAL, PREFETCH_SECONDS, WATCHED_SECONDS
 
 AT_ONCE = 8
 """Pods made or removed at the same time."""
@@ -35,7 +36,9 @@ POLL_SECONDS = 10.0
 """Between two polls of everything, as the kubelet's."""
 ASKED = 15
 """Answers of each kind that are timed, at all times of the background passes."""
-LIMITS_US = {"ListContainerStats": 100, "ListPodSandboxStats": 150, "ListPodSandboxMetrics": 400}
+PAIRS = 5
+"""Times that two answers are asked for, one second apart, by a client that has not asked for a while."""
+LIMITS_US = {"ListContainerStats": 50, "ListPodSandboxStats": 50, "ListPodSandboxMetrics": 250}
 """Of a container, in microseconds."""
 LIMIT_SHARE = 0.0001
 """Of one core, for polling all three of a container."""
@@ -51,6 +54,8 @@ class Times:
     median: float
     worst: float
     """Of 20."""
+    second: float
+    """Median of the second of two answers."""
 
 
 def main() -> int:
@@ -84,11 +89,12 @@ def _measure(setup: Setup, server: Server, cri: Cri, *, pods: int, polls: int) -
         polled = _cpu_shares(setup, server, seconds=POLL_SECONDS * polls, poll=lambda: _poll(cri))
     containers = pods * CONTAINERS
     print(f"\n{pods} pods of {CONTAINERS} containers\n")
-    print(f"{'':24}{'half':>10}{'all':>10}{'p95':>10}{'bar':>10}   ms")
+    print(f"{'':24}{'half':>10}{'all':>10}{'p95':>10}{'bar':>10}{'second':>10}   ms")
     for name, of_container in LIMITS_US.items():
         times, limit = whole[name], of_container * containers / 1000
         verdict = "met" if times.median <= limit else "MISSED"
-        print(f"{name:24}{half[name].median:10.1f}{times.median:10.1f}{times.worst:10.1f}{limit:10.1f}   {verdict}")
+        figures = (half[name].median, times.median, times.worst, limit, times.second)
+        print(f"{name:24}{''.join(f'{figure:10.1f}' for figure in figures)}   {verdict}")
     print(f"\ncalls to Docker meanwhile: {sum(n for name, n in asked.items() if name not in _OF_THE_VIEW):.0f}")
     share = LIMIT_SHARE * containers
     verdict = "met" if polled[0] <= share else "MISSED"
@@ -132,14 +138,31 @@ def _times(cri: Cri) -> dict[str, Times]:
     _poll(cri)
     # From here on answers are made ahead; the first ones are there after the next pass.
     time.sleep(METRICS_INTERVAL)
-    took: dict[str, list[float]] = {name: [] for name in LIMITS_US}
+    took = []
     for _ in range(ASKED):
-        for name, ask in _asks(cri).items():
-            began = time.perf_counter()
-            ask()
-            took[name].append((time.perf_counter() - began) * 1000)
+        took.append(_timed(cri))
         time.sleep(METRICS_INTERVAL / ASKED)
-    return {name: Times(sorted(times)[len(times) // 2], ranked(times, 0.95)) for name, times in took.items()}
+    second = []
+    for _ in range(PAIRS):
+        time.sleep(WATCHED_SECONDS)
+        _poll(cri)
+        time.sleep(1)
+        second.append(_timed(cri))
+    found = {}
+    for name in LIMITS_US:
+        times = [each[name] for each in took]
+        found[name] = Times(median(times), ranked(times, 0.95), median(each[name] for each in second))
+    return found
+
+
+def _timed(cri: Cri) -> dict[str, float]:
+    """Ask for everything; return how long each answer took, in milliseconds."""
+    took = {}
+    for name, ask in _asks(cri).items():
+        began = time.perf_counter()
+        ask()
+        took[name] = (time.perf_counter() - began) * 1000
+    return took
 
 
 def _cpu_shares(setup: Setup, server: Server, *, seconds: float, poll: Callable[[], None]) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """The server's and the engine's processes, as the kernel lists them."""
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ class Size:
 
     threads: int
     descriptors: int
+    """Without files of control groups."""
     rss_mib: float
 
     def __str__(self) -> str:
@@ -27,9 +29,29 @@ def size(pid: int) -> Size:
     pages = int((proc / "statm").read_text().split()[1])
     return Size(
         threads=len(list((proc / "task").iterdir())),
-        descriptors=len(list((proc / "fd").iterdir())),
+        descriptors=descriptors(pid),
         rss_mib=pages * os.sysconf("SC_PAGESIZE") / (1 << 20),
     )
+
+
+def descriptors(pid: int) -> int:
+    """Count the open descriptors of a process, without files of control groups: as many are open as containers run."""
+    return sum(not _is_of_a_group(path) for path in _open_files(pid))
+
+
+def group_files(pid: int) -> list[str]:
+    """Return the paths of the files of control groups that a process has open."""
+    return [path for path in _open_files(pid) if _is_of_a_group(path)]
+
+
+def _is_of_a_group(path: str) -> bool:
+    return path.startswith("/sys/fs/cgroup/")
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for link in Path("/proc", str(pid), "fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            yield str(link.readlink())
 
 
 def children(pid: int) -> list[int]:

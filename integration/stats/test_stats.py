@@ -8,6 +8,7 @@ import pytest
 
 from integration.conftest import Served
 from integration.cri import HOST_NETWORK
+from integration.node.processes import group_files
 from integration.pods.kubelet import Kubelet, Pod, failure
 from integration.stats.queries import MIB, listed, pod_stats, pods_listed, stats
 from integration.waiting import wait_until
@@ -98,6 +99,20 @@ def test_answers_a_second_apart_have_cpu_time_of_two_moments(
 
     assert containers == sorted(set(containers))
     assert pods == sorted(set(pods))
+
+
+def test_files_of_control_groups_are_open_while_their_container_runs(
+    served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
+) -> None:
+    container = kubelet.started(own_pod())
+
+    def are_open() -> bool:
+        return any(container in path for path in group_files(served.server.daemon.pid))
+
+    wait_until(are_open, seconds=4 * INTERVAL)
+    served.cri.stop_container(container)
+
+    wait_until(lambda: not are_open(), seconds=4 * INTERVAL)
 
 
 def test_unknown_ids(served: Served) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from integration.conftest import Served
+from integration.node.processes import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,8 @@ class Leftovers:
     @classmethod
     def of(cls, served: Served) -> Self:
         """Count those there are now."""
-        process = Path(f"/proc/{served.server.daemon.pid}")
-        return cls(*(len(list((process / kind).iterdir())) for kind in ("task", "fd")))
+        now = size(served.server.daemon.pid)
+        return cls(now.threads, now.descriptors)
 
     def most(self, other: Self) -> Self:
         """Return the higher of each count."""

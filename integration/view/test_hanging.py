@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import grpc
 import pytest
@@ -18,6 +17,7 @@ from integration.conftest import Images, NodeDirs, Served, make_node_dirs, servi
 from integration.cri import HOST_NETWORK, Cri, container_config, pod_config
 from integration.node.engine import Engine, own_link
 from integration.node.isolation import OUTSIDE, OUTSIDE_ADDRESSES, Node, new_home
+from integration.node.processes import size
 from integration.pods.kubelet import Kubelet, unused_name
 from integration.view.conftest import BRIDGE, configure_network
 from integration.waiting import wait_until
@@ -161,8 +161,8 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
 
 def open_in(served: Served) -> tuple[int, int]:
     """Threads and descriptors of the server."""
-    process = Path(f"/proc/{served.server.daemon.pid}")
-    return len(list((process / "task").iterdir())), len(list((process / "fd").iterdir()))
+    now = size(served.server.daemon.pid)
+    return now.threads, now.descriptors
 
 
 def settled(served: Served) -> tuple[int, int]:

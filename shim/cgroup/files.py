@@ -2,13 +2,19 @@
 
 import functools
 import os
+import resource
 from collections.abc import Callable
+from typing import ClassVar
 
 _ONE_READ = 1 << 16
 """Bytes; no file that comes in one piece is as long."""
 _LINKS_OF_A_LEAF = 2
 _MAX_GROUPS = 1000
 """Groups of one container that are read: a process in it may make many."""
+MAX_KEPT_OPEN = 8192
+"""Files that all `OpenFiles` together keep open; further ones are opened for each read."""
+_SHARE_KEPT_OPEN = 4
+"""A quarter of the descriptors the process may have, if that is fewer: the rest is for clients and containers."""
 
 
 def read(path: str) -> bytes | None:
@@ -25,6 +31,59 @@ def read_list(path: str) -> bytes | None:
     The kernel hands such lists out a page at a time, however much is asked for: of `cgroup.procs` some 800 processes.
     """
     return _read(path, _all_pieces)
+
+
+class OpenFiles:
+    """Files that are read again and again, by path. Each is opened once, and closed with this object. Thread-safe.
+
+    Reading an open file is one system call, which takes a fifth of opening it by its path each time. It keeps no group
+    alive: one can be removed meanwhile, and what is open of it cannot be read any more.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, _OpenFile] = {}
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file that comes in one piece, or None, as `read` by itself."""
+        file = self._open.get(path) or self._opened(path)
+        if file is None:
+            return read(path)
+        try:
+            return os.pread(file.descriptor, _ONE_READ, 0)
+        except OSError:  # ENODEV: the group has been removed since
+            self._open.pop(path, None)
+            return None
+
+    def _opened(self, path: str) -> "_OpenFile | None":
+        """Open a file; return None when it cannot be, or when enough are open."""
+        if len(_OpenFile.descriptors) >= _most_kept_open():
+            return None
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        # Of two threads that open it at the same time one uses the other's: its own is closed with the reference.
+        return self._open.setdefault(path, _OpenFile(descriptor))
+
+
+class _OpenFile:
+    """A descriptor that is closed with the last reference: no thread reads from a number that is used again."""
+
+    descriptors: ClassVar[set[int]] = set()
+    """All that are open. Changed by single operations that need no lock: `__del__` must not wait for one."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.descriptors.add(descriptor)
+
+    def __del__(self) -> None:
+        self.descriptors.discard(self.descriptor)  # first: the number is another file's once it is closed
+        os.close(self.descriptor)
+
+
+def _most_kept_open() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_KEPT_OPEN if soft == resource.RLIM_INFINITY else min(MAX_KEPT_OPEN, soft // _SHARE_KEPT_OPEN)
 
 
 def _read(path: str, reading: Callable[[int, int], bytes]) -> bytes | None:

@@ -4,6 +4,7 @@ A group can vanish while its files are read, and a file of the kernel comes in o
 one may be cut short: the lines that are whole count.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ _AVERAGE = rb"(\d+\.\d+)"
 _PSI_LINE = re.compile(
     rb"^(some|full) avg10=%b avg60=%b avg300=%b total=(\d{1,20})$" % (_AVERAGE, _AVERAGE, _AVERAGE), re.MULTILINE
 )
+_KNOWN_PRESSURES = 1024
+"""Texts of pressure files whose values are kept: most groups wait for nothing, so that theirs does not change."""
 _LARGEST = (1 << 64) - 1
 """What the messages of the CRI can hold, and the kernel counts in."""
 
@@ -78,6 +81,7 @@ def microseconds(text: bytes | None) -> int | None:
     return None if value is None else min(value * _MICROSECOND, _LARGEST)
 
 
+@functools.lru_cache(_KNOWN_PRESSURES)
 def psi(text: bytes | None) -> Psi | None:
     """Read a pressure file; None without its `some` line, such as where the kernel was started without PSI."""
     found = {line[0]: _pressure(line) for line in _PSI_LINE.findall(text or b"")}

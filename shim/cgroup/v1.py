@@ -1,10 +1,11 @@
 """A group of version 1: one directory for each controller (Documentation/admin-guide/cgroup-v1 of the kernel)."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from shim.cgroup import parse
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import names, read, read_list, with_those_below
+from shim.cgroup.files import OpenFiles, names, read, read_list, with_those_below
 from shim.cgroup.parse import number
 
 
@@ -21,18 +22,20 @@ class GroupV1:
     cpuset_directory: str = ""
     unified: str = ""
     """Directory in the version 2 tree of a hybrid machine, where pressure is reported; empty without one of its own."""
+    cpu_files: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
+    """Those that are read for every answer."""
 
     def cpu(self) -> Cpu | None:
         """Return CPU time and pressure."""
-        usage = number(read(f"{self.cpuacct}/cpuacct.usage"))
-        return None if usage is None else Cpu(usage, self._psi("cpu"))
+        usage = number(self.cpu_files.read(f"{self.cpuacct}/cpuacct.usage"))
+        return None if usage is None else Cpu(usage, self._psi("cpu", self.cpu_files.read))
 
     def cpu_times(self) -> CpuTimes:
         """Return user and system time."""
-        stat = parse.flat(read(f"{self.cpu_directory}/cpu.stat"))
+        stat = parse.flat(self.cpu_files.read(f"{self.cpu_directory}/cpu.stat"))
         return CpuTimes(
-            user=number(read(f"{self.cpuacct}/cpuacct.usage_user")),
-            system=number(read(f"{self.cpuacct}/cpuacct.usage_sys")),
+            user=number(self.cpu_files.read(f"{self.cpuacct}/cpuacct.usage_user")),
+            system=number(self.cpu_files.read(f"{self.cpuacct}/cpuacct.usage_sys")),
             periods=number(stat.get(b"nr_periods")),
             throttled_periods=number(stat.get(b"nr_throttled")),
             throttled=number(stat.get(b"throttled_time")),
@@ -164,5 +167,5 @@ class GroupV1:
         operations = read(f"{self.blkio}/blkio.{policy}.io_serviced_recursive") if b":" in sizes else None
         return parse.blkio(byte_lines=sizes, operation_lines=operations)
 
-    def _psi(self, what: str) -> Psi | None:
-        return parse.psi(read(f"{self.unified}/{what}.pressure")) if self.unified else None
+    def _psi(self, what: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
+        return parse.psi(reading(f"{self.unified}/{what}.pressure")) if self.unified else None

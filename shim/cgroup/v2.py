@@ -1,10 +1,11 @@
 """A group of version 2: one directory (Documentation/admin-guide/cgroup-v2.rst of the kernel)."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from shim.cgroup import parse
 from shim.cgroup.figures import NO_LIMIT, Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
-from shim.cgroup.files import names, read, read_list, with_those_below
+from shim.cgroup.files import OpenFiles, names, read, read_list, with_those_below
 from shim.cgroup.parse import number
 
 
@@ -13,15 +14,17 @@ class GroupV2:
     """A group of version 2."""
 
     directory: str
+    cpu_files: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
+    """Those that are read for every answer."""
 
     def cpu(self) -> Cpu | None:
         """Return CPU time and pressure."""
-        usage = parse.microseconds(parse.flat(read(f"{self.directory}/cpu.stat")).get(b"usage_usec"))
-        return None if usage is None else Cpu(usage, self._psi("cpu"))
+        usage = parse.microseconds(parse.flat(self.cpu_files.read(f"{self.directory}/cpu.stat")).get(b"usage_usec"))
+        return None if usage is None else Cpu(usage, self._psi("cpu", self.cpu_files.read))
 
     def cpu_times(self) -> CpuTimes:
         """Return user and system time."""
-        stat = parse.flat(read(f"{self.directory}/cpu.stat"))
+        stat = parse.flat(self.cpu_files.read(f"{self.directory}/cpu.stat"))
         return CpuTimes(
             user=parse.microseconds(stat.get(b"user_usec")),
             system=parse.microseconds(stat.get(b"system_usec")),
@@ -139,8 +142,8 @@ class GroupV2:
         """Return the path of a file of version 2 by its name."""
         return f"{self.directory}/{key}"
 
-    def _psi(self, what: str) -> Psi | None:
-        return parse.psi(read(f"{self.directory}/{what}.pressure"))
+    def _psi(self, what: str, reading: Callable[[str], bytes | None] = read) -> Psi | None:
+        return parse.psi(reading(f"{self.directory}/{what}.pressure"))
 
 
 def _limit_text(value: int) -> str:

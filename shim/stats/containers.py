@@ -68,15 +68,19 @@ def writable_layer(rt: Runtime, record: ContainerRecord) -> pb.FilesystemUsage |
     return None if layer is None else messages.filesystem_usage(layer)
 
 
-def with_current_cpu(rt: Runtime, record: ContainerRecord, *, known: pb.ContainerStats) -> pb.ContainerStats | None:
+def with_current_cpu(rt: Runtime, record: ContainerRecord, known: pb.ContainerStats) -> pb.ContainerStats | None:
     """Return what was read of a running container before, with current CPU time; None when it has ended."""
-    processor = container_processor(rt, record)
-    if processor is None:
-        return None
     stats = pb.ContainerStats()
     stats.CopyFrom(known)  # it is shared with answers that are on their way
-    stats.cpu.CopyFrom(messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate))
-    return stats
+    return stats if set_current_cpu(rt, record, stats=stats) else None
+
+
+def set_current_cpu(rt: Runtime, record: ContainerRecord, *, stats: pb.ContainerStats) -> bool:
+    """Put current CPU time into what was read of a running container before. Return False when it has ended."""
+    processor = container_processor(rt, record)
+    if processor is not None:
+        messages.set_cpu_usage(stats.cpu, processor.cpu, at=processor.at, rate=processor.rate)
+    return processor is not None
 
 
 def _stats_for_list(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats | None:
@@ -85,7 +89,7 @@ def _stats_for_list(rt: Runtime, record: ContainerRecord) -> pb.ContainerStats |
     if stats is None:
         stats = running_stats(rt, record)
     elif not cache.is_new(record.id, stats):
-        stats = with_current_cpu(rt, record, known=stats)
+        stats = with_current_cpu(rt, record, stats)
     return None if stats is None else cache.note_returned(record.id, stats)
 
 

@@ -19,12 +19,19 @@ def value(number: int | None) -> pb.UInt64Value | None:
 
 def cpu_usage(cpu: Cpu, *, at: int, rate: int) -> pb.CpuUsage:
     """Build CpuUsage; `at` in ns since the epoch, `rate` in nanoseconds per second."""
-    return pb.CpuUsage(
-        timestamp=at,
-        usage_core_nano_seconds=value(cpu.usage),
-        usage_nano_cores=value(rate),
-        psi=psi_stats(cpu.psi),
-    )
+    message = pb.CpuUsage()
+    set_cpu_usage(message, cpu, at=at, rate=rate)
+    return message
+
+
+def set_cpu_usage(message: pb.CpuUsage, cpu: Cpu, *, at: int, rate: int) -> None:
+    """Replace what CpuUsage contains."""
+    message.timestamp = at
+    message.usage_core_nano_seconds.value = min(cpu.usage, LARGEST)
+    message.usage_nano_cores.value = min(rate, LARGEST)
+    message.ClearField("psi")
+    if cpu.psi is not None:
+        _set_psi_stats(message.psi, cpu.psi)
 
 
 def memory_usage(memory: Memory, *, at: int) -> pb.MemoryUsage:
@@ -61,7 +68,9 @@ def psi_stats(psi: Psi | None) -> pb.PsiStats | None:
     """Build PsiStats; None where the kernel does not report pressure."""
     if psi is None:
         return None
-    return pb.PsiStats(Some=_psi_data(psi.some), Full=_psi_data(psi.full) if psi.full else None)
+    message = pb.PsiStats()
+    _set_psi_stats(message, psi)
+    return message
 
 
 def filesystem_usage(layer: LayerUsage) -> pb.FilesystemUsage:
@@ -96,5 +105,12 @@ def _interface_usage(interface: Interface) -> pb.NetworkInterfaceUsage:
     )
 
 
-def _psi_data(pressure: Pressure) -> pb.PsiData:
-    return pb.PsiData(Total=pressure.total, Avg10=pressure.avg10, Avg60=pressure.avg60, Avg300=pressure.avg300)
+def _set_psi_stats(message: pb.PsiStats, psi: Psi) -> None:
+    _set_psi_data(message.Some, psi.some)
+    if psi.full is not None:
+        _set_psi_data(message.Full, psi.full)
+
+
+def _set_psi_data(message: pb.PsiData, pressure: Pressure) -> None:
+    message.Total, message.Avg10 = pressure.total, pressure.avg10
+    message.Avg60, message.Avg300 = pressure.avg60, pressure.avg300

@@ -11,7 +11,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.domain.ids import ContainerId, ImageId
 from shim.domain.names import POD
 from shim.runtime import Runtime
-from shim.stats.descriptors import BASE_LABELS, CONTAINER, CPU, EVERY, NETWORK, descriptor
+from shim.stats.descriptors import CONTAINER, CPU, EVERY, NETWORK, descriptor
 from shim.stats.metric import ContainerMetric, CpuFigures, F_contra, Figures
 from shim.stats.network import interfaces_of
 from shim.stats.processes import processes, soft_limits
@@ -68,6 +68,20 @@ def pod_metrics(
     )
 
 
+def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
+    """Return what was read of a pod before, with current CPU time and network: the rest costs many more files."""
+    metrics = pb.PodSandboxMetrics()
+    metrics.CopyFrom(known)  # it is shared with answers that are on their way
+    del metrics.metrics[:]
+    metrics.metrics.extend(_network_metrics(rt, record))
+    running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
+    for each in metrics.container_metrics:
+        container = running.get(ContainerId(each.container_id))
+        if container is not None:
+            _set_current_cpu(rt, container, metrics=each)
+    return metrics
+
+
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetrics | None:
     metrics = rt.stats_cache.sandbox_metrics.get(record.id)
     if metrics is None:
@@ -82,40 +96,23 @@ def _metrics_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxMetric
     if metrics is None:
         metrics = pod_metrics(rt, record)
     elif not cache.is_new(record.id, metrics):
-        metrics = _with_current_cpu(rt, record, known=metrics)
+        metrics = with_current_cpu(rt, record, metrics)
     return cache.note_returned(record.id, metrics)
 
 
-def _with_current_cpu(rt: Runtime, record: SandboxRecord, *, known: pb.PodSandboxMetrics) -> pb.PodSandboxMetrics:
-    """Return what was read of a pod before, with current CPU time and network: the rest costs many more files."""
-    running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
-    return pb.PodSandboxMetrics(
-        pod_sandbox_id=record.id,
-        metrics=_network_metrics(rt, record),
-        container_metrics=[
-            _container_with_current_cpu(rt, running[ContainerId(each.container_id)], known=each)
-            for each in known.container_metrics
-            if each.container_id in running
-        ],
-    )
-
-
-def _container_with_current_cpu(
-    rt: Runtime, record: ContainerRecord, *, known: pb.ContainerMetrics
-) -> pb.ContainerMetrics:
+def _set_current_cpu(rt: Runtime, record: ContainerRecord, *, metrics: pb.ContainerMetrics) -> None:
+    """Put current CPU time into the metrics of a container; leave those of one that is about to end."""
     place = rt.cgroups.place(record.id, pid=record.state.pid)
     processor = container_processor(rt, record)
     if place is None or processor is None:
-        return known  # it is about to end
+        return
     figures = CpuFigures(cpu=processor.cpu, cpu_times=place.group.cpu_times(), at=processor.at)
-    base = tuple(known.metrics[0].label_values[: len(BASE_LABELS)])
-    current = {metric.name: metric for metric in _metrics(CPU, figures, base=base)}
-    metrics = pb.ContainerMetrics()
-    metrics.CopyFrom(known)  # it is shared with answers that are on their way; each metric by itself would take longer
+    current = {metric.name: value for metric in CPU for _, value in metric.values(figures)}
     for metric in metrics.metrics[: len(CPU)]:  # they come first
-        if metric.name in current:
-            metric.CopyFrom(current[metric.name])
-    return metrics
+        value = current.get(metric.name)
+        if value is not None:
+            metric.timestamp = figures.at
+            metric.value.value = value
 
 
 def _network_metrics(rt: Runtime, record: SandboxRecord) -> list[pb.Metric]:

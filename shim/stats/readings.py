@@ -123,18 +123,18 @@ def _read_with_time(read: Callable[[], Cpu | None]) -> tuple[int, Cpu] | None:
     On a busy machine this thread may have to wait between the file and the clock, by as much as the shortest window of
     a rate may be wrong: then it is read again.
     """
-    reads = []
+    seen, least = None, 0
     for _ in range(_MAX_READS):
         began = time.time_ns()
         cpu = read()
+        took = time.time_ns() - began
         if cpu is None:
             return None
-        took = time.time_ns() - began
-        reads.append((took, began + took // 2, cpu))
+        if seen is None or took < least:
+            seen, least = (began + took // 2, cpu), took
         if took <= _QUICK_READ:
             break
-    _, at, best = min(reads, key=lambda each: each[0])
-    return at, best
+    return seen
 
 
 def _processor(rt: Runtime, record: Record, seen: tuple[int, Cpu] | None) -> Processor | None:

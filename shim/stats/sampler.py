@@ -1,8 +1,10 @@
-"""One background pass over everything that runs, so that answers have a rate, and long lists are prefetched."""
+"""Background passes over everything that runs, so that answers have a rate, and long lists are prefetched."""
 
+import functools
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -10,8 +12,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
 from shim.domain.errors import ShimError
 from shim.runtime import Runtime
-from shim.stats.containers import stats_of
-from shim.stats.metrics import pod_metrics
+from shim.stats import containers, metrics, sandboxes
 from shim.stats.readings import (
     Processor,
     Reading,
@@ -21,8 +22,7 @@ from shim.stats.readings import (
     running_containers,
     running_sandboxes,
 )
-from shim.stats.sandboxes import running_pod_stats
-from shim.stats_cache import INTERVAL, METRICS_INTERVAL, Point
+from shim.stats_cache import INTERVAL, METRICS_INTERVAL, REUSE_SECONDS, Point
 from shim.view.records import ContainerRecord, SandboxRecord
 
 _COOLDOWN_FACTOR = 50
@@ -33,20 +33,32 @@ _SECOND_PASS_SECONDS = 1.1
 log = structlog.get_logger(__name__)
 
 
-def sample(rt: Runtime, *, metrics: bool) -> None:
+def sample(rt: Runtime, *, with_metrics: bool) -> None:
     """Sample all that runs, and forget what is gone. Raise Unavailable as the view.
 
-    CPU time is always noted; the rest is read when a list was requested lately, and `metrics` with it.
+    CPU time is always noted; the rest is read when a list was requested lately, and metrics with it if wanted.
     """
-    there: set[str] = {record.id for record in rt.view.containers()}
-    there.update(record.id for record in rt.view.sandboxes())
-    rt.stats_cache.keep_only(there)
-    rt.cgroups.keep_only(there)
+    there: list[ContainerRecord | SandboxRecord] = [*rt.view.containers(), *rt.view.sandboxes()]
+    rt.stats_cache.keep_only({record.id for record in there})
+    rt.cgroups.keep_only({record.id for record in there if record.state.pid})  # a group has files open
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
-        if metrics and rt.stats_cache.sandbox_metrics.requested_recently:
-            rt.stats_cache.sandbox_metrics.put(sandbox.id, pod_metrics(rt, sandbox, read=read))
+        if with_metrics and rt.stats_cache.sandbox_metrics.requested_recently:
+            rt.stats_cache.sandbox_metrics.put(sandbox.id, metrics.pod_metrics(rt, sandbox, read=read))
+
+
+def renew(rt: Runtime) -> None:
+    """Put current CPU time into what has been returned by lists that are watched. Raise Unavailable as the view."""
+    cache = rt.stats_cache
+    if cache.container_stats.is_watched:
+        for container in running_containers(rt):
+            cache.container_stats.renew(container.id, functools.partial(containers.with_current_cpu, rt, container))
+    for sandbox in running_sandboxes(rt):
+        if cache.sandbox_stats.is_watched:
+            cache.sandbox_stats.renew(sandbox.id, functools.partial(sandboxes.with_current_cpu, rt, sandbox))
+        if cache.sandbox_metrics.is_watched:
+            cache.sandbox_metrics.renew(sandbox.id, functools.partial(metrics.with_current_cpu, rt, sandbox))
 
 
 def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
@@ -57,7 +69,7 @@ def _sample_container(rt: Runtime, record: ContainerRecord) -> Reading | None:
         return None
     reading = container_reading(rt, record)
     if reading is not None:
-        cache.put(record.id, stats_of(rt, record, reading=reading))
+        cache.put(record.id, containers.stats_of(rt, record, reading=reading))
         _note(rt, record.id, reading.processor)
     return reading
 
@@ -66,7 +78,7 @@ def _sample_sandbox(rt: Runtime, record: SandboxRecord) -> None:
     cache = rt.stats_cache.sandbox_stats
     if not cache.requested_recently:
         _note(rt, record.id, pod_processor(rt, record))
-    elif (stats := running_pod_stats(rt, record, ahead=True)) is not None:
+    elif (stats := sandboxes.running_pod_stats(rt, record, ahead=True)) is not None:
         cache.put(record.id, stats)
         _note_usage(rt, record.id, stats.linux.cpu)
 
@@ -97,26 +109,39 @@ class Sampler:
     def stop(self) -> None:
         """End the thread, as soon as the pass under way is done."""
         self._stopping.set()
+        self._rt.stats_cache.watched.set()
         self._scope.cancel()
         self._thread.join()
 
     def _run(self) -> None:
-        pause = metrics_due = 0.0
+        due = metrics_due = time.monotonic()
         intervals = itertools.chain([min(self._interval, _SECOND_PASS_SECONDS)], itertools.repeat(self._interval))
-        while not self._stopping.wait(pause):
+        while not self._stopping.is_set():
             now = time.monotonic()
-            metrics = now >= metrics_due
-            if metrics:
+            if now < due:
+                self._renew_until(due)
+                continue
+            with_metrics = now >= metrics_due
+            if with_metrics:
                 # Half an interval early: a pass that comes a little too soon must not put it off to the next one.
                 metrics_due = now + METRICS_INTERVAL - self._interval / 2
-            pause = max(next(intervals), _COOLDOWN_FACTOR * self._pass(metrics=metrics))
+            took = self._run_in_scope(functools.partial(sample, self._rt, with_metrics=with_metrics))
+            due = time.monotonic() + max(next(intervals), _COOLDOWN_FACTOR * took)
 
-    def _pass(self, *, metrics: bool) -> float:
-        """Sample everything once; return the seconds of CPU time it took."""
+    def _renew_until(self, due: float) -> None:
+        """Wait for a request for a list that is watched, and renew its answers once they cannot be returned again."""
+        watched = self._rt.stats_cache.watched
+        if watched.wait(due - time.monotonic()):
+            watched.clear()
+            if not self._stopping.wait(REUSE_SECONDS):
+                self._run_in_scope(functools.partial(renew, self._rt))
+
+    def _run_in_scope(self, work: Callable[[], None]) -> float:
+        """Do some work; return the seconds of CPU time it took."""
         began = time.thread_time()
         try:
             with deadline.entered(self._scope):
-                sample(self._rt, metrics=metrics)
+                work()
         except ShimError as error:
             log.debug("cannot sample now", error=error)
         except Exception:  # without samples every rate would silently stand still

@@ -5,9 +5,10 @@ import time
 from shim import pod
 from shim.api.v1 import api_pb2 as pb
 from shim.cgroup.figures import Cpu, Memory
+from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.stats import messages
-from shim.stats.containers import running_stats, with_current_cpu
+from shim.stats.containers import running_stats, set_current_cpu
 from shim.stats.network import interfaces_of
 from shim.stats.readings import (
     Processor,
@@ -55,6 +56,22 @@ def running_pod_stats(rt: Runtime, record: SandboxRecord, *, ahead: bool) -> pb.
     return None if processor is None or memory is None else _known_stats(rt, record, processor, memory, ahead=ahead)
 
 
+def with_current_cpu(rt: Runtime, record: SandboxRecord, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
+    """Return what was read of a running pod before, with current CPU time; None when it has ended."""
+    processor = pod_processor(rt, record)
+    if processor is None:
+        return None
+    stats = pb.PodSandboxStats()
+    stats.CopyFrom(known)  # it is shared with answers that are on their way
+    messages.set_cpu_usage(stats.linux.cpu, processor.cpu, at=processor.at, rate=processor.rate)
+    running = {container.id: container for container in running_containers(rt, sandbox_id=record.id)}
+    for number, container in reversed(tuple(enumerate(stats.linux.containers))):
+        found = running.get(ContainerId(container.attributes.id))
+        if found is None or not set_current_cpu(rt, found, stats=container):
+            del stats.linux.containers[number]
+    return stats
+
+
 def _known_stats(
     rt: Runtime, record: SandboxRecord, processor: Processor | None, memory: Memory | None, *, ahead: bool
 ) -> pb.PodSandboxStats:
@@ -79,26 +96,8 @@ def _stats_for_list(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | 
     if stats is None:
         stats = running_pod_stats(rt, record, ahead=True)
     elif not cache.is_new(record.id, stats):
-        stats = _with_current_cpu(rt, record, known=stats)
+        stats = with_current_cpu(rt, record, stats)
     return None if stats is None else cache.note_returned(record.id, stats)
-
-
-def _with_current_cpu(rt: Runtime, record: SandboxRecord, *, known: pb.PodSandboxStats) -> pb.PodSandboxStats | None:
-    processor = pod_processor(rt, record)
-    if processor is None:
-        return None
-    before = {each.attributes.id: each for each in known.linux.containers}
-    containers = (
-        with_current_cpu(rt, container, known=before[container.id])
-        for container in running_containers(rt, sandbox_id=record.id)
-        if container.id in before
-    )
-    stats = pb.PodSandboxStats()
-    stats.CopyFrom(known)  # it is shared with answers that are on their way
-    stats.linux.cpu.CopyFrom(messages.cpu_usage(processor.cpu, at=processor.at, rate=processor.rate))
-    del stats.linux.containers[:]
-    stats.linux.containers.extend(found for found in containers if found is not None)
-    return stats
 
 
 def _read_ahead(rt: Runtime, record: SandboxRecord) -> pb.PodSandboxStats | None:

@@ -1,12 +1,16 @@
+import gc
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shim.cgroup import files
-from shim.cgroup.files import read, read_list, with_those_below
-from shim.cgroup.places import Group
+from shim.cgroup.files import OpenFiles, read, read_list, with_those_below
+from shim.cgroup.places import UNIFIED, Group, this_machines_mounts
 from tests.cgroup.pieces import in_pieces
 from tests.cgroup.trees import group_v1, group_v2
+from tests.facts import open_descriptors
 
 MANY = list(range(1_000_000, 1_020_000))
 
@@ -52,3 +56,84 @@ def test_of_very_many_groups_not_all_are_read(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "/".join("abcdefgh")).mkdir(parents=True)
 
     assert len(with_those_below(str(tmp_path))) == 3
+
+
+@pytest.fixture
+def open_before(monkeypatch: pytest.MonkeyPatch) -> int:
+    gc.collect()
+    monkeypatch.setattr(files._OpenFile, "descriptors", set())  # without those of the groups of other tests
+    return open_descriptors()
+
+
+@pytest.fixture
+def kernel_group() -> Iterator[Path]:
+    """An empty group of the kernel's own."""
+    mounts = this_machines_mounts()
+    mount = mounts.get("cpuacct") or mounts.get(UNIFIED)
+    if mount is None:
+        pytest.skip("no tree of control groups is mounted")
+    directory = Path(mount.point, "pydockershim-test-files")
+    try:
+        directory.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    yield directory
+    if directory.exists():
+        directory.rmdir()
+
+
+def test_a_file_that_is_kept_open_is_read_again(tmp_path: Path, open_before: int) -> None:
+    files, path = OpenFiles(), tmp_path / "cpu.stat"
+    path.write_text("first, and longer")
+    assert files.read(str(path)) == b"first, and longer"
+    path.write_text("second")
+
+    assert files.read(str(path)) == b"second"
+    assert open_descriptors() == open_before + 1
+    del files
+    assert open_descriptors() == open_before
+
+
+def test_what_is_not_there_is_opened_once_it_is(tmp_path: Path) -> None:
+    files, path = OpenFiles(), tmp_path / "cpu.stat"
+    assert files.read(str(path)) is None
+    path.write_text("here")
+
+    assert files.read(str(path)) == b"here"
+
+
+def test_a_group_is_removed_while_its_files_are_open(kernel_group: Path, open_before: int) -> None:
+    files, path = OpenFiles(), str(kernel_group / "cgroup.procs")
+    assert files.read(path) == b""
+    assert open_descriptors() == open_before + 1
+    kernel_group.rmdir()
+
+    assert files.read(path) is None
+    assert open_descriptors() == open_before
+    assert files.read(path) is None
+
+
+def test_of_very_many_files_some_are_opened_for_each_read(
+    tmp_path: Path, open_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_KEPT_OPEN", 2)
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_text(path.name)
+    several = [OpenFiles() for _ in paths]
+
+    for _ in range(2):
+        assert [each.read(str(path)) for each, path in zip(several, paths, strict=True)] == [b"a", b"b", b"c"]
+    assert open_descriptors() == open_before + 2
+
+
+def test_a_process_with_few_descriptors_keeps_fewer_open(
+    tmp_path: Path, open_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+    kept = OpenFiles()
+    for name in "abcd":
+        (tmp_path / name).write_text(name)
+        assert kept.read(str(tmp_path / name)) == name.encode()
+
+    assert open_descriptors() == open_before + 2

@@ -14,6 +14,7 @@ from shim.runtime import Runtime
 from shim.stats.containers import container_stats, list_container_stats
 from shim.stats.sandboxes import pod_sandbox_stats
 from shim.stats_cache import LayerUsage, Point
+from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2
 from tests.fakes.engine import FakeEngine
 from tests.pods import created, ready_pod, running
@@ -168,7 +169,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     stays = pod_with_container(rt, group_v2(), name="stays")
     pod_with_container(rt, group_v2(root=tmp_path / "v2"), name="goes")
     assert len(listed(rt)) == 2
-    shutil.rmtree(tmp_path / "v2")
+    remove_group(tmp_path / "v2")
 
     assert [stats.attributes.id for stats in listed(rt)] == [stays.container]
 
@@ -177,10 +178,10 @@ def test_of_one_that_runs_what_cannot_be_read_is_not_set(rt: Runtime, tmp_path: 
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     pod = pod_with_container(rt, group_v1(root=tmp_path / "v1"))
     rt.stats_cache.layers[pod.container] = LayerUsage(at=7, used_bytes=4096, inodes=3, store="/s")
-    shutil.rmtree(tmp_path / "v1/memory")
+    remove_group(tmp_path / "v1/memory")
 
     without_memory = container_stats(rt, container_id=pod.container)
-    shutil.rmtree(tmp_path / "v1")
+    remove_group(tmp_path / "v1")
     stats = container_stats(rt, container_id=pod.container)
 
     assert without_memory.cpu.usage_core_nano_seconds.value > 0
@@ -238,7 +239,7 @@ def test_a_container_that_has_ended_since_is_left_out(rt: Runtime, tmp_path: Pat
     pod = pod_with_container(rt, group_v2(root=tmp_path / "v2"))
     rt.stats_cache.container_stats.put(pod.container, pb.ContainerStats(cpu=pb.CpuUsage(timestamp=1)))
     assert len(listed(rt)) == 1
-    shutil.rmtree(tmp_path / "v2")
+    remove_group(tmp_path / "v2")
 
     assert listed(rt) == []
 

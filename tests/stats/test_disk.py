@@ -428,7 +428,7 @@ def test_a_disk_that_does_not_answer_keeps_nothing_else_waiting(
     meter.start()
     try:
         assert hangs.wait(SECONDS)
-        sample(rt, metrics=True)
+        sample(rt, with_metrics=True)
         assert len(list_container_stats(rt, filter=pb.ContainerStatsFilter())) == 1
         [metrics] = list_pod_sandbox_metrics(rt)
         assert len(metrics.container_metrics) == 1

@@ -1,20 +1,30 @@
+import gc
 import queue
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.container.stop import stop_container
 from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
+from shim.sandbox.stop import stop_pod_sandbox
 from shim.stats import sampler as module
-from shim.stats.sampler import Sampler, sample
+from shim.stats.containers import list_container_stats
+from shim.stats.metrics import list_pod_sandbox_metrics
+from shim.stats.sampler import Sampler, renew, sample
+from shim.stats.sandboxes import list_pod_sandbox_stats
 from shim.stats_cache import Point
 from shim.view.node import NodeView
+from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2
+from tests.facts import open_descriptors
 from tests.fakes.engine import FakeEngine
 from tests.stats.placed import pod_with_container, without_docker
 
@@ -29,7 +39,7 @@ def last_usage(rt: Runtime, key: str) -> int | None:
 def test_cpu_time_of_containers_and_pods_is_noted(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
 
-    sample(without_docker(rt), metrics=True)
+    sample(without_docker(rt), with_metrics=True)
 
     assert last_usage(rt, pod.container) == 9_214_533_000
     assert last_usage(rt, pod.sandbox) == 9_251_200_000
@@ -43,7 +53,7 @@ def test_lists_that_are_asked_for_are_read_ahead(rt: Runtime) -> None:
     for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
         cache.touch()
 
-    sample(without_docker(rt), metrics=True)
+    sample(without_docker(rt), with_metrics=True)
 
     stats = rt.stats_cache.container_stats.get(pod.container)
     pod_stats = rt.stats_cache.sandbox_stats.get(pod.sandbox)
@@ -59,15 +69,30 @@ def test_metrics_are_read_less_often(rt: Runtime) -> None:
     pod = pod_with_container(rt, group_v2())
     rt.stats_cache.sandbox_metrics.touch()
 
-    sample(rt, metrics=False)
+    sample(rt, with_metrics=False)
 
     assert rt.stats_cache.sandbox_metrics.get(pod.sandbox) is None
+
+
+def test_the_files_of_a_container_that_has_ended_are_closed(rt: Runtime, tmp_path: Path) -> None:
+    shutil.copytree(DATA / "v2", tmp_path / "v2")
+    pod = pod_with_container(rt, group_v2(root=tmp_path / "v2"))
+    gc.collect()  # groups of other tests
+    before = open_descriptors()
+    sample(rt, with_metrics=False)
+    assert open_descriptors() > before
+    stop_container(rt, container_id=pod.container, timeout=0)
+    stop_pod_sandbox(rt, sandbox_id=pod.sandbox)
+
+    sample(rt, with_metrics=False)
+
+    assert open_descriptors() == before
 
 
 def test_what_is_gone_is_forgotten(rt: Runtime) -> None:
     rt.stats_cache.cpu.note("gone", Point(1, 1))
 
-    sample(rt, metrics=False)
+    sample(rt, with_metrics=False)
 
     assert last_usage(rt, "gone") is None
 
@@ -76,9 +101,9 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     shutil.copytree(DATA / "v1", tmp_path / "v1")
     goes = pod_with_container(rt, group_v1(root=tmp_path / "v1"), name="goes")
     stays = pod_with_container(rt, group_v1(), name="stays")
-    shutil.rmtree(tmp_path / "v1")
+    remove_group(tmp_path / "v1")
 
-    sample(rt, metrics=False)
+    sample(rt, with_metrics=False)
 
     assert (last_usage(rt, goes.container), last_usage(rt, stays.container)) == (None, 1_110_046_355)
 
@@ -87,7 +112,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
 def test_a_pass_that_fails_is_not_the_last(rt: Runtime, monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     passed = threading.Semaphore(0)
 
-    def failing(_rt: Runtime, *, metrics: bool) -> None:
+    def failing(_rt: Runtime, *, with_metrics: bool) -> None:
         passed.release()
         raise failure
 
@@ -100,7 +125,7 @@ def test_a_pass_that_fails_is_not_the_last(rt: Runtime, monkeypatch: pytest.Monk
 
 def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    monkeypatch.setattr(module, "sample", lambda _rt, *, metrics: passes.put(metrics))
+    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(with_metrics))
     monkeypatch.setattr(module, "METRICS_INTERVAL", 1000.0)
     sampler = Sampler(rt, interval=0.01)
     sampler.start()
@@ -112,7 +137,7 @@ def test_of_many_passes_some_are_for_metrics(rt: Runtime, monkeypatch: pytest.Mo
 
 def test_what_ran_before_is_sampled_again_soon(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: queue.SimpleQueue[float] = queue.SimpleQueue()
-    monkeypatch.setattr(module, "sample", lambda _rt, *, metrics: passes.put(time.monotonic()))
+    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(time.monotonic()))
     sampler = Sampler(rt, interval=1000)
     sampler.start()
     try:
@@ -124,12 +149,75 @@ def test_what_ran_before_is_sampled_again_soon(rt: Runtime, monkeypatch: pytest.
     assert second - first > 1
 
 
+def container_stats_at(rt: Runtime) -> int:
+    [stats] = list_container_stats(rt, filter=pb.ContainerStatsFilter())
+    return stats.cpu.timestamp
+
+
+def pod_stats_at(rt: Runtime) -> int:
+    [stats] = list_pod_sandbox_stats(rt, filter=pb.PodSandboxStatsFilter())
+    assert {each.cpu.timestamp > 0 for each in stats.linux.containers} == {True}
+    return stats.linux.cpu.timestamp
+
+
+def metrics_at(rt: Runtime) -> int:
+    [pod] = list_pod_sandbox_metrics(rt)
+    return pod.container_metrics[0].metrics[0].timestamp
+
+
+@pytest.mark.parametrize("requested", [container_stats_at, pod_stats_at, metrics_at])
+def test_a_list_that_is_watched_is_renewed_before_the_next_request(
+    rt: Runtime, requested: Callable[[Runtime], int]
+) -> None:
+    pod_with_container(rt, group_v2())
+    requested(rt)
+    sample(rt, with_metrics=True)
+    first = requested(rt)
+    assert rt.stats_cache.watched.is_set()
+    began = time.time_ns()
+
+    renew(rt)
+    renewed = time.time_ns()
+
+    assert first < began <= requested(rt) <= renewed
+
+
+def test_a_list_that_is_not_watched_is_not_renewed(rt: Runtime) -> None:
+    pod = pod_with_container(rt, group_v2())
+    container_stats_at(rt)
+    sample(rt, with_metrics=True)
+
+    renew(rt)
+
+    assert not rt.stats_cache.watched.is_set()
+    assert rt.stats_cache.sandbox_stats.get(pod.sandbox) is None
+    stats = rt.stats_cache.container_stats.get(pod.container)
+    assert stats is not None
+    assert stats.cpu.timestamp == container_stats_at(rt)
+
+
+def test_a_request_for_a_list_that_is_watched_wakes_the_sampler(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: done.put("sample"))
+    monkeypatch.setattr(module, "renew", lambda _rt: done.put("renew"))
+    monkeypatch.setattr(module, "_SECOND_PASS_SECONDS", 1000.0)
+    sampler = Sampler(rt, interval=1000)
+    sampler.start()
+    try:
+        assert done.get(timeout=SECONDS) == "sample"
+        for _ in range(2):
+            rt.stats_cache.watched.set()
+            assert done.get(timeout=SECONDS) == "renew"
+    finally:
+        sampler.stop()
+
+
 def test_a_stop_does_not_wait_for_docker(rt: Runtime, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def begin(rt: Runtime, *, metrics: bool) -> None:
+    def begin(rt: Runtime, *, with_metrics: bool) -> None:
         begun.set()
-        sample(rt, metrics=metrics)
+        sample(rt, with_metrics=with_metrics)
 
     monkeypatch.setattr(module, "sample", begin)
     never_built = NodeView(engine, sync_timeout=deadline.LONGEST)

@@ -13,6 +13,7 @@ from shim.stats import sandboxes
 from shim.stats.network import interfaces_from_net_dev
 from shim.stats.sandboxes import list_pod_sandbox_stats, pod_sandbox_stats
 from shim.stats_cache import Point
+from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2, pod_group
 from tests.fakes.engine import FakeEngine
 from tests.pods import ready_pod
@@ -133,7 +134,7 @@ def test_a_group_that_vanishes_takes_no_other_with_it(rt: Runtime, tmp_path: Pat
     stays = pod_with_container(rt, group_v2(), name="stays")
     goes = pod_with_container(rt, group_v1(root=tmp_path / "v1"), name="goes", cgroup_parent="")
     assert len(listed(rt)) == 2
-    shutil.rmtree(tmp_path / "v1")
+    remove_group(tmp_path / "v1")
 
     assert [stats.attributes.id for stats in listed(rt)] == [stays.sandbox]
     gone = pod_sandbox_stats(rt, sandbox_id=goes.sandbox)

@@ -91,7 +91,7 @@ test: lint ## all checks and all tests (root)
 	$(PY) -m pytest tests integration $(SIDE_BY_SIDE) $(ARGS)
 
 test-engines: venv ## every integration test on each engine and image store, side by side (root)
-	$(PY) -m integration.node newest
+	$(PY) -m integration.node engines
 	$(PY) -m pytest integration $(SIDE_BY_SIDE) --all-engines $(ARGS)
 
 test-pythons: venv ## unit tests on Python 3.11 to 3.14, as far as there are such, ARGS="--only 3.14 --write" (root)

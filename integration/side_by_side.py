@@ -18,7 +18,7 @@ from xdist.workermanage import WorkerController
 
 from integration.node import control_groups
 
-_ENGINE = re.compile(r"[\[-](20\.10|28-containerd|28|29-containerd)[\]-]")
+_ENGINE = re.compile(r"[\[-](20\.10|26|28-containerd|28|29-containerd)[\]-]")
 _TOGETHER = ("integration/networking/", "integration/packages/")
 """Folders whose files share a fixture that is dear: a Docker of their own, the packages."""
 SECONDS = {

@@ -30,8 +30,9 @@ the files in `integration/conformance/results`, and a test holds it to them; any
 cell: `make conformance BIN=dir ARGS="--write"`, where `dir` has critest, or etcd, the binaries of a control plane and a
 kubelet. None of these is downloaded, and one that is missing is named.
 
-A cell is the day of the run and how many of its cases passed, of those that were not skipped. `28-containerd` is Docker
-Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04, which has it by default.
+A cell is the day of the run and how many of its cases passed, of those that were not skipped. `26` is Docker 26.1 of
+Debian 13, `28-containerd` Docker Engine 28 with the containerd image store, `29-containerd` Docker 29 of Ubuntu 24.04,
+which has it by default.
 """
 _CRITEST = """\
 ## critest

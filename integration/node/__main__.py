@@ -1,7 +1,7 @@
 """Set up a node from the command line.
 
 python -m integration.node prepare               fetch everything into the cache
-python -m integration.node newest                fetch the newest engine as well, which not every run needs
+python -m integration.node engines               fetch the engines as well that not every run needs
 python -m integration.node run [--disk] [--systemd] COMMAND
                                                  run a command in isolation with the node's tools
 python -m integration.node host COMMAND          run a command on this machine, with Docker and CNI set up
@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from integration.node.commands import NodeError, run_foreground
 from integration.node.host import prepared_host, release
 from integration.node.isolation import run_isolated
-from integration.node.packages import NEWEST, ensure_unpacked
+from integration.node.packages import ON_DEMAND, ensure_unpacked
 from integration.node.prepare import prepare
 
 
@@ -35,8 +35,9 @@ def _carry_out(arguments: argparse.Namespace) -> int:
     match arguments.verb:
         case "prepare":
             prepare()
-        case "newest":
-            ensure_unpacked(NEWEST)
+        case "engines":
+            for bundle in ON_DEMAND.values():
+                ensure_unpacked(bundle)
         case "run":
             with redirect_stdout(sys.stderr):  # standard output is the command's, which may be a protocol
                 node = prepare(driver="systemd" if arguments.systemd else "cgroupfs")
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("prepare")
-    verbs.add_parser("newest")
+    verbs.add_parser("engines")
     verbs.add_parser("release")
     isolated = verbs.add_parser("run")
     isolated.add_argument("--disk", action="store_true", help="engine data on disk, for measurements")

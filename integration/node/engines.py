@@ -7,12 +7,10 @@ from integration.node.commands import NodeError
 from integration.node.engine import Engine
 from integration.node.isolation import Node, new_home
 from integration.node.netns import Netns
+from integration.node.packages import ON_DEMAND
 
-ENGINES = ("20.10", "28", "28-containerd", "29-containerd")
+ENGINES = ("20.10", "26", "28", "28-containerd", "29-containerd")
 """With the containerd image store where the name says so; 29 has it by default."""
-
-NEWEST_ENGINE = "29-containerd"
-"""Ubuntu's, which is fetched on demand."""
 
 
 def make_engine(
@@ -47,17 +45,17 @@ def make_engine(
 
 def there(node: Node) -> Sequence[str]:
     """Return which of ENGINES have been fetched."""
-    return [name for name in ENGINES if name != NEWEST_ENGINE or node.newest is not None]
+    return [name for name in ENGINES if name not in ON_DEMAND or name in node.on_demand]
 
 
 def _binaries(node: Node, name: str) -> tuple[Path, ...]:
     """Return where the programs of an engine are, the runc of the oldest one among them."""
     if name == "20.10":
         return node.stable.path
-    if name == NEWEST_ENGINE:
-        if node.newest is None:
-            raise NodeError(f"no engine {name}: python -m integration.node newest fetches it")
-        return node.newest.path + node.stable.path
+    if name in ON_DEMAND:
+        if name not in node.on_demand:
+            raise NodeError(f"no engine {name}: python -m integration.node engines fetches it")
+        return node.on_demand[name].path + node.stable.path
     if node.newer is None:
         raise NodeError(f"no newer engine: {node.newer_missing}")
     return node.newer.path + node.stable.path

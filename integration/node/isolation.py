@@ -69,7 +69,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     stable: Unpacked
     newer: Unpacked | None
     newer_missing: str
-    newest: Unpacked | None
+    on_demand: dict[str, Unpacked]
+    """Engines by name, of those that not every run needs."""
     tools: Unpacked
     busybox: Path
     monitoring: Unpacked

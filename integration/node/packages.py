@@ -73,7 +73,14 @@ NEWER = Bundle(
     program="usr/sbin/dockerd",
     least=(28,),
 )
-NEWEST = Bundle(
+DEBIAN_13 = Bundle(
+    name="engine-26",
+    suites=("trixie",),
+    packages=("docker.io", "containerd"),
+    program="usr/sbin/dockerd",
+    least=(26,),
+)
+UBUNTU_24 = Bundle(
     name="engine-29",
     suites=("noble",),
     packages=("docker.io", "containerd"),
@@ -81,6 +88,8 @@ NEWEST = Bundle(
     program="usr/bin/dockerd",
     least=(29,),
 )
+ON_DEMAND = {"26": DEBIAN_13, "29-containerd": UBUNTU_24}
+"""Engines by name that are fetched on demand alone, since not every run needs them."""
 UBUNTU_KEYS = Bundle(name="ubuntu-keyring", suites=("testing", "unstable"), packages=("ubuntu-keyring",))
 TOOLS = Bundle(name="tools", suites=("bookworm",), packages=("containernetworking-plugins", "docker-registry"))
 NEWER_PLUGINS = Bundle(name="cni-plugins", suites=("testing", "unstable"), packages=("containernetworking-plugins",))

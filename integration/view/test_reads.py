@@ -16,7 +16,7 @@ from shim.domain import labels
 from shim.domain.names import container_name
 from shim.engine.client import DockerEngine
 
-MANY = {"28": 2000, "20.10": 600, "28-containerd": 600, "29-containerd": 600}
+MANY = {"28": 2000, "20.10": 600, "26": 600, "28-containerd": 600, "29-containerd": 600}
 """More than one piece of a streamed list has; before a release twenty times as many as a node is meant for."""
 MANY_SECONDS = 60
 AT_ONCE = 8

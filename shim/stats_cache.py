@@ -89,8 +89,8 @@ class CpuHistory:
         base = None
         for point in points:  # the oldest first
             age = now.at - point.at
-            if age < _MIN_WINDOW:
-                break
+            if age < _MIN_WINDOW:  # or negative, since the clock was set back
+                continue
             base = point
             if age <= _MAX_WINDOW:
                 break
@@ -221,9 +221,9 @@ class PrefetchCache(Generic[M]):
         return answer
 
     def renew(self, key: str, renewed: Callable[[M], M | None]) -> None:
-        """Replace an answer that has been returned by what `renewed` makes of it, if anything: a later one."""
+        """Replace an answer that may not be returned again by what `renewed` makes of it, if anything: a later one."""
         answer = self.get(key)
-        if answer is None or self._timestamp(answer) > self._returned.get(key, 0):
+        if answer is None or self.is_new(key, answer):
             return
         later = renewed(answer)
         if later is not None:

@@ -30,6 +30,7 @@ def point(at: float, usage: float) -> Point:
         ([(100, 30)], (100.2, 30.2), 30.2 / 100.2),
         ([(100, 30)], (500, 70), 0.1),
         ([(100, 30)], (105, 10), 0),
+        ([(100, 1.0), (109, 1.1), (60, 1.3)], (69, 1.4), 0.1 / 9),
         ([(-3, 90)], (5, 1), 0.2),
         ([(-5, 1)], (-1, 2), 0.25),
         ([], (-1, 2), 0),
@@ -43,6 +44,7 @@ def point(at: float, usage: float) -> Point:
         "too near",
         "after a pause",
         "counter started over",
+        "later points are before the clock was set back",
         "started again",
         "seen after the clock was set back",
         "clock set back",
@@ -127,25 +129,37 @@ def test_a_list_that_is_requested_every_few_seconds_is_watched() -> None:
 
 
 def test_what_has_been_returned_is_renewed() -> None:
-    clock = Clock(0)
-    cache = PrefetchCache[int](freshness=10, clock=clock, timestamp=lambda at: at)
-    for key in ("returned", "ended", "expired", "not returned"):
-        cache.put(key, 7)
+    clock = Clock(100)
+    cache = PrefetchCache[float](
+        freshness=10,
+        clock=clock,
+        timestamp=lambda at: int(at * SECOND),
+        wall=lambda: int(clock.now * SECOND),
+    )
+    for key in ("returned", "just read", "ended", "expired", "not returned"):
+        cache.put(key, 100.0)
         if key != "not returned":
-            cache.note_returned(key, 7)
-    clock.now = 10
+            cache.note_returned(key, 100.0)
+    clock.now = 109
+    cache.note_returned("just read", 108.75)
 
-    cache.renew("returned", lambda at: at + 1)
+    def renewed(_: float) -> float:
+        return clock.now
+
+    cache.renew("returned", renewed)
+    cache.renew("just read", renewed)
     cache.renew("ended", lambda _: None)
-    cache.renew("not returned", lambda at: at + 1)
-    cache.renew("unknown", lambda at: at + 1)
+    cache.renew("not returned", renewed)
+    cache.renew("unknown", renewed)
 
-    assert [cache.get(key) for key in ("returned", "ended", "not returned", "unknown")] == [8, 7, 7, None]
-    assert cache.is_new("returned", 8)
-    cache.renew("returned", lambda at: at + 1)
-    assert cache.get("returned") == 8  # it has not been returned yet
-    clock.now = 11
-    cache.renew("expired", lambda at: at + 1)
+    assert [cache.get(key) for key in ("returned", "just read", "ended")] == [109, 108.75, 100]
+    assert [cache.get(key) for key in ("not returned", "unknown")] == [100, None]
+    assert cache.is_new("returned", 109)
+    clock.now = 110
+    cache.renew("returned", renewed)
+    assert cache.get("returned") == 109  # it has not been returned yet
+    clock.now = 111
+    cache.renew("expired", renewed)
     assert cache.get("expired") is None
 
 

@@ -169,6 +169,8 @@ def thing(served: Served, places: Path) -> Iterator[str]:
     """A CDI device with a node and a variable; its specification appears while the engine runs, as a plugin's does."""
     if served.engine.name == OLD:
         pytest.skip("Engine 20.10 knows no CDI")
+    if not served.engine.api.info()["CDISpecDirs"]:
+        pytest.skip("CDI is switched off")
     node = {"path": "/dev/thing", "hostPath": str(places / "one")}
     edits = {"env": ["THING=one"], "deviceNodes": [node]}
     content = {"cdiVersion": "0.6.0", "kind": KIND, "devices": [{"name": "one", "containerEdits": edits}]}
@@ -209,6 +211,18 @@ def test_an_engine_without_cdi_is_named(kubelet: Kubelet, pod: Pod, served: Serv
 
     assert code == Code.UNIMPLEMENTED
     assert message == "config.CDI_devices: needs Docker Engine 25.0 (API 1.44); this one speaks 1.41"
+
+
+def test_cdi_that_is_switched_off_is_named(kubelet: Kubelet, pod: Pod, served: Served) -> None:
+    if served.engine.name != "26":
+        pytest.skip("Engine 20.10 knows no CDI, and since 28.2 it is on by default")
+
+    code, message = refusal(lambda: kubelet.created(pod, **cdi(f"{KIND}=one")))
+
+    assert code == Code.FAILED_PRECONDITION
+    assert message == (
+        "config.CDI_devices: CDI is switched off in Docker; `features.cdi` in daemon.json switches it on"
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ EXAMPLES = Path(__file__).parents[2] / "cni_conf_examples"
 
 OUTSIDE = {4: "192.168.10.1", 6: "fd00:192:168::1"}
 NODE = {4: "192.168.10.2", 6: "fd00:192:168::2"}
+WITH_EXPERIMENTAL_IP6TABLES = {"20.10", "26"}
+"""Engines before 27.0."""
 IPV6_SETTINGS: dict[str, object] = {"ipv6": True, "fixed-cidr-v6": "fd00:d0c::/64", "ip6tables": True}
 
 TEMPLATE_RANGES = ("10.244.0.0/24", "fd00:10:244::/64")
@@ -174,7 +176,7 @@ def machines(home: Path, *, environ: Mapping[str, str] | None = None) -> Iterato
 @contextmanager
 def lab(made: Node, engine_name: str, *, tables: Filter = "nft", bin_dir: Path | None = None) -> Iterator[Lab]:
     """Set up a node whose Docker has set FORWARD to DROP, with a server that uses the plugins of `bin_dir`."""
-    settings = IPV6_SETTINGS | ({"experimental": True} if engine_name == "20.10" else {})
+    settings = IPV6_SETTINGS | ({"experimental": True} if engine_name in WITH_EXPERIMENTAL_IP6TABLES else {})
     with ExitStack() as ending:
         home = Path(tempfile.mkdtemp(prefix="lab-", dir=HOME))
         ending.callback(shutil.rmtree, home)

@@ -10,6 +10,7 @@ from integration.conftest import Served
 from integration.cri import HOST_NETWORK
 from integration.node.processes import group_files
 from integration.pods.kubelet import Kubelet, Pod, failure
+from integration.stats.kernel_reference import group_of
 from integration.stats.queries import MIB, listed, pod_stats, pods_listed, stats
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
@@ -104,15 +105,19 @@ def test_answers_a_second_apart_have_cpu_time_of_two_moments(
 def test_files_of_control_groups_are_open_while_their_container_runs(
     served: Served, kubelet: Kubelet, own_pod: Callable[[], Pod]
 ) -> None:
-    container = kubelet.started(own_pod())
+    pod = own_pod()
+    container = kubelet.started(pod)
+    group = group_of(served, container, "cpuacct").parent.name
 
-    def are_open() -> bool:
-        return any(container in path for path in group_files(served.server.daemon.pid))
+    def open_of(name: str) -> list[str]:
+        return [path for path in group_files(served.server.daemon.pid) if name in path]
 
-    wait_until(are_open, seconds=4 * INTERVAL)
+    wait_until(lambda: open_of(container), seconds=4 * INTERVAL)
     served.cri.stop_container(container)
-
-    wait_until(lambda: not are_open(), seconds=4 * INTERVAL)
+    wait_until(lambda: not open_of(container), seconds=4 * INTERVAL)
+    assert open_of(group)  # the pod's own
+    served.cri.remove(pod.id)
+    wait_until(lambda: not open_of(group), seconds=4 * INTERVAL)
 
 
 def test_unknown_ids(served: Served) -> None:

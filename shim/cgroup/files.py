@@ -45,19 +45,20 @@ class OpenFiles:
 
     def read(self, path: str) -> bytes | None:
         """Return the content of a file that comes in one piece, or None, as `read` by itself."""
-        file = self._open.get(path) or self._opened(path)
+        file = self._open.get(path)
         if file is None:
-            return read(path)
+            if len(_OpenFile.descriptors) >= _most_kept_open():
+                return read(path)
+            file = self._opened(path)
+        if file is None:
+            return None
         try:
             return os.pread(file.descriptor, _ONE_READ, 0)
-        except OSError:  # ENODEV: the group has been removed since
+        except OSError:  # ENODEV: the group has been removed since, and may have been made again
             self._open.pop(path, None)
-            return None
+            return read(path)
 
     def _opened(self, path: str) -> "_OpenFile | None":
-        """Open a file; return None when it cannot be, or when enough are open."""
-        if len(_OpenFile.descriptors) >= _most_kept_open():
-            return None
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

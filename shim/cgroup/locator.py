@@ -1,6 +1,6 @@
 """Where the control groups of containers are: the one place that maps a container to its group."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shim.cgroup.places import UNIFIED, Group, Mounts, above, group_at, own_groups, slice_path
@@ -71,7 +71,9 @@ class CgroupLocator:
         """Keep a place for the next readers."""
         self._places[container_id] = place
 
-    def keep_only(self, container_ids: Collection[str]) -> None:
-        """Drop all others from the cache."""
-        for gone in set(self._places).difference(container_ids):
-            self._places.pop(gone, None)
+    def keep_only(self, pids: Mapping[str, int]) -> None:
+        """Drop from the cache what is not of these first processes, by container id, and so close its files."""
+        for container_id in set(self._places):  # a copy: readers may add to it at the same time
+            place = self._places.get(container_id)
+            if place is not None and place.pid != pids.get(container_id):
+                self._places.pop(container_id, None)

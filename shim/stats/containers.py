@@ -29,8 +29,8 @@ def list_container_stats(rt: Runtime, *, filter: pb.ContainerStatsFilter) -> lis
     Raise InvalidArgument for an ambiguous one, also where others than running containers make it so. One that
     ends in the meantime is left out, and so is one whose control group cannot be read.
 
-    A prefetched answer is returned once. A request before the next one gets CPU time read now: a client that computes a
-    rate from two answers needs two times.
+    A prefetched answer is returned once, and within half a second again. A request before the next one gets later CPU
+    time, read in the meantime or now: a client that computes a rate from two answers needs two times.
     """
     rt.stats_cache.container_stats.touch()
     fitting = filter_containers(

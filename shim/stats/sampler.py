@@ -27,6 +27,9 @@ from shim.view.records import ContainerRecord, SandboxRecord
 
 _COOLDOWN_FACTOR = 50
 """A pass that took much CPU time is followed by a pause of this many times as long: at most 2 % of a core."""
+_RENEW_SECONDS = REUSE_SECONDS + 0.25
+"""Seconds from a request for a list that is watched to its renewal. What was read for it may not be returned again
+then, and clients mostly ask after a second."""
 _SECOND_PASS_SECONDS = 1.1
 """Seconds from the first pass to the second one: what ran before the server has a rate of its own from then on."""
 
@@ -40,7 +43,7 @@ def sample(rt: Runtime, *, with_metrics: bool) -> None:
     """
     there: list[ContainerRecord | SandboxRecord] = [*rt.view.containers(), *rt.view.sandboxes()]
     rt.stats_cache.keep_only({record.id for record in there})
-    rt.cgroups.keep_only({record.id for record in there if record.state.pid})  # a group has files open
+    rt.cgroups.keep_only({record.id: record.state.pid for record in there})
     read = {container.id: _sample_container(rt, container) for container in running_containers(rt)}
     for sandbox in running_sandboxes(rt):
         _sample_sandbox(rt, sandbox)
@@ -119,7 +122,7 @@ class Sampler:
         while not self._stopping.is_set():
             now = time.monotonic()
             if now < due:
-                self._renew_until(due)
+                self._wait(due - now)
                 continue
             with_metrics = now >= metrics_due
             if with_metrics:
@@ -128,12 +131,13 @@ class Sampler:
             took = self._run_in_scope(functools.partial(sample, self._rt, with_metrics=with_metrics))
             due = time.monotonic() + max(next(intervals), _COOLDOWN_FACTOR * took)
 
-    def _renew_until(self, due: float) -> None:
-        """Wait for a request for a list that is watched, and renew its answers once they cannot be returned again."""
-        watched = self._rt.stats_cache.watched
-        if watched.wait(due - time.monotonic()):
-            watched.clear()
-            if not self._stopping.wait(REUSE_SECONDS):
+    def _wait(self, seconds: float) -> None:
+        """Wait for the next pass, or for a request for a list that is watched, and then renew what it returned."""
+        if seconds <= _RENEW_SECONDS:  # a pass is better
+            self._stopping.wait(seconds)
+        elif self._rt.stats_cache.watched.wait(seconds - _RENEW_SECONDS):
+            self._rt.stats_cache.watched.clear()
+            if not self._stopping.wait(_RENEW_SECONDS):
                 self._run_in_scope(functools.partial(renew, self._rt))
 
     def _run_in_scope(self, work: Callable[[], None]) -> float:

@@ -83,34 +83,53 @@ def kernel_group() -> Iterator[Path]:
 
 
 def test_a_file_that_is_kept_open_is_read_again(tmp_path: Path, open_before: int) -> None:
-    files, path = OpenFiles(), tmp_path / "cpu.stat"
+    kept, path = OpenFiles(), tmp_path / "cpu.stat"
     path.write_text("first, and longer")
-    assert files.read(str(path)) == b"first, and longer"
+    assert kept.read(str(path)) == b"first, and longer"
     path.write_text("second")
 
-    assert files.read(str(path)) == b"second"
+    assert kept.read(str(path)) == b"second"
     assert open_descriptors() == open_before + 1
-    del files
+    del kept
     assert open_descriptors() == open_before
+    assert files._OpenFile.descriptors == set()
 
 
 def test_what_is_not_there_is_opened_once_it_is(tmp_path: Path) -> None:
-    files, path = OpenFiles(), tmp_path / "cpu.stat"
-    assert files.read(str(path)) is None
+    kept, path = OpenFiles(), tmp_path / "cpu.stat"
+    assert kept.read(str(path)) is None
     path.write_text("here")
 
-    assert files.read(str(path)) == b"here"
+    assert kept.read(str(path)) == b"here"
 
 
 def test_a_group_is_removed_while_its_files_are_open(kernel_group: Path, open_before: int) -> None:
-    files, path = OpenFiles(), str(kernel_group / "cgroup.procs")
-    assert files.read(path) == b""
+    kept, path = OpenFiles(), str(kernel_group / "cgroup.procs")
+    assert kept.read(path) == b""
     assert open_descriptors() == open_before + 1
     kernel_group.rmdir()
 
-    assert files.read(path) is None
+    assert kept.read(path) is None
     assert open_descriptors() == open_before
-    assert files.read(path) is None
+    assert kept.read(path) is None
+
+
+def test_a_group_is_made_again_at_the_same_path(kernel_group: Path, open_before: int) -> None:
+    kept, path = OpenFiles(), str(kernel_group / "cgroup.procs")
+    assert kept.read(path) == b""
+    kernel_group.rmdir()
+    kernel_group.mkdir()
+
+    assert [kept.read(path), kept.read(path)] == [b"", b""]
+    assert open_descriptors() == open_before + 1
+
+
+def test_a_file_that_two_threads_open_at_the_same_time_is_open_once(tmp_path: Path, open_before: int) -> None:
+    kept, path = OpenFiles(), tmp_path / "cpu.stat"
+    path.write_text("here")
+
+    assert kept._opened(str(path)) is kept._opened(str(path))
+    assert open_descriptors() == open_before + 1
 
 
 def test_of_very_many_files_some_are_opened_for_each_read(

@@ -66,9 +66,20 @@ def test_a_container_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
     locator.place(ID, pid=7)
     of_process("", monkeypatch)
 
-    locator.keep_only({ID})
+    locator.keep_only({ID: 7})
     assert locator.place(ID, pid=7) is not None
-    locator.keep_only(())
+    locator.keep_only({})
+    assert locator.place(ID, pid=7) is None
+
+
+def test_a_container_that_runs_again_is_in_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
+    of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
+    locator.place(ID, pid=7)
+    of_process("", monkeypatch)
+
+    locator.keep_only({ID: 8})
+
     assert locator.place(ID, pid=7) is None
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.base.times import SECOND
 from shim.container.stop import stop_container
 from shim.domain.errors import Unavailable
 from shim.runtime import Runtime
@@ -20,7 +21,7 @@ from shim.stats.containers import list_container_stats
 from shim.stats.metrics import list_pod_sandbox_metrics
 from shim.stats.sampler import Sampler, renew, sample
 from shim.stats.sandboxes import list_pod_sandbox_stats
-from shim.stats_cache import Point
+from shim.stats_cache import REUSE_SECONDS, WATCHED_SECONDS, Point
 from shim.view.node import NodeView
 from tests.cgroup.removal import remove_group
 from tests.cgroup.trees import DATA, group_v1, group_v2
@@ -165,15 +166,31 @@ def metrics_at(rt: Runtime) -> int:
     return pod.container_metrics[0].metrics[0].timestamp
 
 
-@pytest.mark.parametrize("requested", [container_stats_at, pod_stats_at, metrics_at])
+REQUESTED = pytest.mark.parametrize("requested", [container_stats_at, pod_stats_at, metrics_at])
+
+
+@pytest.fixture
+def later(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let seconds pass for the cached answers."""
+
+    def pass_seconds(seconds: float) -> None:
+        for cache in (rt.stats_cache.container_stats, rt.stats_cache.sandbox_stats, rt.stats_cache.sandbox_metrics):
+            monkeypatch.setattr(cache, "_clock", lambda: time.monotonic() + seconds)
+            monkeypatch.setattr(cache, "_wall", lambda: time.time_ns() + int(seconds * SECOND))
+
+    return pass_seconds
+
+
+@REQUESTED
 def test_a_list_that_is_watched_is_renewed_before_the_next_request(
-    rt: Runtime, requested: Callable[[Runtime], int]
+    rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
 ) -> None:
     pod_with_container(rt, group_v2())
     requested(rt)
     sample(rt, with_metrics=True)
     first = requested(rt)
     assert rt.stats_cache.watched.is_set()
+    later(1)
     began = time.time_ns()
 
     renew(rt)
@@ -182,18 +199,20 @@ def test_a_list_that_is_watched_is_renewed_before_the_next_request(
     assert first < began <= requested(rt) <= renewed
 
 
-def test_a_list_that_is_not_watched_is_not_renewed(rt: Runtime) -> None:
-    pod = pod_with_container(rt, group_v2())
-    container_stats_at(rt)
+@REQUESTED
+def test_a_list_that_is_not_watched_is_not_renewed(
+    rt: Runtime, requested: Callable[[Runtime], int], later: Callable[[float], None]
+) -> None:
+    pod_with_container(rt, group_v2())
+    requested(rt)
     sample(rt, with_metrics=True)
+    requested(rt)
+    later(WATCHED_SECONDS + 1)
 
     renew(rt)
+    renewed = time.time_ns()
 
-    assert not rt.stats_cache.watched.is_set()
-    assert rt.stats_cache.sandbox_stats.get(pod.sandbox) is None
-    stats = rt.stats_cache.container_stats.get(pod.container)
-    assert stats is not None
-    assert stats.cpu.timestamp == container_stats_at(rt)
+    assert requested(rt) > renewed
 
 
 def test_a_request_for_a_list_that_is_watched_wakes_the_sampler(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,8 +225,26 @@ def test_a_request_for_a_list_that_is_watched_wakes_the_sampler(rt: Runtime, mon
     try:
         assert done.get(timeout=SECONDS) == "sample"
         for _ in range(2):
+            began = time.monotonic()
             rt.stats_cache.watched.set()
             assert done.get(timeout=SECONDS) == "renew"
+            assert time.monotonic() - began >= REUSE_SECONDS  # what has been read for the answer is returned until then
+            assert not rt.stats_cache.watched.is_set()
+    finally:
+        sampler.stop()
+
+
+def test_requests_for_lists_that_are_watched_put_off_no_pass(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    monkeypatch.setattr(module, "_RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(module, "renew", lambda rt: rt.stats_cache.watched.set())
+    monkeypatch.setattr(module, "sample", lambda _rt, *, with_metrics: passes.put(with_metrics))
+    rt.stats_cache.watched.set()
+    sampler = Sampler(rt, interval=0.05)
+    sampler.start()
+    try:
+        for _ in range(4):
+            passes.get(timeout=SECONDS)
     finally:
         sampler.stop()
 

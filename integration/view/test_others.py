@@ -196,6 +196,10 @@ def test_sandbox_whose_pause_was_removed(kubelet: Kubelet, api: docker.APIClient
     assert before.added(proxied.snapshot()) == []
 
 
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy: DockerProxy) -> None:
     """A containerd shim that hangs does not report that its container has ended; Docker goes on calling it running."""
     container = kubelet.started(kubelet.pod(linux=HOST_NETWORK))
@@ -204,6 +208,7 @@ def test_exit_that_docker_misses(kubelet: Kubelet, api: docker.APIClient, proxy:
     os.kill(shim, signal.SIGSTOP)
     try:
         os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: is_zombie(pid))
         proxy.cut()  # the next compare, up to a minute early
         status = wait_exited(kubelet, container, seconds=30)
         assert (status.exit_code, status.reason) == (255, "Unknown")

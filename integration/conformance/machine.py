@@ -10,15 +10,25 @@ from integration.conformance.results import Machine
 from integration.node import images
 
 _REPOSITORY = Path(__file__).parents[2]
+_RESULTS = "integration/conformance/results"
 
 
 def commit() -> str:
-    """Return the commit of this repository, with `-dirty` after changes; empty where git does not know it."""
-    command = ["git", "-C", str(_REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    """Return the commit of this repository, with `-dirty` after changes; empty where git does not know it.
+
+    Results do not count as changes: a run may have kept some, and the next one is of the same program.
+    """
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{_RESULTS}")
     except (FileNotFoundError, subprocess.CalledProcessError):
         return ""
+    return f"{head}-dirty" if changes else head
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(_REPOSITORY), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def machine_of(api: docker.APIClient, *, python: str = platform.python_version()) -> Machine:

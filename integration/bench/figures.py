@@ -52,7 +52,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     rss_mib: float
     threads: int
     descriptors: int
-    """Without files of control groups, of which as many are open as containers run."""
+    """Without files of control groups, of which some are open for each container that runs."""
     cpu_seconds: float
     """Since its start."""
 

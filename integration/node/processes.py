@@ -35,7 +35,7 @@ def size(pid: int) -> Size:
 
 
 def descriptors(pid: int) -> int:
-    """Count the open descriptors of a process, without files of control groups: as many are open as containers run."""
+    """Count the open descriptors of a process, without files of control groups: each container has some."""
     return sum(not _is_of_a_group(path) for path in _open_files(pid))
 
 

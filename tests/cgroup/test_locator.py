@@ -60,27 +60,20 @@ def test_a_place_is_found_once_for_each_process(monkeypatch: pytest.MonkeyPatch)
     assert locator.place(ID, pid=0) is None
 
 
-def test_a_container_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("pids", "is_known"), [({ID: 7}, True), ({}, False), ({ID: 8}, False)], ids=["runs", "gone", "runs again"]
+)
+def test_only_the_group_of_a_process_that_runs_is_kept(
+    pids: dict[str, int], is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
     of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
     locator.place(ID, pid=7)
     of_process("", monkeypatch)
 
-    locator.keep_only({ID: 7})
-    assert locator.place(ID, pid=7) is not None
-    locator.keep_only({})
-    assert locator.place(ID, pid=7) is None
+    locator.keep_only(pids)
 
-
-def test_a_container_that_runs_again_is_in_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    locator = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
-    of_process(f"4:memory:{POD}/{ID}\n0::/\n", monkeypatch)
-    locator.place(ID, pid=7)
-    of_process("", monkeypatch)
-
-    locator.keep_only({ID: 8})
-
-    assert locator.place(ID, pid=7) is None
+    assert (locator.place(ID, pid=7) is not None) is is_known
 
 
 def test_the_trees_of_this_machine_are_looked_up() -> None:

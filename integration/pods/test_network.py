@@ -3,7 +3,9 @@
 import http.client
 import json
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from integration.conftest import Images, Served
 from integration.cri import HOST_NETWORK, NAMESPACE
 from integration.networks import BRIDGE, bridge, conflist, names_port, nat_rules, reserved
+from integration.node.control_groups import path_below
 from integration.node.engine import remove_link
 from integration.node.isolation import NODE_ADDRESSES, OUTSIDE, Node
 from integration.pods.faulty_plugin import TYPE, FaultyPlugin
@@ -227,8 +230,11 @@ def test_plugins_get_the_capabilities_of_the_pod(kubelet: Kubelet, served: Serve
     dns = pb.DNSConfig(servers=["10.96.0.10"], searches=["a.test"])
     mapping = pb.PortMapping(container_port=80, host_port=18083, protocol=pb.UDP)
     annotations = {"k8s.v1.cni.cncf.io/networks": "[]"}
-    with recording_plugin(served, tmp_path, "io.kubernetes.cri.pod-annotations", "dns", "portMappings") as reported:
-        pod = kubelet.pod(annotations=annotations, dns_config=dns, port_mappings=[mapping])
+    parent = path_below(served.engine.cgroup_parent, "told")
+    capabilities = ("io.kubernetes.cri.pod-annotations", "dns", "portMappings", "cgroupPath")
+    with recording_plugin(served, tmp_path, *capabilities) as reported:
+        linux = pb.LinuxPodSandboxConfig(cgroup_parent=parent)
+        pod = kubelet.pod(annotations=annotations, dns_config=dns, port_mappings=[mapping], linux=linux)
         _, configuration = reported()
         kubelet.cri.remove(pod.id)
 
@@ -236,7 +242,53 @@ def test_plugins_get_the_capabilities_of_the_pod(kubelet: Kubelet, served: Serve
         "io.kubernetes.cri.pod-annotations": annotations,
         "dns": {"servers": ["10.96.0.10"], "searches": ["a.test"], "options": []},
         "portMappings": [{"hostPort": 18083, "containerPort": 80, "protocol": "udp", "hostIP": ""}],
+        "cgroupPath": parent,
     }
+
+
+ADD_IPV6 = """#!{python}
+import json, os, subprocess, sys
+
+result = json.load(sys.stdin)["prevResult"]
+if os.environ["CNI_COMMAND"] == "ADD":
+    words = ["ip", "-6", "address", "add", "fd00:93::5/64", "dev", os.environ["CNI_IFNAME"], "nodad"]
+    ended = subprocess.run(["nsenter", "--net=" + os.environ["CNI_NETNS"], *words], capture_output=True, text=True)
+    if ended.returncode:
+        print(json.dumps({{"cniVersion": "1.0.0", "code": 100, "msg": ended.stderr}}))
+        sys.exit(1)
+    result["ips"].append({{"address": "fd00:93::5/64", "interface": 2}})
+    print(json.dumps(result))
+"""
+
+
+def test_a_plugin_finds_ipv6_switched_on(kubelet: Kubelet, served: Served) -> None:
+    """As one that adds an address by ip(8): the plugins of the CNI project switch it on for their own interface."""
+    binary = served.dirs.cni_more_bin / "add-ipv6"
+    binary.write_text(ADD_IPV6.format(python=sys.executable))
+    binary.chmod(0o755)
+    network = bridge(served.dirs.cni_leases, link="six0", subnets=("10.93.0.0/24",))
+    with in_force(served, network, {"type": "add-ipv6"}, name="six"):
+        pod = kubelet.pod()
+        addresses = kubelet.cri.sandbox_status(pod.id).network
+        kubelet.cri.remove(pod.id)
+    binary.unlink()
+
+    assert [extra.ip for extra in addresses.additional_ips] == ["fd00:93::5"]
+
+
+def test_plugins_beside_a_list_are_run(kubelet: Kubelet, served: Served) -> None:
+    directory = served.dirs.cni_conf / "more"
+    directory.mkdir()
+    settings = {"type": "tuning", "sysctl": {"net.core.somaxconn": "77"}}
+    (directory / "10-tuning.conf").write_text(json.dumps(settings))
+    try:
+        with in_force(served, bridge(served.dirs.cni_leases, link="more0"), name="more"):
+            pod = kubelet.pod()
+            seen = kubelet.inside(kubelet.started(pod), "cat /proc/sys/net/core/somaxconn")
+            kubelet.cri.remove(pod.id)
+    finally:
+        shutil.rmtree(directory)
+    assert seen == "77\n"
 
 
 def test_plugins_get_the_ranges_of_the_node(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:

@@ -147,13 +147,22 @@ def test_sysctls_hold_in_every_container(kubelet: Kubelet, name: str, value: str
     assert seen.split() == value.split()
 
 
-@pytest.mark.parametrize("which", ["all", "lo"])
-def test_a_pod_may_switch_ipv6_off_on_its_loopback(kubelet: Kubelet, which: str) -> None:
-    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(sysctls={f"net.ipv6.conf.{which}.disable_ipv6": "1"}))
+@pytest.mark.parametrize(
+    ("asked", "disabled"),
+    [
+        ("", {"all": "0", "default": "0", "lo": "0", "eth0": "0"}),
+        ("all", {"all": "1", "default": "1", "lo": "1", "eth0": "1"}),
+        ("lo", {"all": "0", "default": "0", "lo": "1", "eth0": "0"}),
+        ("default", {"all": "0", "default": "1", "lo": "0", "eth0": "1"}),
+    ],
+)
+def test_ipv6_is_on_unless_the_pod_switches_it_off(kubelet: Kubelet, asked: str, disabled: dict[str, str]) -> None:
+    sysctls = {f"net.ipv6.conf.{asked}.disable_ipv6": "1"} if asked else {}
+    pod = kubelet.pod(linux=pb.LinuxPodSandboxConfig(sysctls=sysctls))
     container = kubelet.started(pod)
 
-    seen = kubelet.cri.exec(container, "cat", "/proc/sys/net/ipv6/conf/lo/disable_ipv6").stdout.decode()
-    assert seen == "1\n"
+    words = "; ".join(f"cat /proc/sys/net/ipv6/conf/{name}/disable_ipv6" for name in disabled)
+    assert kubelet.inside(container, words).split() == list(disabled.values())
 
 
 def test_a_sysctl_of_the_node_is_refused_and_leaves_nothing(kubelet: Kubelet, served: Served) -> None:

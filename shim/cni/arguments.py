@@ -57,6 +57,7 @@ def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -
         "bandwidth": bandwidth(config.annotations),
         "dns": dns(config.dns_config),
         "ipRanges": ip_ranges(pod_ranges),
+        "cgroupPath": config.linux.cgroup_parent,
         POD_ANNOTATIONS: dict(config.annotations),
     }
     return {key: value for key, value in arguments.items() if value}

@@ -1,11 +1,13 @@
 """CNI network configurations: what the files of the configuration directory say, and which of them is in force.
 
-Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime.
+Source: CNI specification 1.1.0, section 1. The first valid file by name wins, as in every Kubernetes runtime. Where the
+specification leaves open what plugins a list has beyond its own, the source is the reference library (libcni 1.3): each
+file `*.conf` of the directory beside it that has the name of the network is one more plugin, in the order of names.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from shim.cni.conf_files import SUFFIXES, file_names
+from shim.cni.conf_files import DROP_IN_SUFFIX, SUFFIXES, file_names
 from shim.cni.plugin import JsonObject
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.domain.errors import reason_of
@@ -27,9 +29,15 @@ READ = "read cni configuration directory"
 FILE_LIMIT = 1 << 20
 """Most bytes of one file."""
 FILES_LIMIT = 1000
-"""Most files of one directory."""
+"""Most files of one directory, be it of configurations or of drop-in plugins."""
 TYPE_LIMIT = 255
 """Most bytes of a plugin's type, which is a file name (NAME_MAX)."""
+
+DropIns = Callable[[str], Sequence[JsonObject]]
+"""Returns the drop-in plugins of a network by its name. Raise ConfError for one that cannot be used."""
+
+INLINED_ONLY = "loadOnlyInlinedPlugins"
+"""Key of a list that shall have no drop-in plugins."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*\Z")
 
@@ -45,7 +53,8 @@ class NetworkConfig:
     file: str
     """Name of the file it comes from."""
     conflist: JsonObject
-    """The list as written, unknown keys included; `cniVersion` is the version in use, `plugins` is never empty."""
+    """The list as written, unknown keys included; `cniVersion` is the version in use, `plugins` is never empty, and has
+    the drop-in plugins at its end."""
 
     @property
     def name(self) -> str:
@@ -83,6 +92,8 @@ class Listing:
     """What is wrong with the directory itself."""
     is_empty: bool = False
     """There is no configuration file, or no directory, which is the problem then."""
+    networks: frozenset[str] = frozenset()
+    """Names of the networks for which drop-in plugins were looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +114,14 @@ def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
 
     `call` is how files are read; what it raises besides OSError is passed on.
     """
+    networks: set[str] = set()
+
+    def drop_ins(network: str) -> Sequence[JsonObject]:
+        networks.add(network)
+        return _read_drop_ins(directory / network, call=call)
+
     try:
-        names = _names(directory, call=call)
+        names = _names(directory, SUFFIXES, call=call)
     except FileNotFoundError:
         return Listing(directory, problem="does not exist", is_empty=True)
     except OSError as error:
@@ -113,15 +130,16 @@ def read_directory(directory: Path, *, call: HostCall = call_here) -> Listing:
         return Listing(directory, problem=f"holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file", is_empty=True)
     if len(names) > FILES_LIMIT:
         return Listing(directory, problem=f"holds more than {FILES_LIMIT} files, so none is read")
-    return Listing(directory, tuple(_read_file(directory / name, call=call) for name in names))
+    entries = tuple(_read_file(directory / name, drop_ins, call=call) for name in names)
+    return Listing(directory, entries, networks=frozenset(networks))
 
 
-def _names(directory: Path, *, call: HostCall) -> list[str]:
-    """Return the names of configuration files in order; not all of them when they are more than FILES_LIMIT."""
+def _names(directory: Path, suffixes: tuple[str, ...], *, call: HostCall) -> list[str]:
+    """Return the names of files with these suffixes in order; not all of them when they are more than FILES_LIMIT."""
     names: list[str] = []
     while len(names) <= FILES_LIMIT:
         after = names[-1] if names else ""
-        more = call(partial(file_names, directory, after=after), path=str(directory), what=READ)
+        more = call(partial(file_names, directory, after=after, suffixes=suffixes), path=str(directory), what=READ)
         if not more:
             break
         names += more
@@ -141,31 +159,83 @@ def choose(listing: Listing, *, bin_dirs: Sequence[Path], find: FindPlugins = fi
     return Choice(None, tuple(skipped))
 
 
-def parse_network(data: bytes, *, file: str) -> NetworkConfig:
+def parse_network(data: bytes, *, file: str, drop_ins: DropIns = lambda _network: ()) -> NetworkConfig:
     """Read a network configuration; Raise ConfError with the reason why it is none.
 
-    A `.conflist` must be a list. In `.conf` and `.json` both forms are met in the field, and `plugins` says which
-    it is: a single plugin is wrapped into a list.
+    A `.conflist` must be a list, and may have drop-in plugins. In `.conf` and `.json` both forms are met in the field,
+    and `plugins` says which it is: a single plugin is wrapped into a list.
     """
     raw = _json_object(data)
-    if "plugins" not in raw and not file.endswith(".conflist"):
+    is_conflist = file.endswith(".conflist")
+    if "plugins" not in raw and not is_conflist:
         raw = {key: raw[key] for key in ("name", "cniVersion") if key in raw} | {"plugins": [raw]}
     _check_name(raw.get("name"))
-    for flag in ("disableCheck", "disableGC"):
-        _check_flag(raw, flag)
-    plugins = raw.get("plugins")
-    if not isinstance(plugins, list) or not plugins:
+    for key in ("disableCheck", "disableGC", INLINED_ONLY):
+        _check_flag(raw, key)
+    plugins = _inlined(raw)
+    if is_conflist and not has_flag(raw, INLINED_ONLY):
+        plugins = [*plugins, *drop_ins(raw["name"])]
+    if not plugins:
+        raise ConfError("no plugins: 'plugins' must be a list of at least one")
+    return NetworkConfig(file, {**raw, "plugins": plugins, "cniVersion": _version_in_use(raw)})
+
+
+def has_flag(conflist: JsonObject, key: str) -> bool:
+    """Return whether a list says true for a key. Lists for older libraries have the word, in any case."""
+    return str(conflist.get(key, False)).lower() == "true"
+
+
+def _inlined(raw: JsonObject) -> list[JsonObject]:
+    """Return the plugins of the file itself; none where it does not have the key."""
+    plugins = raw.get("plugins", [])
+    if not isinstance(plugins, list) or ("plugins" in raw and not plugins):
         raise ConfError("no plugins: 'plugins' must be a list of at least one")
     for index, plugin in enumerate(plugins):
         _check_plugin(plugin, where=f"plugins[{index}]")
-    return NetworkConfig(file, {**raw, "cniVersion": _version_in_use(raw)})
+    return plugins
 
 
-def _read_file(path: Path, *, call: HostCall) -> NetworkConfig | Skipped:
-    name = os.fsencode(path.name).decode(errors="replace")  # it goes into messages, which must be text
+def _read_drop_ins(directory: Path, *, call: HostCall) -> list[JsonObject]:
+    """Return the plugins of a directory of drop-ins; none where there is no such directory.
+
+    One that cannot be used is a ConfError: without it, pods would lack what it is there for.
+    """
     try:
-        ask = partial(call, path=str(path.parent), what=READ)
-        return parse_network(read_parts(path, most=FILE_LIMIT, call=ask), file=name)
+        names = _names(directory, (DROP_IN_SUFFIX,), call=call)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfError(f"{directory.name} cannot be read: {reason_of(error)}") from error
+    if len(names) > FILES_LIMIT:
+        raise ConfError(f"{directory.name} holds more than {FILES_LIMIT} files")
+    return [_read_drop_in(directory / name, call=call) for name in names]
+
+
+def _read_drop_in(path: Path, *, call: HostCall) -> JsonObject:
+    where = f"{path.parent.name}/{_as_text(path.name)}"
+    try:
+        plugin = _json_object(_read(path, call=call))
+    except ConfError as error:
+        raise ConfError(f"{where}: {error}") from error
+    except OSError as error:
+        raise ConfError(f"{where} cannot be read: {reason_of(error)}") from error
+    _check_plugin(plugin, where=where)
+    return plugin
+
+
+def _read(path: Path, *, call: HostCall) -> bytes:
+    return read_parts(path, most=FILE_LIMIT, call=partial(call, path=str(path.parent), what=READ))
+
+
+def _as_text(name: str) -> str:
+    """Return a file name as it goes into messages, which must be text."""
+    return os.fsencode(name).decode(errors="replace")
+
+
+def _read_file(path: Path, drop_ins: DropIns, *, call: HostCall) -> NetworkConfig | Skipped:
+    name = _as_text(path.name)
+    try:
+        return parse_network(_read(path, call=call), file=name, drop_ins=drop_ins)
     except ConfError as error:
         return Skipped(name, str(error))
     except OSError as error:
@@ -192,8 +262,7 @@ def _check_name(name: Any) -> None:
 
 
 def _check_flag(raw: JsonObject, key: str) -> None:
-    # Lists written for older libraries have the words; both spellings are read by the CNI reference library.
-    if raw.get(key, False) not in (True, False, "true", "false"):
+    if str(raw.get(key, False)).lower() not in ("true", "false"):
         raise ConfError(f"{key} must be true or false, not {raw[key]!r:.80}")
 
 

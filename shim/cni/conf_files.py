@@ -12,14 +12,20 @@ from shim.base import atomic_files
 from shim.base.atomic_files import failing_as, read_regular, write_atomically
 
 SUFFIXES = (".conflist", ".conf", ".json")
+DROP_IN_SUFFIX = ".conf"
+"""Of a plugin in the directory that has the name of its network, as the reference library has it."""
 
 _NAMES = 64 << 10
 """Bytes of names in one answer. Those of most directories take one call."""
 
 
-def file_names(directory: Path, *, after: str) -> list[str]:
-    """Return the names of configuration files in order, of those behind `after` as many as fit. Raise OSError."""
-    names = sorted(path.name for path in directory.iterdir() if path.name > after and _is_conf(path))
+def file_names(directory: Path, *, after: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the names of files with these suffixes in order, of those behind `after` as many as fit. Raise OSError."""
+    names = sorted(
+        path.name
+        for path in directory.iterdir()
+        if path.name > after and path.name.endswith(suffixes) and not path.is_dir()
+    )
     size, found = 0, list[str]()
     for name in names:
         size += len(os.fsencode(name))
@@ -41,13 +47,13 @@ def reach(directory: Path) -> None:
 
 
 def has_links(directory: Path) -> bool:
-    """Return whether a configuration file is a link, which may lead to or through any other name.
+    """Return whether a configuration file or a directory is a link, which may lead to or through any other name.
 
     Only then do other names count: a reading more may meet a file that is just being written.
     """
     try:
         with os.scandir(directory) as entries:
-            return any(entry.name.endswith(SUFFIXES) and entry.is_symlink() for entry in entries)
+            return any(entry.is_symlink() and (entry.name.endswith(SUFFIXES) or entry.is_dir()) for entry in entries)
     except OSError:  # it has gone, which is an event of its own
         return False
 
@@ -75,7 +81,3 @@ def write_file(path: Path, content: bytes) -> bool:
 def remove_file(path: Path) -> None:
     """Remove a file; nothing there is fine. Raise ShimError."""
     atomic_files.remove_file(path)
-
-
-def _is_conf(path: Path) -> bool:
-    return path.name.endswith(SUFFIXES) and not path.is_dir()

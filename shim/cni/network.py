@@ -11,7 +11,7 @@ import structlog
 
 from shim.base.gate import Gate
 from shim.cni.cache import Attachment, cached_result, remove_cached, write_cached
-from shim.cni.conf import SUPPORTED_VERSIONS, declares
+from shim.cni.conf import SUPPORTED_VERSIONS, declares, has_flag
 from shim.cni.plugin import Call, JsonObject, PluginError, Verb, run_add, run_plugin
 from shim.cni.programs import FindPlugins, find_plugins
 from shim.cni.result import ResultError, result_from_json
@@ -207,16 +207,14 @@ def _config(attachment: Attachment, plugin: JsonObject, *, previous: JsonObject 
 
 def knows_gc(conflist: JsonObject) -> bool:
     """Whether the list is of a version with GC (1.1.0), and does not forbid it."""
-    return SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_GC and conflist.get("disableGC") not in (
-        True,
-        "true",
-    )
+    return not has_flag(conflist, "disableGC") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_GC
 
 
 def knows_check(conflist: JsonObject) -> bool:
     """Whether the list is of a version with CHECK (0.4.0), and does not forbid it."""
-    forbidden = conflist.get("disableCheck") in (True, "true")
-    return not forbidden and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_CHECK
+    return (
+        not has_flag(conflist, "disableCheck") and SUPPORTED_VERSIONS.index(conflist["cniVersion"]) >= _FIRST_WITH_CHECK
+    )
 
 
 def _takes_result_on_del(conflist: JsonObject) -> bool:

@@ -1,9 +1,9 @@
-"""The network in force, kept up to date by inotify on the configuration directory."""
+"""The network in force, kept up to date by inotify on the configuration directory and those of drop-in plugins."""
 
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -270,8 +270,7 @@ class ConfDirectory:
             if not first.done():
                 first.set_exception(error)
                 return False
-            # Only arming can fail, without kernel memory or watches; what is watched so far goes on.
-            log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
+            self._note_unwatched(error)
         except ShimError as error:
             self._note_failure(error)
             return True
@@ -281,7 +280,10 @@ class ConfDirectory:
 
     def _reread(self, watch: "_Watch", first: Future[None]) -> None:
         try:
-            self._listing = read_directory(self._directory, call=self._call)
+            listing = read_directory(self._directory, call=self._call)
+            while self._watches_more(watch, listing):
+                listing = read_directory(self._directory, call=self._call)
+            self._listing = listing
             watch.is_read = True
             if not first.done():
                 first.set_result(None)
@@ -293,6 +295,18 @@ class ConfDirectory:
             watch.is_read = True
             log.exception("failed to read CNI directory, waiting for its next change", directory=str(self._directory))
 
+    def _watches_more(self, watch: "_Watch", listing: Listing) -> bool:
+        """Return whether a directory of drop-in plugins is newly watched: it may have changed since it was read."""
+        try:
+            return watch.follow(listing.networks)
+        except OSError as error:
+            self._note_unwatched(error)
+            return False
+
+    def _note_unwatched(self, error: OSError) -> None:
+        """Log that arming has failed, as without kernel memory or watches; what is watched so far goes on."""
+        log.error("failed to watch part of CNI directory", directory=str(self._directory), error=error)
+
     def _note_failure(self, error: ShimError) -> None:
         if isinstance(error, Cancelled):
             raise error
@@ -300,15 +314,20 @@ class ConfDirectory:
 
 
 class _Watch:
-    """inotify on a directory and on each directory above it: it may appear, vanish or be replaced at any level."""
+    """inotify on a directory and on each directory above it: it may appear, vanish or be replaced at any level.
+
+    Directories in it that have drop-in plugins are watched as well, once their networks are known.
+    """
 
     def __init__(self, directory: Path, *, call: HostCall) -> None:
         self._directory = directory
         self._call = call
         self._inotify = INotify()
         self._ways: dict[int, set[str]] = {}
-        """Watched directories; the names in each that lead on to ours. The last has none."""
-        self._leaf: int | None = None
+        """Watched directories; the names in each that lead on to others."""
+        self._leaves: dict[int, Path] = {}
+        """Those of them whose files count."""
+        self._networks: frozenset[str] = frozenset()
         self._is_armed = False
         self.is_read = False
         """Whether the directory has been read since it changed last."""
@@ -329,29 +348,40 @@ class _Watch:
             self.is_read = False  # until it is known, also where that cannot be asked now
             self.is_read = not any(self._changes_files(event) for event in events)
 
+    def follow(self, networks: frozenset[str]) -> bool:
+        """Watch the directories of drop-in plugins of these networks; return whether one was not watched before."""
+        before = self._leaves
+        self._networks = networks
+        self._arm()
+        return not self._leaves.keys() <= before.keys()
+
     def _arm(self) -> None:
         """Watch from the root down, so that whatever changes below a watch in the meantime is an event on it.
 
         The kernel walks the path for each watch, and could hang: so only once all directories have just answered.
         """
-        self._ask(partial(reach, self._directory))
+        drop_ins = [self._directory / network for network in sorted(self._networks)]
+        for path in (self._directory, *drop_ins):
+            self._ask(partial(reach, path))
         self._is_armed = True
-        before, self._ways, self._leaf = self._ways, {}, None
-        for path in (*reversed(self._directory.parents), self._directory):
-            try:
-                watch = self._inotify.add_watch(path, _ENTRIES | _GONE | flags.ONLYDIR)
-            except (FileNotFoundError, NotADirectoryError):
-                break
-            except PermissionError:
-                continue
-            ways = self._ways.setdefault(watch, set())
-            if path == self._directory:
-                self._leaf = watch
-            else:
-                ways.add(self._directory.relative_to(path).parts[0])
+        before, self._ways, self._leaves = self._ways, {}, {}
+        for path in reversed(self._directory.parents):
+            self._add(path, {self._directory.relative_to(path).parts[0]})
+        for path, names in ((self._directory, self._networks), *((path, set[str]()) for path in drop_ins)):
+            if (watch := self._add(path, names)) is not None:
+                self._leaves[watch] = path
         for watch in before.keys() - self._ways.keys():
             with suppress(OSError):  # the kernel has dropped it with its directory
                 self._inotify.rm_watch(watch)
+
+    def _add(self, path: Path, names: Iterable[str]) -> int | None:
+        """Watch a directory, in which `names` lead on; None where there is none, or none for us."""
+        try:
+            watch: int = self._inotify.add_watch(path, _ENTRIES | _GONE | flags.ONLYDIR)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return None
+        self._ways.setdefault(watch, set()).update(names)
+        return watch
 
     def _leads_elsewhere(self, event: Any) -> bool:
         if event.mask & flags.Q_OVERFLOW:
@@ -360,11 +390,12 @@ class _Watch:
         return ways is not None and (bool(event.mask & (_GONE | _UNASKED)) or event.name in ways)
 
     def _changes_files(self, event: Any) -> bool:
-        if event.wd != self._leaf:
+        directory = self._leaves.get(event.wd)
+        if directory is None:
             return False
-        if event.mask & flags.CREATE and not self._ask(partial(is_complete, self._directory / event.name)):
+        if event.mask & flags.CREATE and not self._ask(partial(is_complete, directory / event.name)):
             return False
-        return event.name.endswith(SUFFIXES) or self._ask(partial(has_links, self._directory))
+        return event.name.endswith(SUFFIXES) or self._ask(partial(has_links, directory))
 
     def _ask(self, question: Callable[[], T]) -> T:
         return self._call(question, path=str(self._directory), what=READ)

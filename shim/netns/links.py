@@ -3,7 +3,7 @@
 import fcntl
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from shim.netns.enter import in_netns, in_netns_of
 from shim.netns.pin import is_pinned
 
 _LOOPBACK = "lo"
-_NO_IPV6 = Path(f"/proc/sys/net/ipv6/conf/{_LOOPBACK}/disable_ipv6")
+_IPV6 = Path("/proc/sys/net/ipv6/conf")
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -20,19 +20,20 @@ _IFREQ = struct.Struct("16sH22x")
 """struct ifreq with the flags of an interface (netdevice(7))."""
 
 
-def ensure_loopback_up(path: Path, *, with_ipv6: bool = True) -> None:
-    """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would; idempotent.
+def prepare_links(path: Path, *, disable_ipv6: Mapping[str, str]) -> None:
+    """Bring `lo` of the namespace pinned on `path` up, as the CNI `loopback` plugin would, and switch IPv6 on.
 
-    `with_ipv6` switches ::1 on, which Engine 20.10 switches off in containers without a network of its own; without it,
-    it stays as it is.
+    Done already is fine. Engine 20.10 switches IPv6 off in containers without a network of its own: for `all`, by which
+    the kernel sets each interface that is there, and `default`, which those get that come later. `disable_ipv6` has
+    what the pod itself has asked for, by these names and those of interfaces.
     """
-    in_netns(path, lambda: _ensure_up_here(path, with_ipv6=with_ipv6))
+    in_netns(path, lambda: _prepare_here(path, disable_ipv6))
 
 
-def ensure_loopback_up_of(pid: int, *, confirmed: Callable[[], bool], with_ipv6: bool = True) -> None:
+def prepare_links_of(pid: int, *, confirmed: Callable[[], bool], disable_ipv6: Mapping[str, str]) -> None:
     """Do the same in the namespace of a process, which is not pinned; see `in_netns_of`."""
     path = Path(f"/proc/{pid}/ns/net")
-    in_netns_of(pid, lambda: _ensure_up_here(path, with_ipv6=with_ipv6), confirmed=confirmed)
+    in_netns_of(pid, lambda: _prepare_here(path, disable_ipv6), confirmed=confirmed)
 
 
 def has_interface(path: Path, name: str) -> bool:
@@ -40,14 +41,14 @@ def has_interface(path: Path, name: str) -> bool:
     return is_pinned(path) and in_netns(path, lambda: name in {found for _, found in socket.if_nameindex()})
 
 
-def _ensure_up_here(path: Path, *, with_ipv6: bool) -> None:
+def _prepare_here(path: Path, disable_ipv6: Mapping[str, str]) -> None:
     with failing_as(f"bring up interface {_LOOPBACK} in {path}"):
         _bring_up(_LOOPBACK)
-        if not with_ipv6:
-            return
+    # `all` comes first: the kernel sets `default` and each interface by it.
+    for name, value in {"all": "0", **disable_ipv6}.items():
         # Missing where the kernel was started without IPv6. Unlike /sys, /proc/sys shows the namespace of who opens it.
-        with suppress(FileNotFoundError):
-            _NO_IPV6.write_text("0")
+        with failing_as(f"set disable_ipv6 of {name} in {path}"), suppress(FileNotFoundError):
+            (_IPV6 / name / "disable_ipv6").write_text(value)
 
 
 def _bring_up(name: str) -> None:

@@ -39,7 +39,7 @@ def bring_up(
     if checkpoint.network is None:
         gather([partial(_write_down, rt, checkpoint), partial(_start, rt, checkpoint, config=config)])
         if not pod.host_network(config):
-            network.bring_only_loopback_up(rt.view.sandbox(checkpoint.sandbox_id))
+            network.prepare_unpinned_netns(rt.view.sandbox(checkpoint.sandbox_id))
         return checkpoint
     group = _group_to_read(rt, checkpoint, config=config)
     with rt.tasks.starting(checkpoint.sandbox_id, group=group) as task:
@@ -111,10 +111,10 @@ class _StartWithNetwork:
         return self._add()
 
     def _pin(self, pid: int, *, confirmed: Callable[[], bool] = lambda: True) -> None:
-        """Pin the network namespace of this process, and bring `lo` up in it."""
+        """Pin the network namespace of this process, and prepare it for plugins."""
         self._rollback.undo("the pin of its network namespace", partial(network.unpin_netns, self._checkpoint))
         network.pin_netns(self._checkpoint, pid=pid, confirmed=confirmed)
-        network.bring_loopback_up(self._checkpoint, sysctls=self._config.linux.sysctls)
+        network.prepare_netns(self._checkpoint, sysctls=self._config.linux.sysctls)
 
     def _add(self) -> SandboxCheckpoint:
         """Run ADD. One that failed half-way is undone by DEL."""

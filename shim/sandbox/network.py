@@ -6,6 +6,7 @@ then, until it has succeeded once.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from shim.cni.result import ResultError, pod_ips, result_from_json
 from shim.domain.errors import FailedPrecondition, ShimError
 from shim.domain.labels import sandbox_metadata_from_dict
 from shim.domain.names import sandbox_name
-from shim.netns.links import ensure_loopback_up, ensure_loopback_up_of, has_interface
+from shim.netns.links import has_interface, prepare_links, prepare_links_of
 from shim.netns.pin import ensure_pinned, unpin
 from shim.runtime import Runtime
 from shim.view.processes import is_process_of
@@ -36,8 +37,8 @@ from shim.view.records import SandboxRecord
 CHECK_SECONDS = 5.0
 """How long each plugin may take for CHECK."""
 
-_LOOPBACK_IPV6 = frozenset(f"net.ipv6.conf.{which}.disable_ipv6" for which in ("all", "default", "lo"))
-"""Sysctls by which a pod can ask to have no ::1."""
+_DISABLE_IPV6 = re.compile(r"net/ipv6/conf/([^/]+)/disable_ipv6\Z")
+"""Sysctl by which a pod can ask to have no IPv6, with slashes; the group is `all`, `default` or an interface."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,23 +83,27 @@ def check_pin(checkpoint: SandboxCheckpoint, *, pid: int) -> None:
     ensure_pinned(_netns(checkpoint), pid=pid)
 
 
-def bring_loopback_up(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
-    """Bring the loopback interface of the pinned namespace up, of a pod with these sysctls. ShimError if it fails.
+def prepare_netns(checkpoint: SandboxCheckpoint, *, sysctls: Mapping[str, str]) -> None:
+    """Bring `lo` up and switch IPv6 on in the pinned namespace of a pod with these sysctls. ShimError if it fails.
 
     To be called before ADD: what a plugin has set there counts.
     """
-    ensure_loopback_up(_netns(checkpoint), with_ipv6=not forbids_loopback_ipv6(sysctls))
+    prepare_links(_netns(checkpoint), disable_ipv6=asked_disable_ipv6(sysctls))
 
 
-def bring_only_loopback_up(record: SandboxRecord) -> None:
-    """Bring the loopback interface of a pod up that has no other. ShimError when pause has ended."""
-    with_ipv6 = not forbids_loopback_ipv6(record.config.linux.sysctls)
-    ensure_loopback_up_of(record.state.pid, confirmed=partial(is_process_of, record), with_ipv6=with_ipv6)
+def prepare_unpinned_netns(record: SandboxRecord) -> None:
+    """Do the same for a pod that has no interface but `lo`. ShimError when pause has ended."""
+    asked = asked_disable_ipv6(record.config.linux.sysctls)
+    prepare_links_of(record.state.pid, confirmed=partial(is_process_of, record), disable_ipv6=asked)
 
 
-def forbids_loopback_ipv6(sysctls: Mapping[str, str]) -> bool:
-    """Return whether the sysctls of a pod switch IPv6 off on its loopback interface. Names may have slashes."""
-    return any(name.replace("/", ".") in _LOOPBACK_IPV6 and value.strip() != "0" for name, value in sysctls.items())
+def asked_disable_ipv6(sysctls: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of `disable_ipv6` among the sysctls of a pod, by `all`, `default` or interface.
+
+    Names may have dots or slashes, as runc takes them.
+    """
+    found = ((_DISABLE_IPV6.match(name.replace(".", "/")), value) for name, value in sysctls.items())
+    return {match[1]: value for match, value in found if match}
 
 
 def unpin_netns(checkpoint: SandboxCheckpoint) -> None:

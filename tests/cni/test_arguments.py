@@ -143,6 +143,7 @@ def test_all_capability_arguments_together() -> None:
         port_mappings=[pb.PortMapping(container_port=80, host_port=8080)],
         annotations={INGRESS_BANDWIDTH: "1M", "team": "blue"},
         dns_config=pb.DNSConfig(servers=["10.96.0.10"]),
+        linux=pb.LinuxPodSandboxConfig(cgroup_parent="/kubepods/burstable/pod1"),
     )
 
     assert capability_args(config, pod_ranges=("10.244.1.0/24",)) == {
@@ -150,5 +151,6 @@ def test_all_capability_arguments_together() -> None:
         "bandwidth": {"ingressRate": 1_000_000, "ingressBurst": 2_147_483_647},
         "dns": {"servers": ["10.96.0.10"], "searches": [], "options": []},
         "ipRanges": [[{"subnet": "10.244.1.0/24"}]],
+        "cgroupPath": "/kubepods/burstable/pod1",
         POD_ANNOTATIONS: {INGRESS_BANDWIDTH: "1M", "team": "blue"},
     }

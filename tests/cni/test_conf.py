@@ -100,6 +100,7 @@ def test_the_newest_version_known_to_both_is_in_use(version: Any, versions: Any,
         (conflist(cniVersions="1.0.0"), "cniVersions is not a list"),
         (conflist(disableCheck="yes"), "disableCheck must be true or false, not 'yes'"),
         (conflist(disableGC=3), "disableGC must be true or false, not 3"),
+        (conflist(loadOnlyInlinedPlugins="no"), "loadOnlyInlinedPlugins must be true or false, not 'no'"),
     ],
 )
 def test_a_list_that_cannot_be_used_says_why(raw: Any, words: str) -> None:
@@ -217,3 +218,102 @@ def test_a_file_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "10.conf")
 
     assert read_directory(tmp_path).entries == (Skipped("10.conf", "cannot be read: not a regular file"),)
+
+
+def drop_in(directory: Path, network: str, name: str, raw: Any) -> None:
+    (directory / network).mkdir(exist_ok=True)
+    write(directory / network, name, raw)
+
+
+def test_plugins_of_the_directory_of_a_network_are_added_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write(tmp_path, "10.conflist", conflist())
+    for name in ("20-b.conf", "100-a.conf"):
+        drop_in(tmp_path, "pods", name, {"type": name, "vendor": "kept", "name": "ignored"})
+    for name in ("a.conflist", "b.json", "c.conf.bak"):
+        drop_in(tmp_path, "pods", name, "no drop-in")
+    (tmp_path / "pods/d.conf").mkdir()
+    drop_in(tmp_path, "others", "10.conf", {"type": "of another network"})
+
+    (network,) = read_directory(tmp_path).entries
+
+    assert isinstance(network, NetworkConfig)
+    assert network.plugin_types == ["bridge", "100-a.conf", "20-b.conf"]
+    assert network.conflist["plugins"][1]["vendor"] == "kept"
+
+
+def test_a_list_may_have_no_plugins_but_drop_ins(tmp_path: Path) -> None:
+    write(tmp_path, "10.conflist", {"cniVersion": "1.1.0", "name": "pods"})
+    assert read_directory(tmp_path).entries == (
+        Skipped("10.conflist", "no plugins: 'plugins' must be a list of at least one"),
+    )
+
+    drop_in(tmp_path, "pods", "10.conf", BRIDGE)
+
+    (network,) = read_directory(tmp_path).entries
+    assert isinstance(network, NetworkConfig)
+    assert network.conflist == {"cniVersion": "1.1.0", "name": "pods", "plugins": [BRIDGE]}
+
+
+@pytest.mark.parametrize(
+    ("file", "raw", "reason"),
+    [
+        ("10.conflist", conflist(loadOnlyInlinedPlugins=True), ""),
+        ("10.conflist", conflist(loadOnlyInlinedPlugins="True"), ""),
+        ("10.conflist", {"name": "pods", "loadOnlyInlinedPlugins": True}, "no plugins: 'plugins' must be"),
+        ("10.conflist", conflist(plugins=[]), "no plugins: 'plugins' must be"),
+        ("10.conf", {"name": "pods", **BRIDGE}, ""),
+        ("10.json", conflist(), ""),
+    ],
+)
+def test_drop_ins_are_for_lists_that_may_have_them(tmp_path: Path, file: str, raw: Any, reason: str) -> None:
+    """As in the reference library: not for a file of a single plugin, nor beside an empty list."""
+    write(tmp_path, file, raw)
+    drop_in(tmp_path, "pods", "10.conf", {"type": "more"})
+
+    (entry,) = read_directory(tmp_path).entries
+
+    if isinstance(entry, Skipped):
+        assert reason
+        assert entry.reason.startswith(reason)
+    else:
+        assert not reason
+        assert entry.plugin_types == ["bridge"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("{", "pods/20.conf: not JSON: "),
+        ([], "pods/20.conf: not a JSON object"),
+        ({"name": "pods"}, "pods/20.conf has no type"),
+        ({"type": "../sh"}, "pods/20.conf has a bad type '../sh'"),
+        (" " * (FILE_LIMIT + 1), "pods/20.conf cannot be read: more than 1048576 bytes"),
+    ],
+    ids=["half", "list", "no type", "bad type", "too large"],
+)
+def test_a_drop_in_that_cannot_be_used_takes_its_network_out(tmp_path: Path, raw: Any, reason: str) -> None:
+    write(tmp_path, "10.conflist", conflist())
+    write(tmp_path, "20.conflist", conflist(name="next"))
+    drop_in(tmp_path, "pods", "10.conf", BRIDGE)
+    drop_in(tmp_path, "pods", "20.conf", raw)
+
+    first, second = read_directory(tmp_path).entries
+
+    assert isinstance(first, Skipped)
+    assert first.reason.startswith(reason)
+    assert isinstance(second, NetworkConfig)
+
+
+def test_too_many_drop_ins_take_their_network_out(tmp_path: Path) -> None:
+    write(tmp_path, "10.conflist", conflist())
+    for number in range(FILES_LIMIT + 1):
+        drop_in(tmp_path, "pods", f"{number}.conf", "")
+
+    assert read_directory(tmp_path).entries == (Skipped("10.conflist", "pods holds more than 1000 files"),)
+
+
+def test_a_file_of_the_name_of_a_network_has_no_drop_ins(tmp_path: Path) -> None:
+    write(tmp_path, "10.conflist", conflist())
+    write(tmp_path, "pods", "anything")
+
+    assert [type(entry) for entry in read_directory(tmp_path).entries] == [NetworkConfig]

@@ -438,3 +438,107 @@ def test_a_burst_of_changes_ends_in_the_last(ready: ConfDirectory, directory: Pa
 
     lines.wait_for(f"network net199 of {directory}/10.conflist")
     assert ready.chosen().name == "net199"
+
+
+def types_in_force(networks: ConfDirectory) -> list[str]:
+    return networks.chosen().plugin_types
+
+
+def add_drop_in(directory: Path, name: str = "20.conf", kind: str = "tuning") -> Path:
+    path = directory / "first" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"type": kind}))
+    return path
+
+
+@pytest.fixture
+def more(fakes: FakePlugins) -> None:
+    for kind in ("tuning", "sbr"):
+        fakes.write(kind)
+
+
+@pytest.mark.usefixtures("more")
+def test_a_drop_in_that_comes_changes_or_goes_takes_effect(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    path = add_drop_in(directory)
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge", "tuning"]
+
+    path.write_text(json.dumps({"type": "sbr"}))
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge", "sbr"]
+
+    path.unlink()
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge"]
+
+
+@pytest.mark.usefixtures("more")
+def test_drop_ins_that_are_there_at_the_start_are_followed(
+    unstarted: ConfDirectory, directory: Path, lines: Lines
+) -> None:
+    make_directory(directory, "10.conflist", "first")
+    path = add_drop_in(directory)
+    unstarted.start()
+    lines.wait_next()
+    assert types_in_force(unstarted) == ["bridge", "tuning"]
+
+    path.with_name("new").write_text(json.dumps({"type": "sbr"}))
+    path.with_name("new").rename(path)
+
+    lines.wait_next()
+    assert types_in_force(unstarted) == ["bridge", "sbr"]
+
+
+@pytest.mark.usefixtures("more")
+def test_the_directory_of_drop_ins_may_go_and_be_replaced(ready: ConfDirectory, directory: Path, lines: Lines) -> None:
+    add_drop_in(directory)
+    lines.wait_next()
+
+    (directory / "first").rename(directory / "old")
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge"]
+
+    add_drop_in(directory, kind="sbr")
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge", "sbr"]
+
+    add_drop_in(directory, "30.conf")
+    lines.wait_next()
+    assert types_in_force(ready) == ["bridge", "sbr", "tuning"]
+
+
+@pytest.mark.usefixtures("more")
+def test_a_link_that_drop_ins_lead_through_is_turned(unstarted: ConfDirectory, directory: Path, lines: Lines) -> None:
+    for number, kind in (("1", "tuning"), ("2", "sbr")):
+        (directory / f"..{number}/first").mkdir(parents=True)
+        (directory / f"..{number}/first/20.conf").write_text(json.dumps({"type": kind}))
+    (directory / "10.conflist").write_text(text("first"))
+    (directory / "..data").symlink_to("..1")
+    (directory / "first").symlink_to("..data/first")
+    unstarted.start()
+    lines.wait_next()
+    assert types_in_force(unstarted) == ["bridge", "tuning"]
+
+    (directory / "..next").symlink_to("..2")
+    (directory / "..next").rename(directory / "..data")
+    lines.wait_next()
+    assert types_in_force(unstarted) == ["bridge", "sbr"]
+
+    (directory / "..2/first/20.conf").write_text(json.dumps({"type": "tuning"}))
+    lines.wait_next()
+    assert types_in_force(unstarted) == ["bridge", "tuning"]
+
+
+@pytest.mark.usefixtures("more")
+def test_drop_ins_alone_make_a_network(networks: ConfDirectory, directory: Path, lines: Lines) -> None:
+    directory.mkdir(parents=True)
+    (directory / "10.conflist").write_text(json.dumps({"name": "first"}))
+    lines.wait_for(
+        f"no pod network: no usable cni configuration in {directory}: "
+        "10.conflist: no plugins: 'plugins' must be a list of at least one"
+    )
+
+    add_drop_in(directory)
+
+    lines.wait_for(f"network first of {directory}/10.conflist")
+    assert types_in_force(networks) == ["tuning"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shim.netns.enter import in_netns
-from shim.netns.links import ensure_loopback_up
+from shim.netns.links import prepare_links
 
 
 def echo(family: socket.AddressFamily, address: str) -> bytes:
@@ -29,40 +29,68 @@ def test_loopback_is_down_in_a_new_namespace(pinned: Path) -> None:
     [pytest.param(socket.AF_INET, "127.0.0.1", id="IPv4"), pytest.param(socket.AF_INET6, "::1", id="IPv6")],
 )
 def test_loopback_carries_packets_afterwards(pinned: Path, family: socket.AddressFamily, address: str) -> None:
-    ensure_loopback_up(pinned)
-    ensure_loopback_up(pinned)
+    prepare_links(pinned, disable_ipv6={})
+    prepare_links(pinned, disable_ipv6={})
     assert in_netns(pinned, lambda: echo(family, address)) == b"hello"
 
 
-def test_ipv6_that_was_switched_off_works_afterwards(pinned: Path) -> None:
-    in_netns(pinned, lambda: Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6").write_text("1"))
+IPV6 = Path("/proc/sys/net/ipv6/conf")
 
-    ensure_loopback_up(pinned)
+
+def disable_ipv6(path: Path, *names: str) -> list[str]:
+    return in_netns(path, lambda: [(IPV6 / name / "disable_ipv6").read_text().strip() for name in names])
+
+
+def disable_as_engine_20_10_does(path: Path) -> None:
+    in_netns(path, lambda: (IPV6 / "all/disable_ipv6").write_text("1"))
+    assert disable_ipv6(path, "all", "default", "lo") == ["1", "1", "1"]
+
+
+def test_ipv6_that_was_switched_off_is_on_afterwards(pinned: Path) -> None:
+    disable_as_engine_20_10_does(pinned)
+
+    prepare_links(pinned, disable_ipv6={})
 
     assert in_netns(pinned, lambda: echo(socket.AF_INET6, "::1")) == b"hello"
+    assert disable_ipv6(pinned, "all", "default", "lo") == ["0", "0", "0"]
 
 
-def test_ipv6_that_the_pod_has_switched_off_stays_so(pinned: Path) -> None:
-    setting = Path("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
-    in_netns(pinned, lambda: setting.write_text("1"))
+def test_an_interface_that_comes_later_has_ipv6(pinned: Path) -> None:
+    disable_as_engine_20_10_does(pinned)
+    prepare_links(pinned, disable_ipv6={})
 
-    ensure_loopback_up(pinned, with_ipv6=False)
+    subprocess.run(["nsenter", f"--net={pinned}", "ip", "link", "add", "eth0", "type", "veth"], check=True)
+
+    assert disable_ipv6(pinned, "eth0", "veth0") == ["0", "0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"all": "1"}, ["1", "1", "1"]),
+        ({"default": "1"}, ["0", "1", "0"]),
+        ({"lo": "1"}, ["0", "0", "1"]),
+        ({"lo": "0", "all": "1"}, ["1", "1", "0"]),
+    ],
+)
+def test_ipv6_that_the_pod_has_switched_off_stays_off(pinned: Path, asked: dict[str, str], found: list[str]) -> None:
+    prepare_links(pinned, disable_ipv6=asked)
 
     assert in_netns(pinned, lambda: echo(socket.AF_INET, "127.0.0.1")) == b"hello"
-    assert in_netns(pinned, setting.read_text) == "1\n"
+    assert disable_ipv6(pinned, "all", "default", "lo") == found
 
 
 BRING_UP = """
 import sys
 from pathlib import Path
-from shim.netns.links import ensure_loopback_up
+from shim.netns.links import prepare_links
 
 def refuse(event, arguments):
     if event in ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"):
         raise RuntimeError(event)
 
 sys.addaudithook(refuse)
-ensure_loopback_up(Path(sys.argv[1]))
+prepare_links(Path(sys.argv[1]), disable_ipv6={})
 print([name for name in sys.modules if name.startswith("pyroute2")])
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from pyroute2 import IPRoute  # type: ignore[import-untyped] # it ships no types
 
 from shim.netns.enter import in_netns
-from shim.netns.links import ensure_loopback_up
+from shim.netns.links import prepare_links
 from shim.netns.routes import Route, routes
 
 LOOPBACK = 1
@@ -14,12 +14,12 @@ LOOPBACK = 1
 
 
 def test_a_new_namespace_has_none(pinned: Path) -> None:
-    ensure_loopback_up(pinned)
+    prepare_links(pinned, disable_ipv6={})
     assert in_netns(pinned, routes) == []
 
 
 def test_networks_but_no_default_route_and_no_single_address(pinned: Path) -> None:
-    ensure_loopback_up(pinned)
+    prepare_links(pinned, disable_ipv6={})
 
     def add() -> None:
         with IPRoute() as netlink:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shim.sandbox.network import addresses, forbids_loopback_ipv6
+from shim.sandbox.network import addresses, asked_disable_ipv6
 from tests.checkpoint.samples import BEFORE_ADD, CONNECTED, INTENT, RELEASED
 
 
@@ -24,16 +24,14 @@ def test_a_result_that_cannot_be_read_has_none(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sysctls", "forbidden"),
+    ("sysctls", "asked"),
     [
-        ({}, False),
-        ({"net.ipv6.conf.all.disable_ipv6": "1"}, True),
-        ({"net.ipv6.conf.default.disable_ipv6": "1"}, True),
-        ({"net.ipv4.ip_forward": "1", "net.ipv6.conf.lo.disable_ipv6": "1"}, True),
-        ({"net/ipv6/conf/lo/disable_ipv6": "1"}, True),
-        ({"net.ipv6.conf.all.disable_ipv6": "0"}, False),
-        ({"net.ipv6.conf.eth0.disable_ipv6": "1", "net.ipv6.conf.lo.forwarding": "1"}, False),
+        ({}, {}),
+        ({"net.ipv6.conf.all.disable_ipv6": "1"}, {"all": "1"}),
+        ({"net.ipv6.conf.default.disable_ipv6": "0"}, {"default": "0"}),
+        ({"net.ipv4.ip_forward": "1", "net/ipv6/conf/lo/disable_ipv6": "1"}, {"lo": "1"}),
+        ({"net.ipv6.conf.lo.forwarding": "1", "net.ipv6.conf.a.b.disable_ipv6": "1"}, {}),
     ],
 )
-def test_a_pod_may_ask_for_no_ipv6_on_its_loopback(sysctls: dict[str, str], forbidden: bool) -> None:
-    assert forbids_loopback_ipv6(sysctls) is forbidden
+def test_a_pod_may_ask_for_no_ipv6(sysctls: dict[str, str], asked: dict[str, str]) -> None:
+    assert asked_disable_ipv6(sysctls) == asked

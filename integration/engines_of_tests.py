@@ -17,6 +17,7 @@ ENGINES_OF = {
     "stats": _EACH_STORE,
     # Long, and about what the server does rather than Docker.
     "chaos": ("28-containerd",),
+    "fields/test_daemon_json.py": ("28",),
     "image/test_credentials.py": ("28-containerd",),
     "logs/test_restart.py": ("28-containerd",),
     "logs/test_rotation.py": ("28-containerd",),

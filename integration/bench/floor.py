@@ -64,7 +64,7 @@ class Floor:
             cgroup_parent=cgroup_parent(),
             cgroupns_mode="",
             runtime="",
-            docker_log=docker_log(Config()),
+            docker_log=docker_log(Config(), driver="json-file"),
             daemon_seccomp=seccomp_of_daemon(setup.engine.api.info()["SecurityOptions"]),
         )
         self._resolv_conf = setup.home / "floor/resolv.conf"

@@ -10,11 +10,12 @@ from shim.base.gather import gather
 from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound, ShimError
 from shim.domain.labels import TYPE, TYPE_CONTAINER
 from shim.domain.names import with_random_suffix
-from shim.engine.errors import NameConflict, RemovalInProgress
+from shim.engine.errors import LogOptionsClash, NameConflict, RemovalInProgress
 from shim.engine.image_store import container_root
 from shim.engine.interface import JsonObject
 from shim.netns.syscalls import unmount
 from shim.runtime import Runtime
+from shim.spec.defaults import with_other_log_driver
 
 log = structlog.get_logger(__name__)
 
@@ -74,12 +75,20 @@ def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
     keeps the name, and ours gets a suffix. Raise AlreadyExists where a pod's container runs under this name.
     """
     try:
-        return rt.engine.create_container(name=name, body=body)
+        return _create(rt, name=name, body=body)
     except NameConflict as conflict:
         log.info("container name in use", name=name, holder=conflict.holder)
         if _remove_dead_holder(rt, conflict.holder, name=name):
-            return rt.engine.create_container(name=name, body=body)
-        return rt.engine.create_container(name=with_random_suffix(name), body=body)
+            return _create(rt, name=name, body=body)
+        return _create(rt, name=with_random_suffix(name), body=body)
+
+
+def _create(rt: Runtime, *, name: str, body: JsonObject) -> str:
+    try:
+        return rt.engine.create_container(name=name, body=body)
+    except LogOptionsClash:
+        # Asked again at each create: Docker may have other options after a restart, and checks them before all else.
+        return rt.engine.create_container(name=name, body=with_other_log_driver(rt.config, body))
 
 
 def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:

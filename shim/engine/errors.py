@@ -19,6 +19,10 @@ class NoCommand(InvalidArgument):
     """Neither the container to be made nor its image names a program."""
 
 
+class LogOptionsClash(InvalidArgument):
+    """Docker has merged an option of its own configuration into those of a log, and refuses the two together."""
+
+
 class MountNameTooLong(FailedPrecondition):
     """Docker cannot mount an image: the name that it gives the mount is longer than that of a file may be."""
 

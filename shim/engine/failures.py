@@ -26,6 +26,7 @@ from shim.domain.errors import (
 from shim.engine.bounds import TooLarge
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    LogOptionsClash,
     MountNameTooLong,
     NameConflict,
     NoCommand,
@@ -141,6 +142,7 @@ def _error_from_conflict(text: str, message: str) -> ShimError:
 _NO_COMMAND = re.compile(r"^no command specified$", re.IGNORECASE)
 _LONG_MOUNT_NAME = re.compile(r"/rootfs/\w+/[0-9a-f]{256,}: file name too long$")
 """Of an image that is mounted, from Engine 29 on."""
+_LOG_OPTIONS = re.compile(r"^logger: max-buffer-size option is only supported with")
 _NO_DIRECTORY = re.compile(r"^Cannot mkdir: ")
 
 
@@ -151,13 +153,18 @@ def error_from_create_refusal(refused: Refused, *, name: str, image: str) -> Shi
         return NoCommand(f"{what}: image {image} names no command either")
     if _LONG_MOUNT_NAME.search(refused.message):
         return MountNameTooLong(f"{what}: docker names the mount of an image by its path, and the name is too long")
+    if _LOG_OPTIONS.search(refused.message):
+        return LogOptionsClash(f"{what}: log-opts of dockerd: {refused.message}")
     if _NO_DIRECTORY.search(refused.message):
         return FailedPrecondition(f"{what}: its working directory: {refused.message}")
     if refused.status != 404:
         return error_from_refusal(refused, what=what)
-    if "image" in refused.message.lower():
-        return NotFound(f"{what}: image {image}: {refused.message}")
-    return FailedPrecondition(f"{what}: {refused.message}")
+    is_image = "image" in refused.message.lower()
+    return (
+        NotFound(f"{what}: image {image}: {refused.message}")
+        if is_image
+        else FailedPrecondition(f"{what}: {refused.message}")
+    )
 
 
 def error_from_start_refusal(refused: Refused, *, container_id: str) -> ShimError:

@@ -55,5 +55,8 @@ class Format:
     """Yield whole records one by one: the offset where each readable one ends, and its CRI line."""
     backwards: Callable[[int], Iterator[tuple[int, bytes]]]
     """Yield the whole records of an open file in groups, the last group first, each with its offset."""
+    additions: tuple[str, ...] = ()
+    """Options that only add to each record. Docker merges those of its own configuration into ours where it keeps its
+    logs with the same driver, unless ours are there; an empty one adds nothing."""
     marks: Callable[[Written], Marks]
     """Return the patterns of records of a CRI line's time and stream."""

@@ -74,6 +74,7 @@ JSON_FILE = Format(
     lines=lines,
     each=each,
     backwards=lines_backwards,
+    additions=("labels", "labels-regex", "env", "env-regex", "tag"),
     marks=marks,
 )
 

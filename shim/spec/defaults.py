@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from shim.api.v1 import api_pb2 as pb
-from shim.config.model import Config
+from shim.config.model import Config, DockerLogDriver
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
 from shim.engine.interface import JsonObject
+from shim.logs.drivers import FORMATS
 from shim.runtime import Runtime
 from shim.spec.seccomp import seccomp_of_daemon
 from shim.spec.users import DockerUser
@@ -51,7 +52,7 @@ def host_defaults(rt: Runtime, config: pb.PodSandboxConfig, *, runtime_handler: 
         cgroup_parent=docker_cgroup_parent(rt, config),
         cgroupns_mode=_cgroupns_mode(rt),
         runtime=_docker_runtime(rt, handler=runtime_handler),
-        docker_log=docker_log(rt.config),
+        docker_log=docker_log(rt.config, driver=rt.config.docker_log_driver),
         daemon_seccomp=seccomp_of_daemon(rt.facts.info().security_options or ()),
     )
 
@@ -89,19 +90,31 @@ def _cgroupns_mode(rt: Runtime) -> str:
     return "private" if rt.facts.info().cgroup_version == "2" else "host"
 
 
-def docker_log(config: Config) -> JsonObject:
-    """Return the LogConfig of every container: files of bounded size from which the CRI log is copied.
+def docker_log(config: Config, *, driver: DockerLogDriver) -> JsonObject:
+    """Return the LogConfig of a container: files of bounded size from which the CRI log is copied.
 
-    Every option is explicit, since Docker fills in the others from its own configuration: compressed files would have
-    to be unpacked to be copied, and in non-blocking mode Docker drops output.
+    Every option is explicit, since Docker fills in the others from its own configuration (`log-opts` of daemon.json):
+    compressed files would have to be unpacked to be copied, in non-blocking mode Docker drops output, and what is added
+    to each record, such as a label, may be larger than the output.
     """
     options = {
         "max-size": config.docker_log_max_size,
         "max-file": str(config.docker_log_max_file),
         "compress": "false",
         "mode": "blocking",
+        **dict.fromkeys(FORMATS[driver].additions, ""),
     }
-    return {"Type": config.docker_log_driver, "Config": options}
+    return {"Type": driver, "Config": options}
+
+
+def with_other_log_driver(config: Config, body: JsonObject) -> JsonObject:
+    """Return a create body whose log Docker merges no options into.
+
+    It merges them where a container has the driver of its own configuration, and one of them has no value that suits
+    us: `max-buffer-size` is refused beside `mode: blocking`, whatever it is.
+    """
+    driver = next(driver for driver in FORMATS if driver != config.docker_log_driver)
+    return {**body, "HostConfig": {**body["HostConfig"], "LogConfig": docker_log(config, driver=driver)}}
 
 
 def _docker_runtime(rt: Runtime, *, handler: str) -> str:

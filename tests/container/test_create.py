@@ -12,6 +12,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base import deadline
+from shim.config.model import DockerLogDriver
 from shim.container import create
 from shim.container.create import create_container
 from shim.domain import labels
@@ -25,7 +26,7 @@ from shim.domain.errors import (
     ShimError,
 )
 from shim.engine.answers import ImageSettings
-from shim.engine.errors import NoCommand
+from shim.engine.errors import LogOptionsClash, NoCommand
 from shim.runtime import Runtime
 from shim.sandbox.remove import remove_pod_sandbox
 from shim.sandbox.stop import stop_pod_sandbox
@@ -296,7 +297,17 @@ def test_dockers_own_copy_of_the_output_is_bounded_and_complete(rt: Runtime, eng
     log_config = engine.containers[created(rt, ready_pod(rt))].body["HostConfig"]["LogConfig"]
     assert log_config == {
         "Type": "json-file",
-        "Config": {"max-size": "16m", "max-file": "2", "compress": "false", "mode": "blocking"},
+        "Config": {
+            "max-size": "16m",
+            "max-file": "2",
+            "compress": "false",
+            "mode": "blocking",
+            "labels": "",
+            "labels-regex": "",
+            "env": "",
+            "env-regex": "",
+            "tag": "",
+        },
     }
 
 
@@ -307,6 +318,22 @@ def test_docker_keeps_output_as_the_setting_says(rt: Runtime, engine: FakeEngine
         "Type": "local",
         "Config": {"max-size": "16m", "max-file": "3", "compress": "false", "mode": "blocking"},
     }
+
+
+@pytest.mark.parametrize(("setting", "other"), [("json-file", "local"), ("local", "json-file")])
+def test_the_other_driver_is_used_where_docker_merges_what_it_refuses(
+    rt: Runtime, engine: FakeEngine, setting: DockerLogDriver, other: DockerLogDriver
+) -> None:
+    changed = replace(rt, config=msgspec.structs.replace(rt.config, docker_log_driver=setting))
+    sandbox = ready_pod(changed)
+    created(changed, sandbox, "earlier")  # the image has been inspected
+    engine.fail_next("create_container", LogOptionsClash("create container k8s_app: log-opts of dockerd: logger: no"))
+
+    log_config = engine.containers[created(changed, sandbox)].body["HostConfig"]["LogConfig"]
+
+    assert log_config["Type"] == other
+    assert log_config["Config"]["mode"] == "blocking"
+    assert ("tag" in log_config["Config"]) == (other == "json-file")
 
 
 def test_the_log_directory_is_the_one_the_kubelet_names_now(rt: Runtime) -> None:

@@ -16,6 +16,7 @@ from shim.domain.errors import (
 )
 from shim.engine.connection import ConnectionLost, TimedOut
 from shim.engine.errors import (
+    LogOptionsClash,
     MountNameTooLong,
     NameConflict,
     NoCommand,
@@ -101,6 +102,7 @@ def test_a_taken_name_names_its_holder(message: str) -> None:
         (400, "No command specified", NoCommand, "image a/b:1 names no command"),
         (500, f"stat /d/rootfs/overlayfs/{'61' * 130}: file name too long", MountNameTooLong, "its path"),
         (500, "stat /d/rootfs/overlayfs/61: no such file or directory", ShimError, "no such file"),
+        (400, "logger: max-buffer-size option is only supported with 'mode=x'", LogOptionsClash, "log-opts of dockerd"),
         (500, "Cannot mkdir: /x is not a directory", FailedPrecondition, "its working directory"),
     ],
 )

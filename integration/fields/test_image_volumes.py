@@ -87,7 +87,9 @@ def test_an_engine_that_mounts_no_images_is_named(kubelet: Kubelet, pod: Pod, se
 def test_the_files_of_an_image_are_there_to_read_and_to_run(
     kubelet: Kubelet, pod: Pod, model: Model, readonly: bool
 ) -> None:
-    mount = volume(selinux_relabel=True, recursive_read_only=readonly, readonly=readonly)
+    private = pb.PROPAGATION_PRIVATE
+    propagation = private if readonly else pb.PROPAGATION_HOST_TO_CONTAINER
+    mount = volume(selinux_relabel=True, recursive_read_only=readonly, readonly=readonly, propagation=propagation)
 
     container = kubelet.started(pod, mounts=[mount])
 
@@ -153,8 +155,8 @@ def test_a_sub_path_that_is_no_directory_is_refused_at_create(
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "host path": ({"host_path": "/tmp"}, "config.mounts[0].host_path and image must not both be given"),
     "propagation": (
-        {"propagation": pb.PROPAGATION_HOST_TO_CONTAINER},
-        "config.mounts[0].propagation must be private",
+        {"propagation": pb.PROPAGATION_BIDIRECTIONAL},
+        "config.mounts[0].propagation: nothing that is mounted inside of an image gets to the host",
     ),
     "absolute sub-path": ({"image_sub_path": "/etc"}, "config.mounts[0].image_sub_path '/etc' is not relative"),
     "sub-path above": ({"image_sub_path": "../x"}, "config.mounts[0].image_sub_path '../x' must not hold '..'"),

@@ -66,7 +66,7 @@ def test_pause_runs_under_a_profile_of_the_node(kubelet: Kubelet, served: Served
             "apparmor: AppArmor profile 'none'",
             {"apparmor": Profile(profile_type=Profile.Localhost, localhost_ref="none")},
         ),
-        ("selinux_options.level 'x'", {"selinux_options": pb.SELinuxOption(level="x")}),
+        ("selinux_options.level 's 0'", {"selinux_options": pb.SELinuxOption(level="s 0")}),
     ],
 )
 def test_a_pod_that_cannot_be_confined_so_is_refused_and_leaves_nothing(

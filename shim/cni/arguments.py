@@ -66,13 +66,15 @@ def capability_args(config: pb.PodSandboxConfig, *, pod_ranges: Sequence[str]) -
 def port_mappings(mappings: Iterable[pb.PortMapping]) -> list[dict[str, Any]]:
     """Return the host ports of a pod; a mapping without host port only documents a container port and is skipped.
 
-    Of two that differ in how they spell all addresses, as `0.0.0.0` and as nothing, the latter is given: it is for both
-    families.
+    Of several that only spell their address in other ways, which the API server takes for different ones, one is given:
+    the first, but for all addresses that of no text, which is for both families.
     """
     given: dict[tuple[object, ...], pb.PortMapping] = {}
     for mapping in mappings:
+        if not mapping.host_port:
+            continue
         key = (mapping.protocol, mapping.host_port, host_address(mapping.host_ip))
-        if mapping.host_port and (key not in given or not mapping.host_ip):
+        if key not in given or not mapping.host_ip:
             given[key] = mapping
     return [_port_mapping(mapping) for mapping in given.values()]
 

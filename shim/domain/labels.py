@@ -39,13 +39,8 @@ LOG_PATH = "io.kubernetes.container.logpath"
 CONTAINER_NAME = "io.kubernetes.container.name"
 ANNOTATION_PREFIX = "annotation."
 
-OWN_PREFIX = "io.pydockershim."
+_OWN_PREFIX = "io.pydockershim."
 RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
-
-
-def is_reserved(key: str) -> bool:
-    """Whether a CRI label must not have this key."""
-    return key in RESERVED or key.startswith(OWN_PREFIX)
 
 
 def is_ours(name: str, labels: dict[str, str], *, init: bool | None) -> bool:
@@ -132,7 +127,9 @@ def _parsed(text: str, into: _Config) -> _Config:
 
 
 def _visible(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, str]:
-    return {**labels, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
+    """Return what `docker ps` can show. A pod may have labels of our keys, too: they are in the JSON alone."""
+    shown = {key: value for key, value in labels.items() if key not in RESERVED and not key.startswith(_OWN_PREFIX)}
+    return {**shown, **{ANNOTATION_PREFIX + key: value for key, value in annotations.items()}}
 
 
 def _json(message: pb.PodSandboxConfig | pb.ContainerConfig) -> str:

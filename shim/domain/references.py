@@ -20,10 +20,10 @@ HUB_HOST = "index.docker.io"
 HUB_ADDRESS = f"https://{HUB_HOST}/v1/"
 """Its key in Docker's credentials files."""
 DEFAULT_TAG = "latest"
-MAX_NAME = 255
-"""Longest `domain/path` the grammar allows."""
+MAX_PATH = 255
+"""Longest `path` the grammar allows. Docker before 25 counts the domain, too, and says so."""
 MAX_TEXT = 1024
-"""Characters of a reference that is parsed: name, tag and digest have at most 530."""
+"""Characters of a reference that is parsed: domain, path, tag and digest of a legal one have at most 775."""
 
 _OFFICIAL = "library/"
 
@@ -147,5 +147,5 @@ def _check_name(domain: str, path: str, *, text: str) -> None:
         if _PATH.fullmatch(path.lower()):
             raise InvalidArgument(f"image reference {text!r} has capitals in its repository {path!r}")
         raise InvalidArgument(f"image reference {text!r} has a malformed repository {path!r}")
-    if len(domain) + 1 + len(path) > MAX_NAME:
-        raise InvalidArgument(f"image reference {text!r} has a repository of more than {MAX_NAME} characters")
+    if len(path) > MAX_PATH:
+        raise InvalidArgument(f"image reference {text!r} has a repository of more than {MAX_PATH} characters")

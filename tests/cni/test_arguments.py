@@ -34,7 +34,7 @@ def test_port_mappings() -> None:
         pb.PortMapping(container_port=80, host_port=8080),
         pb.PortMapping(protocol=pb.UDP, container_port=53, host_port=53, host_ip="127.0.0.1"),
         pb.PortMapping(protocol=pb.SCTP, container_port=99, host_port=9999, host_ip="::1"),
-        pb.PortMapping(container_port=81),
+        pb.PortMapping(container_port=81, host_ip="unused"),
     ]
 
     assert port_mappings(mappings) == [
@@ -49,6 +49,15 @@ def test_a_mapping_in_two_spellings_is_given_once_for_both_families(spellings: t
     mappings = [pb.PortMapping(container_port=80, host_port=8080, host_ip=host_ip) for host_ip in spellings]
 
     assert port_mappings(mappings) == [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}]
+
+
+def test_of_two_ports_for_one_host_port_in_two_spellings_one_is_given() -> None:
+    mappings = [
+        pb.PortMapping(container_port=number, host_port=8080, host_ip=host_ip)
+        for number, host_ip in enumerate(("0.0.0.0", "", "::1", "0:0::1"), 80)
+    ]
+
+    assert [(each["containerPort"], each["hostIP"]) for each in port_mappings(mappings)] == [(81, ""), (82, "::1")]
 
 
 @pytest.mark.parametrize(

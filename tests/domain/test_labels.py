@@ -155,20 +155,24 @@ def test_a_label_that_is_no_configuration_is_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "reserved"),
+    "key",
     [
-        ("io.pydockershim.config", True),
-        ("io.pydockershim.anything", True),
-        ("io.kubernetes.docker.type", True),
-        ("io.kubernetes.sandbox.id", True),
-        ("io.kubernetes.container.logpath", True),
-        ("io.kubernetes.container.name", False),
-        ("io.kubernetes.pod.uid", False),
-        ("app", False),
+        "io.pydockershim.config",
+        "io.pydockershim.look",
+        "io.kubernetes.docker.type",
+        "io.kubernetes.sandbox.id",
+        "io.kubernetes.container.logpath",
     ],
 )
-def test_reserved_keys(key: str, reserved: bool) -> None:
-    assert labels.is_reserved(key) is reserved
+def test_labels_of_a_pod_under_the_keys_of_the_server_come_back_and_change_nothing(key: str) -> None:
+    pod, container = pb.PodSandboxConfig(labels={key: "theirs"}), pb.ContainerConfig(labels={key: "theirs"})
+
+    of_pod = labels.sandbox_labels(pod, runtime_handler="")
+    of_container = labels.container_labels(container, sandbox_id="s1", log_path="/log")
+
+    assert labels.sandbox_config(of_pod) == pod
+    assert labels.container_config(of_container) == container
+    assert "theirs" not in {of_pod.get(key), of_container.get(key)}
 
 
 def test_a_sandbox_is_distinguished_from_a_container_whatever_their_names_and_images() -> None:

@@ -36,6 +36,7 @@ DIGEST = "sha256:" + HEX
         ("a__b/c-d.e--f", "docker.io/a__b/c-d.e--f:latest", "a__b/c-d.e--f"),
         ("host:5000", "docker.io/library/host:5000", "host:5000"),
         ("sha256:abcd", "docker.io/library/sha256:abcd", "sha256:abcd"),
+        (f"registry.example/{'a' * 255}", f"registry.example/{'a' * 255}:latest", f"registry.example/{'a' * 255}"),
     ],
 )
 def test_forms(text: str, canonical: str, familiar: str) -> None:
@@ -69,6 +70,7 @@ def test_forms(text: str, canonical: str, familiar: str) -> None:
         ("registry.example:port/app", "malformed registry"),
         (HEX, "is an image id"),
         ("a" * 256, "more than 255"),
+        ("registry.example/" + "a" * 256, "more than 255"),
     ],
 )
 def test_refused(text: str, words: str) -> None:

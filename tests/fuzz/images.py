@@ -93,7 +93,7 @@ def _reference(data: bytes) -> None:
     canonical = references.canonical(text)
     assert references.canonical(canonical) == canonical
     assert references.canonical(references.familiar(canonical)) == canonical
-    assert len(references.parse(canonical).name) <= references.MAX_NAME
+    assert len(references.parse(canonical).path) <= references.MAX_PATH
 
 
 TARGETS = (

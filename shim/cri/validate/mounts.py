@@ -70,8 +70,9 @@ def _image_volume(mount: pb.Mount, *, field: str) -> None:
     # It is read-only also where readonly is not set: kubelet 1.31 leaves that to the runtime.
     if mount.host_path:
         raise InvalidArgument(f"{field}.host_path and image must not both be given")
-    if mount.propagation != pb.PROPAGATION_PRIVATE:
-        raise InvalidArgument(f"{field}.propagation must be private: nothing is mounted inside of an image")
+    # From the host nothing can come, since nothing is mounted inside of an image there.
+    if mount.propagation == pb.PROPAGATION_BIDIRECTIONAL:
+        raise InvalidArgument(f"{field}.propagation: nothing that is mounted inside of an image gets to the host")
     if posixpath.isabs(mount.image_sub_path):
         raise InvalidArgument(f"{field}.image_sub_path {mount.image_sub_path!r} is not relative to the image's root")
     rules.no_parent(mount.image_sub_path, field=f"{field}.image_sub_path")
@@ -81,9 +82,7 @@ def _host_device(device: pb.Device, *, field: str) -> None:
     rules.absolute(device.host_path, field=f"{field}.host_path")
     if not device.host_path.strip("/"):
         raise InvalidArgument(f"{field}.host_path {device.host_path!r} is the root of the host, not a device")
-    rules.absolute(device.container_path or device.host_path, field=f"{field}.container_path")
     if devices.container_path(device) == "/":
         raise InvalidArgument(f"{field}.container_path {device.container_path!r} is the root of the container")
-    letters = device.permissions
-    if not _PERMISSIONS.issuperset(letters) or len(set(letters)) != len(letters):
-        raise InvalidArgument(f"{field}.permissions {letters!r} may hold only r, w and m, each once")
+    if not _PERMISSIONS.issuperset(device.permissions):
+        raise InvalidArgument(f"{field}.permissions {device.permissions!r} may hold only r, w and m")

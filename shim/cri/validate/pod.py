@@ -1,7 +1,5 @@
 """Rules for the configuration of a pod sandbox."""
 
-import re
-
 from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import check_path_length
 from shim.cni.arguments import host_address
@@ -10,9 +8,7 @@ from shim.cri.validate.selinux import selinux
 from shim.domain.errors import InvalidArgument
 
 MAX_HOSTNAME = 64
-"""Limit of the kernel (`HOST_NAME_MAX`)."""
-
-_HOSTNAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?\Z")
+"""Bytes; limit of the kernel (`HOST_NAME_MAX`)."""
 
 
 def sandbox_config(config: pb.PodSandboxConfig, *, field: str) -> None:
@@ -36,46 +32,47 @@ def log_directory(path: str, *, field: str) -> None:
 
 
 def _hostname(hostname: str, *, field: str) -> None:
-    if len(hostname) > MAX_HOSTNAME:
-        raise InvalidArgument(f"{field} has {len(hostname)} characters, at most {MAX_HOSTNAME} are allowed")
-    if hostname and not _HOSTNAME.match(hostname):
-        raise InvalidArgument(
-            f"{field} {hostname!r} may hold only letters, digits, '_', '.' and '-', and begins and ends with one"
-            " of the first two"
-        )
+    size = len(hostname.encode())
+    if size > MAX_HOSTNAME:
+        raise InvalidArgument(f"{field} has {size} bytes, at most {MAX_HOSTNAME} are allowed")
+    if hostname:
+        # Docker writes it into /etc/hosts. Of a pod with setHostnameAsFQDN it ends with the kubelet's clusterDomain,
+        # which may be empty, or end with a dot.
+        rules.word(hostname, field=field)
 
 
 def _dns(dns: pb.DNSConfig, *, field: str) -> None:
-    # They become words of lines in resolv.conf: white space would make more words, or more lines, of them.
-    for name in ("servers", "searches", "options"):
-        for index, word in enumerate(getattr(dns, name)):
-            if len(word.split()) != 1 or word != word.strip():
-                raise InvalidArgument(f"{field}.{name}[{index}] {word!r} is not one word")
+    # They become lines of resolv.conf.
+    for name in ("servers", "searches"):
+        for index, text in enumerate(getattr(dns, name)):
+            rules.word(text, field=f"{field}.{name}[{index}]")
+    for index, option in enumerate(dns.options):
+        # The API server takes any text for the name and the value of an option, so that one may hold several words.
+        if "\n" in option:
+            raise InvalidArgument(f"{field}.options[{index}] {option!r} has more than one line")
 
 
 def _port_mappings(config: pb.PodSandboxConfig, *, field: str) -> None:
     # With the network of the host nothing is mapped, and two containers may well name the same port.
     on_host = config.linux.security_context.namespace_options.network == pb.NODE
-    taken: dict[tuple[object, ...], int] = {}
+    taken: dict[tuple[pb.Protocol, int, str], int] = {}
     for index, mapping in enumerate(config.port_mappings):
         at = f"{field}[{index}]"
         rules.between(mapping.container_port, least=1, most=rules.MAX_PORT, field=f"{at}.container_port")
         rules.between(mapping.host_port, least=0, most=rules.MAX_PORT, field=f"{at}.host_port")
-        key = (mapping.protocol, mapping.host_port, _host_ip(mapping.host_ip, field=f"{at}.host_ip"))
-        if not mapping.host_port or on_host or taken.setdefault(key, index) == index:
+        if not mapping.host_port or on_host:
             continue
-        if not _says_the_same(mapping, config.port_mappings[taken[key]]):
-            raise InvalidArgument(f"{at}.host_port {mapping.host_port} is the same as that of {field}[{taken[key]}]")
+        _host_ip(mapping.host_ip, field=f"{at}.host_ip")
+        # By the text of the address, as the API server compares it. What two spellings come to, `shim.cni.arguments`
+        # says.
+        first = taken.setdefault((mapping.protocol, mapping.host_port, mapping.host_ip), index)
+        if first != index:
+            raise InvalidArgument(f"{at}.host_port {mapping.host_port} is the same as that of {field}[{first}]")
 
 
-def _says_the_same(mapping: pb.PortMapping, other: pb.PortMapping) -> bool:
-    """Return whether two mappings of a host port are the same in two spellings, which the API server accepts."""
-    return mapping.container_port == other.container_port and mapping.host_ip != other.host_ip
-
-
-def _host_ip(text: str, *, field: str) -> str:
+def _host_ip(text: str, *, field: str) -> None:
     try:
-        return str(host_address(text))
+        host_address(text)
     except ValueError:
         raise InvalidArgument(f"{field} {text!r} is not an IP address") from None
 

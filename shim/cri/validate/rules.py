@@ -10,7 +10,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain import labels
 from shim.domain.errors import FailedPrecondition, InvalidArgument
 from shim.domain.names import check_name_part
 from shim.domain.passwd import MAX_ID
@@ -24,7 +23,7 @@ MAX_PROCESS_BYTES = 2 << 20
 
 MAX_PORT = (1 << 16) - 1
 
-MAX_FORWARDED_PORTS = 100
+MAX_FORWARDED_PORTS = 128
 """Of one PortForward: a WebSocket connection has two channels for each, and a byte to name them."""
 
 
@@ -32,7 +31,7 @@ def well_formed(message: Message, *, field: str = "") -> None:
     """Check all of a message: enum values that are known (proto3 lets others in), texts without NUL.
 
     A NUL ends a text for the kernel and for every tool behind Docker, so what was checked and what is used could
-    differ.
+    differ. Values of annotations may hold one: they are written down only, as JSON.
     """
     for descriptor, value in message.ListFields():
         _check(value, descriptor, field=f"{field}.{descriptor.name}" if field else descriptor.name)
@@ -90,11 +89,14 @@ def not_negative(value: int, *, field: str) -> None:
         raise InvalidArgument(f"{field} {value} is negative")
 
 
+def word(text: str, *, field: str) -> None:
+    """Check what is written as a word of a file: white space would make more words, or more lines, of it."""
+    if text.split() != [text]:
+        raise InvalidArgument(f"{field} {text!r} is not one word")
+
+
 def labels_and_annotations(config: pb.PodSandboxConfig | pb.ContainerConfig, *, field: str) -> None:
-    """Check keys and size; keys that the shim itself writes on Docker containers are taken."""
-    for key in config.labels:
-        if labels.is_reserved(key):
-            raise InvalidArgument(f"{field}.labels: the key {key!r} is reserved for the runtime")
+    """Check the size."""
     size = _size(config.labels) + _size(config.annotations)
     if size > MAX_LABEL_BYTES:
         raise InvalidArgument(
@@ -172,7 +174,8 @@ def _check(value: object, descriptor: FieldDescriptor, *, field: str) -> None:
         case MutableMapping():
             for key, inner in value.items():
                 _check(key, descriptor, field=f"{field} key")
-                _check(inner, descriptor, field=f"{field}[{key!r}]")
+                if descriptor.name != "annotations":
+                    _check(inner, descriptor, field=f"{field}[{key!r}]")
         case MutableSequence():
             for index, inner in enumerate(value):
                 _check(inner, descriptor, field=f"{field}[{index}]")

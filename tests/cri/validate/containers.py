@@ -1,12 +1,19 @@
 """A container as a kubelet sends it, and changes of it."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from shim.api.v1 import api_pb2 as pb
 from shim.cri.validate import create_container
 from shim.domain.passwd import MAX_ID
 
+M = TypeVar("M")
 Change = Callable[[pb.CreateContainerRequest], object]
+
+
+def all_of(*changes: Callable[[M], object]) -> Callable[[M], object]:
+    """Make one change of several."""
+    return lambda of: [change(of) for change in changes]
 
 
 def request() -> pb.CreateContainerRequest:

@@ -89,8 +89,8 @@ BAD: dict[str, tuple[Change, str]] = {
         "config.mounts[2].host_path and image must not both be given",
     ),
     "image-volume-propagation": (
-        lambda r: setattr(r.config.mounts[2], "propagation", pb.PROPAGATION_HOST_TO_CONTAINER),
-        "config.mounts[2].propagation must be private",
+        lambda r: setattr(r.config.mounts[2], "propagation", pb.PROPAGATION_BIDIRECTIONAL),
+        "config.mounts[2].propagation: nothing that is mounted inside of an image gets to the host",
     ),
     "image-volume-sub-path-absolute": (
         lambda r: setattr(r.config.mounts[2], "image_sub_path", "/a"),
@@ -124,10 +124,6 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda r: r.config.devices.add(host_path="/dev/x", container_path="/dev/n/"),
         "config.devices[1].container_path /dev/n is the same as that of config.devices[0]",
     ),
-    "device-permissions-twice": (
-        lambda r: r.config.devices.add(host_path="/dev/x", permissions="rr"),
-        "config.devices[1].permissions 'rr' may hold only r, w and m, each once",
-    ),
     **{
         f"cdi-name-{number}": (
             partial(lambda name, r: r.config.CDI_devices.add(name=name), name),
@@ -151,10 +147,6 @@ BAD: dict[str, tuple[Change, str]] = {
     "device-relative": (
         lambda r: r.config.devices.add(host_path="dev/x"),
         "config.devices[1].host_path 'dev/x' is not an absolute path",
-    ),
-    "device-container-path": (
-        lambda r: r.config.devices.add(host_path="/dev/x", container_path="x"),
-        "config.devices[1].container_path 'x' is not an absolute path",
     ),
     "device-permissions": (
         lambda r: r.config.devices.add(host_path="/dev/x", permissions="rx"),

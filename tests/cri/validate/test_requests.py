@@ -152,7 +152,7 @@ def test_exec_and_attach_want_streams_that_make_sense(changes: dict[str, Any], w
     [
         ([80, 0], "port[1] 0 is not between 1 and 65535"),
         ([65536], "port[0] 65536 is not between 1 and 65535"),
-        ([80] * 101, "port has 101 entries, at most 100 are allowed"),
+        ([80] * 129, "port has 129 entries, at most 128 are allowed"),
     ],
     ids=["zero", "too high", "too many"],
 )

@@ -187,15 +187,15 @@ def end_process(rt: Runtime, exec_id: str, *, container_id: str) -> ExecInspect 
 def kill_after_failure(rt: Runtime, exec_id: str, *, container_id: str, because: BaseException) -> ExecInspect | None:
     """Kill the process as `end_process` does, for a client that gets the failure `because`.
 
-    An error of the kill is logged and added to that failure as a note.
+    A kill that is put off is logged and added to that failure as a note.
     """
     try:
         return end_process(rt, exec_id, container_id=container_id)
     except NotFound:  # Docker forgot it with the end of its container, which the view does not know yet
         return None
-    except Exception as error:  # noqa: BLE001 - noted on the failure that is raised
-        because.add_note(f"the exec'd process could not be ended: {error}")
-        log.error("failed to kill exec process", exec_id=exec_id, error=error)
+    except ShimError as error:
+        because.add_note(f"the exec'd process could not be ended yet: {error}")
+        log.warning("failed to kill exec process, kill deferred", exec_id=exec_id, error=error)
         return None
 
 

@@ -134,7 +134,7 @@ def test_a_container_that_ends_before_its_command_begins_is_no_failure_to_end_th
     assert [line for line in logs if line["log_level"] == "error"] == []
 
 
-def test_a_process_that_cannot_be_ended_is_reported(rt: Runtime, engine: FakeEngine) -> None:
+def test_a_process_that_cannot_be_ended_now_is_reported_and_ended_later(rt: Runtime, engine: FakeEngine) -> None:
     container = running(rt, ready_pod(rt))
     engine.fail_next("start_exec", ShimError("exec x: lost the process"))
     engine.fail_next("inspect_exec", ShimError("inspect exec x: out of order"))
@@ -142,8 +142,11 @@ def test_a_process_that_cannot_be_ended_is_reported(rt: Runtime, engine: FakeEng
     with capture_logs() as logs, pytest.raises(ShimError, match="lost the process") as raised:
         exec_sync(rt, container_id=container, cmd=["x"], timeout=0)
 
-    assert raised.value.__notes__ == ["the exec'd process could not be ended: inspect exec x: out of order"]
-    assert "error" in [line["log_level"] for line in logs]
+    assert raised.value.__notes__ == ["the exec'd process could not be ended yet: inspect exec x: out of order"]
+    assert [(line["log_level"], line["event"]) for line in logs] == [
+        ("warning", "failed to kill exec process, kill deferred")
+    ]
+    assert rt.deferred_checks.is_pending(f"exec {logs[0]['exec_id']} in container {container}")
 
 
 def test_a_command_that_begins_after_the_deadline_is_killed(

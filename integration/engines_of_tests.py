@@ -16,6 +16,7 @@ ENGINES_OF = {
     "image": _EACH_STORE,
     "stats": _EACH_STORE,
     # Long, and about what the server does rather than Docker.
+    "by_hand": ("28",),
     "chaos": ("28-containerd",),
     "fields/test_daemon_json.py": ("28",),
     "image/test_credentials.py": ("28-containerd",),

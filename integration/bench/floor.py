@@ -138,7 +138,7 @@ class Floor:
             host_network=False,
             image_id=self._setup.busybox,
             user=DockerUser(user="0:0"),
-            labels=labels.container_labels(config, sandbox_id=sandbox_id, log_path=""),
+            labels=labels.container_labels(config, name="", sandbox_id=sandbox_id, log_path=""),
             resolv_conf=str(self._resolv_conf),
             api_version=(int(major), int(minor)),
             oom_score_adj=0,

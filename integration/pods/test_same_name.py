@@ -11,6 +11,7 @@ from integration.cri import NAMESPACE, Cri, pod_config
 from integration.pods.kubelet import Kubelet, docker_name, failure, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
+from shim.domain import labels
 from shim.domain.labels import TYPE, TYPE_SANDBOX
 
 
@@ -63,9 +64,9 @@ def test_a_twin_that_docker_made_late_is_removed_alone(kubelet: Kubelet, served:
     before = served.snapshot()
     pod = kubelet.pod(dns_config=pb.DNSConfig(servers=["10.96.0.10"]))
     api = served.engine.api
-    labels = api.inspect_container(pod.id)["Config"]["Labels"]
-    host = api.create_host_config(init=False)
-    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=labels, host_config=host)["Id"]
+    tags = api.inspect_container(pod.id)["Config"]["Labels"]
+    host = api.create_host_config() | labels.proof(tags)
+    twin = api.create_container(images.pause, name=name_of(pod.config) + "_late", labels=tags, host_config=host)["Id"]
     wait_until(lambda: served.cri.sandboxes(id=twin))
 
     served.cri.stop(twin)
@@ -131,8 +132,8 @@ def test_a_second_container_with_the_log_of_one_that_runs_is_not_started(
 
 
 def test_containers_that_are_not_of_pods_are_not_listed(cri: Cri, served: Served, images: Images) -> None:
-    labels = {"io.kubernetes.docker.type": "container", "io.pydockershim.config": "{}"}
-    other = served.engine.api.create_container(images.busybox, name="k8s-like", labels=labels)["Id"]
+    tags = {"io.kubernetes.docker.type": "container", "io.pydockershim.config": "{}"}
+    other = served.engine.api.create_container(images.busybox, name="k8s-like", labels=tags)["Id"]
     try:
         wait_until(lambda: other in served.snapshot().containers)
         assert other not in {container.id for container in cri.containers()}

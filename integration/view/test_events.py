@@ -60,7 +60,7 @@ class Pods:
             case "restart":
                 self._api.restart(chosen, timeout=0)
             case "rename":
-                self._api.rename(chosen, f"k8s_{unused_name('renamed')}")
+                self._api.rename(chosen, unused_name("renamed"))
             case "remove":
                 self.made.remove(chosen)
                 self._api.remove_container(chosen, force=True)
@@ -78,7 +78,7 @@ class Pods:
             name=sandbox_name(metadata),
             labels=dict(tags),
             network_disabled=True,
-            host_config=self._api.create_host_config(init=False),
+            host_config=self._api.create_host_config() | labels.proof(tags),
         )
         return str(made["Id"])
 

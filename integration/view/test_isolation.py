@@ -79,7 +79,7 @@ def test_container_docker_cannot_inspect(kubelet: Kubelet, proxy: DockerProxy, p
     container, other = kubelet.started(pod), kubelet.started(pod)
     cri = kubelet.cri
     with proxy.refusing(f"GET /containers/{container}/json"):
-        proxied.engine.api.rename(container, f"k8s_{unused_name('renamed')}")
+        proxied.engine.api.rename(container, unused_name("renamed"))
         assert cri.container_status(container).state == pb.CONTAINER_RUNNING
         unknown = wait_until(lambda: _status_in(kubelet, container, pb.CONTAINER_UNKNOWN))
         assert unknown is not None

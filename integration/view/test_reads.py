@@ -81,6 +81,9 @@ def create(engine: DockerEngine, pods: list[Pod], number: int, image: str) -> st
     """Create a container as the server does, at the cost of Docker alone."""
     pod = pods[number % len(pods)]
     config = container_config(f"c-{number}", image=image)
-    tags = labels.container_labels(config, sandbox_id=pod.id, log_path="")
-    body = {"Image": image, "Cmd": ["true"], "Labels": tags, "HostConfig": {"NetworkMode": "none", "Init": False}}
-    return engine.create_container(name=container_name(config.metadata, pod=pod.config.metadata), body=body)
+    name = container_name(config.metadata, pod=pod.config.metadata)
+    tags = labels.container_labels(config, name=name, sandbox_id=pod.id, log_path="")
+    host = {"NetworkMode": f"container:{pod.id}", **labels.proof(tags)}
+    return engine.create_container(
+        name=name, body={"Image": image, "Cmd": ["true"], "Labels": tags, "HostConfig": host}
+    )

@@ -9,8 +9,8 @@ from shim.api.v1 import api_pb2 as pb
 from shim.base.atomic_files import check_path_length
 from shim.base.rollback import Rollback
 from shim.container.cgroup import check_on_node
-from shim.container.find import check_name_free
-from shim.container.teardown import create_under_name, ensure_all_removed
+from shim.container.find import twins
+from shim.container.teardown import create_under_name, ensure_all_removed, remove_leftover
 from shim.domain import labels, names
 from shim.domain.errors import FailedPrecondition, InvalidArgument, NotFound
 from shim.domain.ids import ContainerId, ImageId
@@ -54,6 +54,7 @@ def create_container(
     log_directory = sandbox_config.log_directory or sandbox.config.log_directory
     ctx = _create_context(
         rt,
+        name=name,
         sandbox=sandbox,
         config=config,
         log_directory=log_directory,
@@ -63,7 +64,8 @@ def create_container(
     with rt.locks.container(name), Rollback(f"create of container {name}") as rollback:
         made: list[str] = []
         rollback.undo("its creation", lambda: ensure_all_removed(rt, made))
-        check_name_free(rt, config.metadata, sandbox_id=sandbox.id)
+        for twin in twins(rt, config.metadata, sandbox_id=sandbox.id):
+            remove_leftover(rt, twin.id)
         ensure_host_paths(rt, config.mounts, body["HostConfig"]["Mounts"])
         made.append(_create(rt, name=name, body=body))
         _relabel(rt, made[0], config=config, body=body)
@@ -113,7 +115,13 @@ def _relabel(rt: Runtime, container_id: str, *, config: pb.ContainerConfig, body
 
 
 def _create_context(
-    rt: Runtime, *, sandbox: SandboxRecord, config: pb.ContainerConfig, log_directory: str, privileged_pod: bool
+    rt: Runtime,
+    *,
+    name: str,
+    sandbox: SandboxRecord,
+    config: pb.ContainerConfig,
+    log_directory: str,
+    privileged_pod: bool,
 ) -> ContainerContext:
     resources, context = config.linux.resources, config.linux.security_context
     check_on_node(rt, resources, field=RESOURCES, sandbox=sandbox)  # refused here, not at start
@@ -130,7 +138,9 @@ def _create_context(
         host_network=pod.host_network(sandbox.config),
         image_id=image_id,
         user=_user(rt, config=config, image_id=image_id),
-        labels=labels.container_labels(with_image_refs(config, volumes), sandbox_id=sandbox.id, log_path=log_path),
+        labels=labels.container_labels(
+            with_image_refs(config, volumes), name=name, sandbox_id=sandbox.id, log_path=log_path
+        ),
         resolv_conf="" if sandbox.legacy else str(pod.resolv_conf_path(rt, metadata=sandbox.config.metadata)),
         api_version=rt.engine.api_version,
         oom_score_adj=rt.facts.possible_oom_score_adj(resources.oom_score_adj),

@@ -23,22 +23,25 @@ def running_container(rt: Runtime, *, container_id: str) -> ContainerRecord:
     return record
 
 
-def check_name_free(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> None:
-    """Raise AlreadyExists while a container of this name and attempt runs in the pod, whatever Docker calls it.
+def twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> list[ContainerRecord]:
+    """Return the containers of this name and attempt in the pod, whatever Docker calls them; none of them runs.
 
-    A kubelet that saw an older state of the pod would start the same container twice.
+    Raise AlreadyExists while one does: a kubelet that saw an older state of the pod would start the same container
+    twice.
     """
-    twin = _running_twin(rt, metadata, sandbox_id=sandbox_id)
-    if twin is not None:
-        raise AlreadyExists(f"create container: {_describe(metadata)} runs in this pod as container {twin.id}")
+    found = _twins(rt, metadata, sandbox_id=sandbox_id)
+    for twin in found:
+        if twin.state.may_run:
+            raise AlreadyExists(f"create container: {_describe(metadata)} runs in this pod as container {twin.id}")
+    return found
 
 
 def check_no_twin_runs(rt: Runtime, record: ContainerRecord) -> None:
     """Raise before a start: AlreadyExists if its name and attempt run, FailedPrecondition if another writes its log."""
     metadata = record.config.metadata
-    twin = _running_twin(rt, metadata, sandbox_id=record.sandbox_id)
-    if twin is not None:
-        raise AlreadyExists(f"start container {record.id}: {_describe(metadata)} runs in this pod as {twin.id}")
+    for twin in _twins(rt, metadata, sandbox_id=record.sandbox_id):
+        if twin.state.may_run:
+            raise AlreadyExists(f"start container {record.id}: {_describe(metadata)} runs in this pod as {twin.id}")
     if not record.log_path or record.legacy:
         return
     for other in rt.view.containers():
@@ -46,16 +49,12 @@ def check_no_twin_runs(rt: Runtime, record: ContainerRecord) -> None:
             raise FailedPrecondition(f"start container {record.id}: container {other.id} writes to {record.log_path}")
 
 
-def _running_twin(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> ContainerRecord | None:
-    return next(
-        (
-            record
-            for record in rt.view.containers_of(sandbox_id)
-            if record.state.may_run
-            and (record.config.metadata.name, record.config.metadata.attempt) == (metadata.name, metadata.attempt)
-        ),
-        None,
-    )
+def _twins(rt: Runtime, metadata: pb.ContainerMetadata, *, sandbox_id: SandboxId) -> list[ContainerRecord]:
+    return [
+        record
+        for record in rt.view.containers_of(sandbox_id)
+        if (record.config.metadata.name, record.config.metadata.attempt) == (metadata.name, metadata.attempt)
+    ]
 
 
 def _describe(metadata: pb.ContainerMetadata) -> str:

@@ -8,7 +8,7 @@ import structlog
 
 from shim.base.gather import gather
 from shim.domain.errors import AlreadyExists, FailedPrecondition, NotFound, ShimError
-from shim.domain.labels import TYPE, TYPE_CONTAINER
+from shim.domain.labels import created_as
 from shim.domain.names import with_random_suffix
 from shim.engine.errors import LogOptionsClash, NameConflict, RemovalInProgress
 from shim.engine.image_store import container_root
@@ -16,6 +16,8 @@ from shim.engine.interface import JsonObject
 from shim.netns.syscalls import unmount
 from shim.runtime import Runtime
 from shim.spec.defaults import with_other_log_driver
+from shim.view.records import ContainerRecord
+from shim.view.translate import record_from_inspect
 
 log = structlog.get_logger(__name__)
 
@@ -70,9 +72,10 @@ def ensure_all_removed(rt: Runtime, container_ids: Sequence[str]) -> None:
 def create_under_name(rt: Runtime, *, name: str, body: JsonObject) -> str:
     """Create a container and return its id, also when the name is taken.
 
-    A pod's container that holds the name and does not run is a leftover of an abandoned attempt: it is removed.
-    A holder that a user made, that cannot be removed, or that Docker cannot find (its name index outlives a crash),
-    keeps the name, and ours gets a suffix. Raise AlreadyExists where a pod's container runs under this name.
+    A pod's container that was created under the name and does not run is a leftover of an abandoned attempt: it is
+    removed. A holder that a user made, that a user gave the name of another container, that cannot be removed, or that
+    Docker cannot find (its name index outlives a crash), keeps the name, and ours gets a suffix. Raise AlreadyExists
+    where a pod's container runs that was created under this name.
     """
     try:
         return _create(rt, name=name, body=body)
@@ -97,14 +100,19 @@ def _remove_dead_holder(rt: Runtime, holder: str, *, name: str) -> bool:
     except NotFound as error:
         log.warning("failed to inspect container that holds the name", holder=holder, error=error)
         return False
-    kind = (found.config.labels or {}).get(TYPE)
-    if found.state.running and kind == TYPE_CONTAINER:
-        raise AlreadyExists(f"create container {name}: container {found.id} runs under this name")
-    if found.state.running or kind is None:
+    record = record_from_inspect(found, previous=None)
+    if record is None or created_as(found.config.labels or {}, name=name) != name:
         return False
+    if found.state.running and isinstance(record, ContainerRecord):
+        raise AlreadyExists(f"create container {name}: container {found.id} runs under this name")
+    return not found.state.running and remove_leftover(rt, found.id)
+
+
+def remove_leftover(rt: Runtime, container_id: str) -> bool:
+    """Remove a container of an abandoned attempt, and return whether that succeeded: the next one can do without."""
     try:
-        ensure_removed(rt, holder)
+        ensure_removed(rt, container_id)
     except ShimError as error:
-        log.warning("failed to remove container that holds the name", holder=holder, error=error)
+        log.warning("failed to remove container of an abandoned attempt", container=container_id, error=error)
         return False
     return True

@@ -8,9 +8,10 @@ Three kinds of labels are written:
   those of all Docker-backed nodes, for cri-dockerd, log agents and people.
 * the CRI labels themselves, so that `docker ps --filter label=...` works.
 
-Docker merges the labels of an image into those of its containers. Hence CRI labels and annotations are read back from
-the JSON only, and neither they nor the prefix of a name, which other Docker shims use too, prove which runtime created
-a container. `HostConfig.Init` does: no image can set it, those shims never send it, and ours have it as false.
+Docker merges the labels of an image into those of its containers, and `docker commit` gives an image the labels of a
+container. Hence CRI labels and annotations are read back from the JSON only, and no label proves which runtime created
+a container. Nor does a name, which others can take and `docker rename` changes. `HostConfig` does, which no image can
+set: ours have the name they were created under both there and in a label.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,15 @@ import msgspec
 from google.protobuf import json_format
 
 from shim.api.v1 import api_pb2 as pb
-from shim.domain.names import POD, PREFIX
+from shim.domain.names import POD, sandbox_name
 
 _Config = TypeVar("_Config", pb.PodSandboxConfig, pb.ContainerConfig)
 
 CONFIG = "io.pydockershim.config"
 """JSON of the PodSandboxConfig, or of the ContainerConfig without command, args and envs."""
 RUNTIME_HANDLER = "io.pydockershim.runtime-handler"
+CREATED_AS = "io.pydockershim.created-as"
+"""The Docker name that was asked for at create; absent on containers of version 0.1."""
 
 INSPECTION = "io.pydockershim.look"
 """On the containers of `shim.image.rootfs`."""
@@ -43,20 +46,41 @@ _OWN_PREFIX = "io.pydockershim."
 RESERVED = frozenset({TYPE, SANDBOX_ID, LOG_PATH})
 
 
-def is_ours(name: str, labels: dict[str, str], *, init: bool | None) -> bool:
-    """Whether the container of this Docker name (with or without its slash) was created by this runtime.
+def proof(labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the part of HostConfig by which `is_ours` knows the container of these labels again.
 
-    `init` is that of its inspect: ours all have false, cri-dockerd leaves it to the daemon.
+    `ContainerIDFile` is what Docker keeps and never reads: it is there for its command line.
     """
-    return init is False and may_be_ours(name, labels)
+    # A daemon-wide `init: true` must not put Docker's init in front, either.
+    return {"Init": False, "UsernsMode": "host", "ContainerIDFile": labels[CREATED_AS]}
 
 
-def may_be_ours(name: str, labels: dict[str, str]) -> bool:
-    """Whether a container of a list may be ours. Only an inspect decides it: its image may have the label."""
-    return name.lstrip("/").startswith(PREFIX) and CONFIG in labels
+def is_ours(labels: Mapping[str, str], *, init: bool | None, userns_mode: str, container_id_file: str) -> bool:
+    """Whether a container was created by this runtime, by its labels and these fields of its HostConfig.
+
+    One of version 0.1 has no file: there `init` and `userns_mode` decide, which cri-dockerd leaves to the daemon.
+    """
+    if CONFIG not in labels or init is not False or userns_mode != "host":
+        return False
+    return CREATED_AS not in labels or container_id_file == labels[CREATED_AS]
 
 
-def is_sandbox(labels: dict[str, str]) -> bool:
+def may_be_of_a_pod(labels: Mapping[str, str], *, network_mode: str) -> bool:
+    """Whether a container of a list may belong to a pod, of this runtime or of an earlier Docker shim.
+
+    A container of a pod is in the network of its sandbox. Only an inspect decides whether this runtime created it.
+    """
+    if labels.get(TYPE) == TYPE_CONTAINER:
+        return network_mode == f"container:{labels.get(SANDBOX_ID, '')}"
+    return is_sandbox(labels)
+
+
+def created_as(labels: Mapping[str, str], *, name: str) -> str:
+    """Return the Docker name under which a container of a pod was created; `name` is its present one."""
+    return labels.get(CREATED_AS, name)
+
+
+def is_sandbox(labels: Mapping[str, str]) -> bool:
     """Whether a container that is ours is the pause container of a pod.
 
     By the label, which all of ours set, so that it never is an image's; the name of a container called POD_x has the
@@ -70,14 +94,15 @@ def sandbox_labels(config: pb.PodSandboxConfig, *, runtime_handler: str) -> dict
     return {
         **_visible(config.labels, config.annotations),
         CONFIG: _json(config),
+        CREATED_AS: sandbox_name(config.metadata),
         RUNTIME_HANDLER: runtime_handler,
         TYPE: TYPE_SANDBOX,
         CONTAINER_NAME: POD,
     }
 
 
-def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: str) -> dict[str, str]:
-    """Return the labels of an application container; `log_path` is absolute or empty."""
+def container_labels(config: pb.ContainerConfig, *, name: str, sandbox_id: str, log_path: str) -> dict[str, str]:
+    """Return the labels of an application container; `name` is its Docker name, `log_path` is absolute or empty."""
     kept = pb.ContainerConfig()
     kept.CopyFrom(config)
     # Docker returns these itself, and environments hold secrets that need no second copy.
@@ -86,6 +111,7 @@ def container_labels(config: pb.ContainerConfig, *, sandbox_id: str, log_path: s
     return {
         **_visible(config.labels, config.annotations),
         CONFIG: _json(kept),
+        CREATED_AS: name,
         TYPE: TYPE_CONTAINER,
         SANDBOX_ID: sandbox_id,
         LOG_PATH: log_path,

@@ -118,6 +118,8 @@ class HostSettings(Answer, frozen=True):
     """Those for the OCI runtime (API 1.43)."""
     init: bool | None = None
     """None where the creator of the container left it to the daemon."""
+    userns_mode: str = ""
+    container_id_file: str = msgspec.field(default="", name="ContainerIDFile")
 
     @property
     def memory_and_swap(self) -> int:
@@ -176,6 +178,8 @@ class ContainerSummary(Answer, frozen=True):
     """Seconds since the epoch."""
     state: str = ""
     labels: dict[str, str] | None = None
+    host_config: HostSettings = HostSettings()
+    """Of it a list has the network mode."""
 
 
 class ImageSettings(Answer, frozen=True):

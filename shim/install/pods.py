@@ -5,7 +5,7 @@ from shim.checkpoint.aside import SUFFIX
 from shim.checkpoint.root import SANDBOXES
 from shim.config.model import Config
 from shim.domain.errors import ShimError
-from shim.domain.names import PREFIX
+from shim.domain.labels import may_be_of_a_pod
 from shim.engine.client import DockerEngine
 
 _SECONDS = 10.0
@@ -41,5 +41,9 @@ def _containers(endpoint: str) -> dict[str, str]:
         return {}
     finally:
         engine.close()
-    names = {row.id: name.removeprefix("/") for row in rows for name in (row.names or [])[:1]}
-    return {container: name for container, name in names.items() if name.startswith(PREFIX)}
+    return {
+        row.id: name.removeprefix("/")
+        for row in rows
+        for name in (row.names or [])[:1]
+        if may_be_of_a_pod(row.labels or {}, network_mode=row.host_config.network_mode)
+    }

@@ -6,6 +6,7 @@ from shim.api.v1 import api_pb2 as pb
 from shim.config.model import Config, DockerLogDriver
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ImageId
+from shim.domain.labels import proof
 from shim.engine.interface import JsonObject
 from shim.logs.drivers import FORMATS
 from shim.runtime import Runtime
@@ -64,14 +65,12 @@ def base_host_config(ctx: CreateContext) -> JsonObject:
         "CgroupnsMode": ctx.defaults.cgroupns_mode,
         "Runtime": ctx.defaults.runtime,
         "OomScoreAdj": ctx.oom_score_adj,
-        # Pods have the node's user namespace, also where the daemon has another one for containers (userns-remap).
-        "UsernsMode": "host",
+        # Among it the node's user namespace, also where the daemon has another one for containers (userns-remap).
+        **proof(ctx.labels),
         "GroupAdd": list(ctx.user.group_add),
         "Annotations": ctx.oci_annotations,
         "LogConfig": ctx.defaults.docker_log,
         "RestartPolicy": {"Name": "no"},
-        # A daemon-wide `init: true` must not put Docker's init in front. Also a mark of ours (`shim.domain.labels`).
-        "Init": False,
     }
 
 

@@ -11,7 +11,7 @@ from google.protobuf.json_format import ParseError
 
 from shim.api.v1 import api_pb2 as pb
 from shim.base.times import NEVER, SECOND, ns_from_rfc3339
-from shim.domain import labels, names, references
+from shim.domain import labels, references
 from shim.domain.errors import InvalidArgument
 from shim.domain.ids import ContainerId, ImageId, SandboxId
 from shim.engine.answers import (
@@ -65,7 +65,12 @@ def record_from_inspect(inspect: ContainerInspect, *, previous: Record | None) -
     """
     name = inspect.name.lstrip("/")
     host = inspect.host_config
-    ours = labels.is_ours(name, inspect.config.labels or {}, init=host.init)
+    ours = labels.is_ours(
+        inspect.config.labels or {},
+        init=host.init,
+        userns_mode=host.userns_mode,
+        container_id_file=host.container_id_file,
+    )
     # From a list alone some legacy containers seem to be ours.
     certain = None if previous is None or previous.state.from_list_only else previous
     known = _identify(
@@ -113,8 +118,8 @@ def record_from_summary(listed: ContainerSummary) -> Record | None:
     """Return what a list contains of a pod's container, until an inspect succeeds; None for any other."""
     name = name_from_summary(listed)
     settings = ContainerSettings(labels=listed.labels)
-    ours = labels.may_be_ours(name, listed.labels or {})
-    known = _identify(listed.id, name=name, settings=settings, host=HostSettings(), ours=ours, previous=None)
+    ours = labels.CONFIG in (listed.labels or {})
+    known = _identify(listed.id, name=name, settings=settings, host=listed.host_config, ours=ours, previous=None)
     if known is None:
         return None
     state = _state_from_summary(listed)
@@ -130,8 +135,8 @@ def name_from_summary(listed: ContainerSummary) -> str:
 
 
 def may_be_of_a_pod(listed: ContainerSummary) -> bool:
-    """Whether a container may belong to a pod by its name in a list; the others need no inspect."""
-    return name_from_summary(listed).startswith(names.PREFIX)
+    """Whether a container may belong to a pod by what a list contains of it; the others need no inspect."""
+    return labels.may_be_of_a_pod(listed.labels or {}, network_mode=listed.host_config.network_mode)
 
 
 def agrees(listed: ContainerSummary, record: Record | None) -> bool:
@@ -262,19 +267,21 @@ def _identify(
 ) -> Record | None:
     """Return the record of a container by its identity, without a state; None if it belongs to no pod.
 
-    The previous record of one of ours is kept; of a legacy container, a list contains only a part.
+    The previous record is kept, of a legacy container only once it is renamed: a list contains only a part of it.
     """
-    if not name.startswith(names.PREFIX):
-        return None
     if previous is not None and not previous.legacy:
         return previous
+    if not labels.may_be_of_a_pod(settings.labels or {}, network_mode=host.network_mode):
+        return None
     if ours:
         try:
             return _record_of_ours(container_id, name=name, tags=settings.labels or {})
         except ParseError:
             # A label that cannot be parsed must not hide a pod from Stop and Remove: its name still identifies it.
             pass
-    return _legacy_record(container_id, name=name, settings=settings, host=host, mounts=mounts)
+    elif (settings.labels or {}).get(labels.CREATED_AS) == name:
+        return None  # label and name are of one of ours, which it is not: it is of an image of `docker commit`
+    return _legacy_record(container_id, name=name, settings=settings, host=host, mounts=mounts) or previous
 
 
 def _record_of_ours(container_id: str, *, name: str, tags: dict[str, str]) -> Record:
@@ -294,10 +301,9 @@ def _legacy_record(
 ) -> Record | None:
     tags = settings.labels or {}
     parsed = legacy_name(name)
-    kind = tags.get(labels.TYPE)
-    if parsed is None or kind not in {labels.TYPE_SANDBOX, labels.TYPE_CONTAINER}:
+    if parsed is None:
         return None
-    if kind == labels.TYPE_SANDBOX:
+    if labels.is_sandbox(tags):
         return SandboxRecord(
             id=SandboxId(container_id),
             name=name,

@@ -19,8 +19,8 @@ import structlog
 
 from shim.base import deadline
 from shim.base.gather import gather
-from shim.domain import names
 from shim.domain.errors import DeadlineExceeded, ShimError
+from shim.domain.labels import TYPE
 from shim.engine.answers import ContainerSummary, Event
 from shim.engine.hanging import answered_within
 from shim.engine.interface import CONTAINER_ACTIONS, IMAGE_ACTIONS, Engine
@@ -308,8 +308,9 @@ class Watcher:
             self._refresher.enqueue_changed(container_id, stamp=event.time_nano, after=after)
 
     def _may_be_of_a_pod(self, event: Event) -> bool:
-        name = (event.actor.attributes or {}).get("name", names.PREFIX)
-        return name.startswith(names.PREFIX) or self._view.last_known(event.actor.id) is not None
+        # Docker gives the labels of the container among them.
+        attributes = event.actor.attributes or {}
+        return not attributes or TYPE in attributes or self._view.last_known(event.actor.id) is not None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -104,11 +105,54 @@ def test_a_name_and_attempt_that_runs_is_refused(rt: Runtime, engine: FakeEngine
 
 def test_so_it_is_while_the_view_does_not_know_of_the_one_that_runs(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
-    name, tags = "k8s_app_web_default_uid-web_0", {labels.TYPE: labels.TYPE_CONTAINER}
-    holder = engine.create_container(name=name, body={"Image": BUSYBOX, "Labels": tags})
+    tags = {labels.TYPE: labels.TYPE_CONTAINER, labels.SANDBOX_ID: sandbox}
+    body = {"Image": BUSYBOX, "Labels": tags, "HostConfig": {"NetworkMode": f"container:{sandbox}"}}
+    holder = engine.create_container(name="k8s_app_web_default_uid-web_0", body=body)
     engine.start_container(holder)
     with pytest.raises(AlreadyExists, match=f"container {holder} runs under this name"):
         created(rt, sandbox)
+
+
+def test_a_renamed_container_is_replaced_like_any_other(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    first = created(rt, sandbox)
+    engine.rename_container(first, name="mine")
+    second = created(rt, sandbox)
+    assert first not in engine.containers
+    assert rt.view.container(second).name == "k8s_app_web_default_uid-web_0"
+
+
+def test_a_renamed_container_that_runs_is_not_made_again(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    first = running(rt, sandbox)
+    engine.rename_container(first, name="mine")
+    with pytest.raises(AlreadyExists, match=first):
+        created(rt, sandbox)
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["created", "running"])
+def test_another_container_of_a_pod_keeps_the_name_that_a_user_gave_it(
+    rt: Runtime, engine: FakeEngine, runs: bool
+) -> None:
+    sandbox = ready_pod(rt)
+    holder = running(rt, sandbox, "other") if runs else created(rt, sandbox, "other")
+    engine.rename_container(holder, name="k8s_app_web_default_uid-web_0")
+    made = created(rt, sandbox)
+    assert engine.containers[holder].name == "k8s_app_web_default_uid-web_0"
+    assert re.fullmatch(r"k8s_app_web_default_uid-web_0_[0-9a-f]{8}", engine.containers[made].name)
+
+
+def test_a_users_container_of_a_committed_image_keeps_the_name(rt: Runtime, engine: FakeEngine) -> None:
+    sandbox = ready_pod(rt)
+    first = created(rt, sandbox)
+    tags = engine.containers[first].labels
+    engine.remove_container(first)
+    rt.view.forget(first)
+    body = {"Image": BUSYBOX, "Labels": tags, "HostConfig": {"NetworkMode": "bridge", "Init": False}}
+    holder = engine.create_container(name="k8s_app_web_default_uid-web_0", body=body)
+    made = created(rt, sandbox)
+    assert holder in engine.containers
+    assert made != holder
 
 
 def test_so_it_is_for_one_whose_state_is_unknown(rt: Runtime, engine: FakeEngine) -> None:

@@ -19,7 +19,6 @@ from shim.domain.ids import ContainerId
 from shim.runtime import Runtime
 from shim.sandbox.stop import stop_pod_sandbox
 from tests.cgroup.trees import new_group_v1
-from tests.conftest import BUSYBOX
 from tests.fakes.engine import FakeEngine
 from tests.fakes.logs import FakeLogs
 from tests.pods import created, ready_pod, running
@@ -255,8 +254,10 @@ def test_an_update_waits_until_a_start_is_through(rt: Runtime, engine: FakeEngin
 
 def test_of_two_with_one_name_and_attempt_only_one_is_started(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
-    engine.create_container(name="k8s_app_web_default_uid-web_0", body={"Image": BUSYBOX})  # so both get a suffix
-    first, second = created(rt, sandbox), created(rt, sandbox, log_path="other.log")
+    first = created(rt, sandbox)
+    failures = [ShimError("removal failed")] * 2
+    engine.fail_next("remove_container", *failures)  # so it stays beside the second
+    second = created(rt, sandbox, log_path="other.log")
     start_container(rt, container_id=first)
     with pytest.raises(AlreadyExists, match=f"attempt 0 of app runs in this pod as {first}"):
         start_container(rt, container_id=second)

@@ -87,7 +87,7 @@ def test_the_user_is_reported_as_docker_gives_it_back(rt: Runtime, engine: FakeE
 def test_who_a_container_of_another_shim_runs_as_is_not_guessed(rt: Runtime, engine: FakeEngine) -> None:
     sandbox = ready_pod(rt)
     tags = {"io.kubernetes.docker.type": "container", "io.kubernetes.sandbox.id": sandbox}
-    body = {"Image": BUSYBOX, "Labels": tags, "User": "www"}
+    body = {"Image": BUSYBOX, "Labels": tags, "User": "www", "HostConfig": {"NetworkMode": f"container:{sandbox}"}}
     container = engine.create_container(name="k8s_other_web_default_uid-web_0", body=body)
     rt.view.refresh_container(container)
 
@@ -101,7 +101,7 @@ def test_a_container_of_cri_dockerd_has_its_termination_message(rt: Runtime, eng
     body = {
         "Image": BUSYBOX,
         "Labels": {labels.TYPE: labels.TYPE_CONTAINER, labels.SANDBOX_ID: pause},
-        "HostConfig": {"Binds": [f"{message}:/dev/termination-log"]},
+        "HostConfig": {"NetworkMode": f"container:{pause}", "Binds": [f"{message}:/dev/termination-log"]},
     }
     container = engine.create_container(name="k8s_app_db_shop_u1_0", body=body)
     for made in (pause, container):

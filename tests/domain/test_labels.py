@@ -76,7 +76,7 @@ def test_the_configuration_of_a_sandbox_comes_back_whole(config: pb.PodSandboxCo
 
 @pytest.mark.parametrize("config", [pb.ContainerConfig(), full_container()], ids=["empty", "full"])
 def test_the_configuration_of_a_container_comes_back_without_what_docker_keeps(config: pb.ContainerConfig) -> None:
-    written = labels.container_labels(config, sandbox_id="s1", log_path="")
+    written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="")
     expected = pb.ContainerConfig()
     expected.CopyFrom(config)
     expected.ClearField("command")
@@ -87,14 +87,14 @@ def test_the_configuration_of_a_container_comes_back_without_what_docker_keeps(c
 
 def test_writing_labels_leaves_the_request_as_it_was() -> None:
     config = full_container()
-    labels.container_labels(config, sandbox_id="s1", log_path="")
+    labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="")
     assert config == full_container()
 
 
 def test_values_of_environment_variables_are_on_no_label() -> None:
     config = pb.ContainerConfig(args=["--token=hunter2"])
     config.envs.add(key="PASSWORD", value=b"hunter2")
-    written = labels.container_labels(config, sandbox_id="s1", log_path="")
+    written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="")
     assert "hunter2" not in str(written)
 
 
@@ -107,13 +107,14 @@ def test_a_sandbox_carries_what_docker_backed_nodes_know() -> None:
         "annotation.note": "x",
         "io.kubernetes.docker.type": "podsandbox",
         "io.kubernetes.container.name": "POD",
+        "io.pydockershim.created-as": "k8s_POD____0",
         "io.pydockershim.runtime-handler": "kata",
     }
 
 
 def test_a_container_carries_what_docker_backed_nodes_know() -> None:
     config = pb.ContainerConfig(labels={"io.kubernetes.container.name": "nginx"}, annotations={"note": "x"})
-    written = labels.container_labels(config, sandbox_id="s1", log_path="/var/log/pods/p/nginx/0.log")
+    written = labels.container_labels(config, name="k8s_c", sandbox_id="s1", log_path="/var/log/pods/p/nginx/0.log")
     written.pop(labels.CONFIG)
     assert written == {
         "io.kubernetes.container.name": "nginx",
@@ -121,12 +122,13 @@ def test_a_container_carries_what_docker_backed_nodes_know() -> None:
         "io.kubernetes.docker.type": "container",
         "io.kubernetes.sandbox.id": "s1",
         "io.kubernetes.container.logpath": "/var/log/pods/p/nginx/0.log",
+        "io.pydockershim.created-as": "k8s_c",
     }
 
 
 def test_our_own_keys_win_over_labels_of_the_request() -> None:
     stolen = {labels.CONFIG: "{}", labels.TYPE: "podsandbox", labels.SANDBOX_ID: "other", labels.LOG_PATH: "/etc"}
-    written = labels.container_labels(pb.ContainerConfig(labels=stolen), sandbox_id="s1", log_path="")
+    written = labels.container_labels(pb.ContainerConfig(labels=stolen), name="k8s_c", sandbox_id="s1", log_path="")
     assert written[labels.TYPE] == "container"
     assert written[labels.SANDBOX_ID] == "s1"
     assert written[labels.LOG_PATH] == ""
@@ -134,7 +136,9 @@ def test_our_own_keys_win_over_labels_of_the_request() -> None:
 
 
 def test_labels_that_an_image_brought_are_not_believed() -> None:
-    written = labels.container_labels(pb.ContainerConfig(labels={"app": "web"}), sandbox_id="s1", log_path="")
+    written = labels.container_labels(
+        pb.ContainerConfig(labels={"app": "web"}), name="k8s_c", sandbox_id="s1", log_path=""
+    )
     merged = {"maintainer": "x", "annotation.from-image": "y", **written}
     config = labels.container_config(merged)
     assert dict(config.labels) == {"app": "web"}
@@ -178,29 +182,82 @@ def test_labels_of_a_pod_under_the_keys_of_the_server_come_back_and_change_nothi
 def test_a_sandbox_is_distinguished_from_a_container_whatever_their_names_and_images() -> None:
     image = {labels.TYPE: "podsandbox", labels.CONTAINER_NAME: "POD"}
     container = pb.ContainerConfig(metadata=pb.ContainerMetadata(name="POD_x"))
-    assert not labels.is_sandbox({**image, **labels.container_labels(container, sandbox_id="s1", log_path="")})
+    assert not labels.is_sandbox(
+        {**image, **labels.container_labels(container, name="k8s_c", sandbox_id="s1", log_path="")}
+    )
     image = {labels.TYPE: "container"}
     assert labels.is_sandbox({**image, **labels.sandbox_labels(pb.PodSandboxConfig(), runtime_handler="")})
 
 
+METADATA = pb.PodSandboxMetadata(name="web", namespace="shop", uid="u")
+OURS = labels.sandbox_labels(pb.PodSandboxConfig(metadata=METADATA), runtime_handler="")
+"""Of the pause container of a pod."""
+RUN_BY_HAND = {"init": None, "userns_mode": "", "container_id_file": ""}
+"""HostConfig of `docker run`."""
+
+
+def is_ours(tags: dict[str, str], **host: Any) -> bool:
+    """Whether a container is ours whose HostConfig differs in `host` from what `proof` puts there."""
+    proof = labels.proof(OURS)
+    fields = {"init": proof["Init"], "userns_mode": proof["UsernsMode"], "container_id_file": proof["ContainerIDFile"]}
+    return labels.is_ours(tags, **(fields | host))
+
+
+def test_ours_is_what_has_the_name_of_its_label_in_its_host_config() -> None:
+    assert is_ours(OURS)
+    assert labels.created_as(OURS, name="renamed") == "k8s_POD_web_shop_u_0"
+
+
 @pytest.mark.parametrize(
-    ("name", "tags", "init", "ours"),
+    "host",
     [
-        ("k8s_nginx_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
-        ("/k8s_POD_web_shop_u_0", {labels.CONFIG: "{}"}, False, True),
-        ("k8s_nginx_web_shop_u_0", {labels.TYPE: "container"}, False, False),
-        ("builder", {labels.CONFIG: "{}"}, False, False),
-        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, None, False),
-        ("k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"}, True, False),
+        RUN_BY_HAND,
+        RUN_BY_HAND | {"init": False},
+        RUN_BY_HAND | {"init": False, "userns_mode": "host"},
+        {"container_id_file": "/tmp/id"},
+        {"init": None},
+        {"init": True},
+        {"userns_mode": ""},
     ],
-    ids=["container", "sandbox with slash", "no label", "no name", "label of an image", "with an init"],
+    ids=["run", "no init", "no init, user namespace", "own id file", "init of the daemon", "init", "user namespace"],
 )
-def test_ours_is_what_has_our_name_our_label_and_no_init(
-    name: str, tags: dict[str, str], init: bool | None, ours: bool
+def test_labels_of_ours_that_an_image_has_make_no_container_ours(host: dict[str, Any]) -> None:
+    assert not is_ours(OURS, **host)
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ({"container_id_file": ""}, True),
+        (RUN_BY_HAND, False),
+        (RUN_BY_HAND | {"init": False}, False),
+    ],
+    ids=["created", "run", "no init"],
+)
+def test_a_container_of_version_0_1_stays_ours(host: dict[str, Any], ours: bool) -> None:
+    older = {key: value for key, value in OURS.items() if key != labels.CREATED_AS}
+    assert is_ours(older, **host) is ours
+    assert labels.created_as(older, name="k8s_POD_web_shop_u_0") == "k8s_POD_web_shop_u_0"
+
+
+def test_a_container_of_another_shim_is_not_ours() -> None:
+    assert not is_ours({labels.TYPE: labels.TYPE_SANDBOX})
+
+
+@pytest.mark.parametrize(
+    ("tags", "network_mode", "may_be"),
+    [
+        ({labels.TYPE: "podsandbox"}, "none", True),
+        ({labels.TYPE: "container", labels.SANDBOX_ID: "s1"}, "container:s1", True),
+        ({labels.TYPE: "container", labels.SANDBOX_ID: "s1"}, "bridge", False),
+        ({labels.TYPE: "container", labels.SANDBOX_ID: "s1"}, "container:s2", False),
+        ({labels.TYPE: "container"}, "container:None", False),
+        ({labels.TYPE: "volume"}, "none", False),
+        ({}, "none", False),
+    ],
+    ids=["sandbox", "in its sandbox", "on a bridge", "in another one", "of no sandbox", "other type", "no type"],
+)
+def test_a_container_of_a_pod_is_in_the_network_of_its_sandbox(
+    tags: dict[str, str], network_mode: str, may_be: bool
 ) -> None:
-    assert labels.is_ours(name, tags, init=init) is ours
-
-
-def test_a_list_does_not_show_whether_an_image_has_our_label() -> None:
-    assert labels.may_be_ours("/k8s_c_pod_ns_uid_0", {labels.CONFIG: "{}"})
-    assert not labels.may_be_ours("/k8s_c_pod_ns_uid_0", {})
+    assert labels.may_be_of_a_pod(tags, network_mode=network_mode) is may_be

@@ -175,6 +175,7 @@ class FakeContainer:
             created=self.created // 10**9,
             state=self.status,
             labels=self.labels,
+            host_config=HostSettings(network_mode=self.host.get("NetworkMode") or ""),
         )
 
 

@@ -38,8 +38,8 @@ def pod_on(rt: Runtime, engine: FakeEngine, network: pb.NamespaceMode) -> Sandbo
     config = pod_config("web", network=network)
     body = {
         "Image": rt.config.pod_infra_container_image,
-        "Labels": labels.sandbox_labels(config, runtime_handler=""),
-        "HostConfig": {"NetworkMode": "none", "Init": False},
+        "Labels": (tags := labels.sandbox_labels(config, runtime_handler="")),
+        "HostConfig": {"NetworkMode": "none", **labels.proof(tags)},
     }
     sandbox = SandboxId(engine.create_container(name=names.sandbox_name(config.metadata), body=body))
     engine.start_container(sandbox)

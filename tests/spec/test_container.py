@@ -5,6 +5,7 @@ import pytest
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.errors import InvalidArgument, ShimError, Unsupported
 from shim.domain.ids import ImageId, SandboxId
+from shim.domain.labels import CREATED_AS
 from shim.hostfs.host_paths import HostSource
 from shim.spec.container import ContainerContext, container_body, environment
 from shim.spec.defaults import HostDefaults
@@ -27,7 +28,7 @@ def create_context(**changes: Any) -> ContainerContext:
         "host_network": False,
         "image_id": ImageId("sha256:" + "b" * 64),
         "user": DockerUser(user="0:7", group_add=("8", "9")),
-        "labels": {"l": "v"},
+        "labels": {CREATED_AS: "k8s_x"},
         "resolv_conf": "/state/resolv-conf/1",
         "api_version": (1, 44),
         "oom_score_adj": 0,

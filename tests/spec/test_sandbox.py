@@ -5,6 +5,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain.ids import ImageId
+from shim.domain.labels import CREATED_AS
 from shim.spec.defaults import CreateContext, HostDefaults
 from shim.spec.sandbox import pause_body
 from shim.spec.users import DockerUser
@@ -19,7 +20,7 @@ CTX = CreateContext(
     ),
     image_id=ImageId("sha256:" + "b" * 64),
     user=DockerUser(user="1:2", group_add=("3",)),
-    labels={"l": "v"},
+    labels={CREATED_AS: "k8s_x"},
     resolv_conf="/state/resolv-conf/1",
     oom_score_adj=-998,
     seccomp_profile=b"",
@@ -37,7 +38,7 @@ def test_an_ordinary_pod() -> None:
     host = made["HostConfig"]
     assert made["Hostname"] == "web-0"
     assert host["Init"] is False
-    assert made["Labels"] == {"l": "v"}
+    assert (made["Labels"], host["ContainerIDFile"]) == ({CREATED_AS: "k8s_x"}, "k8s_x")
     assert (host["NetworkMode"], host["IpcMode"], host["PidMode"], host["UTSMode"]) == ("none", "shareable", "", "")
     assert (host["CgroupParent"], host["Runtime"], host["OomScoreAdj"]) == ("pod1.slice", "runsc", -998)
     assert host["Sysctls"] == {"net.ipv4.ip_unprivileged_port_start": "0"}

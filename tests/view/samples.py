@@ -110,8 +110,10 @@ def create_container(engine: FakeEngine, sandbox_id: str, *, name: str = "app", 
     """Make an application container, as CreateContainer does."""
     metadata = pb.ContainerMetadata(name=name)
     config = pb.ContainerConfig(metadata=metadata, image=pb.ImageSpec(image="busybox"))
-    tags = labels.container_labels(config, sandbox_id=sandbox_id, log_path=f"/var/log/pods/{name}.log")
-    return ContainerId(_create(engine, container_name(metadata, pod=POD), tags, start))
+    docker_name = container_name(metadata, pod=POD)
+    log_path = f"/var/log/pods/{name}.log"
+    tags = labels.container_labels(config, name=docker_name, sandbox_id=sandbox_id, log_path=log_path)
+    return ContainerId(_create(engine, docker_name, tags, start, network=f"container:{sandbox_id}"))
 
 
 def inspects(engine: FakeEngine) -> int:
@@ -124,10 +126,11 @@ def create_stranger(engine: FakeEngine, *, name: str = "database") -> str:
     return _create(engine, name, {}, start=True)
 
 
-def _create(engine: FakeEngine, name: str, tags: Mapping[str, str], start: bool) -> str:
+def _create(engine: FakeEngine, name: str, tags: Mapping[str, str], start: bool, *, network: str = "none") -> str:
     if not any(image.is_called("busybox") for image in engine.images):
         engine.add_image("busybox")
-    body = {"Image": "busybox", "Labels": dict(tags), "HostConfig": {"Init": False}}
+    proof = labels.proof(tags) if tags else {}
+    body = {"Image": "busybox", "Labels": dict(tags), "HostConfig": {"NetworkMode": network, **proof}}
     created = engine.create_container(name=name, body=body)
     if start:
         engine.start_container(created)

@@ -8,7 +8,7 @@ import pytest
 
 from shim.api.v1 import api_pb2 as pb
 from shim.domain import labels
-from shim.engine.answers import ContainerInspect, ContainerSummary, ImageSummary
+from shim.engine.answers import ContainerInspect, ContainerSummary, HostSettings, ImageSummary
 from shim.view import changes, translate
 from shim.view.records import ContainerRecord, Record, SandboxRecord
 from tests.view.samples import ENGINES, Recording, container, container_state
@@ -215,13 +215,12 @@ def test_unreadable_configuration_leaves_a_pod_that_can_be_removed(recording: Re
     ("what", "name", "changes"),
     [
         ("stranger", None, {}),
-        ("running", "/renamed_by_hand", {}),
         ("stranger", None, {labels.CONFIG: "{}", labels.TYPE: labels.TYPE_CONTAINER}),
         ("foreign-container", "/k8s_app_with_an_extra_word_4", {}),
         ("foreign-container", None, {labels.TYPE: None}),
         ("foreign-container", None, {labels.TYPE: "volume"}),
     ],
-    ids=["stranger", "renamed", "labels of an image", "other name", "no type", "other type"],
+    ids=["stranger", "labels of an image", "other name", "no type", "other type"],
 )
 def test_not_of_a_pod(recording: Recording, what: str, name: str | None, changes: dict[str, str | None]) -> None:
     seen = with_labels(recording.inspect(what), **changes)
@@ -229,10 +228,51 @@ def test_not_of_a_pod(recording: Recording, what: str, name: str | None, changes
     assert translate.record_from_inspect(seen, previous=None) is None
 
 
-def test_renamed_out_of_the_pod_is_forgotten(recording: Recording) -> None:
+@pytest.mark.parametrize("what", ["sandbox", "running"])
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "after a restart"])
+def test_a_renamed_container_stays_of_its_pod(recording: Recording, what: str, known: bool) -> None:
+    seen = recording.inspect(what)
+    renamed = msgspec.structs.replace(seen, name="/mine")
+    found = translate.record_from_inspect(renamed, previous=record_of(seen) if known else None)
+    assert found == replace(record_of(seen), name="mine")
+    listed = msgspec.structs.replace(recording.listed(what), names=["/mine"])
+    assert translate.agrees(listed, found)
+    from_list = translate.from_list_only(None, listed=listed)
+    assert from_list is not None
+    assert from_list.config.metadata == found.config.metadata
+
+
+@pytest.mark.parametrize("what", ["foreign-sandbox", "foreign-container"])
+def test_a_renamed_container_of_another_shim_stays_until_a_restart(recording: Recording, what: str) -> None:
+    seen = recording.inspect(what)
+    renamed = msgspec.structs.replace(seen, name="/mine")
+    assert translate.record_from_inspect(renamed, previous=record_of(seen)) == replace(record_of(seen), name="mine")
+    assert translate.record_from_inspect(renamed, previous=None) is None
+
+
+@pytest.mark.parametrize("name", ["/debug", "/k8s_running_web-0_shop_6a1c9b58-2f2e-4d54-8f0b-0d1c5f2d7f10_2"])
+@pytest.mark.parametrize("network", ["bridge", "none", "host", "container:" + "c" * 64])
+@pytest.mark.parametrize("init", [None, False])
+def test_a_users_container_of_a_committed_image_is_of_no_pod(
+    recording: Recording, name: str, network: str, init: bool | None
+) -> None:
     seen = recording.inspect("running")
-    renamed = msgspec.structs.replace(seen, name="/mine_now")
-    assert translate.record_from_inspect(renamed, previous=record_of(seen)) is None
+    host = HostSettings(network_mode=network, init=init)
+    strange = msgspec.structs.replace(seen, name=name, host_config=host)
+    assert translate.record_from_inspect(strange, previous=None) is None
+    listed = msgspec.structs.replace(recording.listed("running"), names=[name], host_config=host)
+    assert not translate.may_be_of_a_pod(listed)
+    assert translate.from_list_only(None, listed=listed) is None
+
+
+@pytest.mark.parametrize("name", ["k8s_running_web_shop_u_0", "debug"])
+def test_a_users_container_of_a_committed_image_in_the_network_of_the_pod_is_of_no_pod(
+    recording: Recording, name: str
+) -> None:
+    seen = with_labels(recording.inspect("running"), **{labels.CREATED_AS: "k8s_running_web_shop_u_0"})
+    host = HostSettings(network_mode=seen.host_config.network_mode, init=False, userns_mode="host")
+    strange = msgspec.structs.replace(seen, name=f"/{name}", host_config=host)
+    assert translate.record_from_inspect(strange, previous=None) is None
 
 
 @pytest.mark.parametrize("what", EVERYTHING)

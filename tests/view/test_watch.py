@@ -191,11 +191,8 @@ def test_new_resources_and_names(engine: FakeEngine) -> None:
         assert view.container(container_id).host.memory == 0
         engine.update_container(container_id, body={"Memory": 64 << 20})
         wait_until(lambda: view.container(container_id).host.memory == 64 << 20)
-        engine.rename_container(container_id, name="k8s_other")
-        wait_until(lambda: view.container(container_id).name == "k8s_other")
-        engine.containers[container_id].name = "no_longer_of_a_pod"
-        engine.emit("container", "rename", container_id, {"name": "no_longer_of_a_pod"})
-        wait_until(lambda: view.containers() == ())
+        engine.rename_container(container_id, name="mine")
+        wait_until(lambda: view.container(container_id).name == "mine")
 
 
 def test_images_come_and_go(engine: FakeEngine) -> None:
@@ -748,13 +745,14 @@ def apply_operation(engine: FakeEngine, what: str, choice: int) -> None:
 def apply_to(engine: FakeEngine, what: str, chosen: str, choice: int) -> None:
     match what:
         case "start":
-            engine.start_container(chosen)
+            with suppress(ShimError):  # its pause container is gone, or does not run
+                engine.start_container(chosen)
         case "exit" if engine.containers[chosen].running:
             engine.exit_container(chosen, exit_code=choice)
         case "remove":
             engine.remove_container(chosen)
         case "rename":
-            engine.rename_container(chosen, name=f"k8s_{len(engine.calls)}")
+            engine.rename_container(chosen, name=f"mine-{len(engine.calls)}")
         case "update":
             engine.update_container(chosen, body={"CpuShares": choice})
         case "lose":  # without an event

@@ -1,0 +1,140 @@
+"""Docker's own command line on a node with a pod, and what is expected of that pod."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from integration.conftest import Served
+from integration.node.commands import NodeError, run
+from integration.node.engine import Engine
+from integration.node.leak_check import NodeSnapshot
+from integration.pods.kubelet import Kubelet, Pod, unused_name
+from integration.waiting import wait_until
+from shim.api.v1 import api_pb2 as pb
+
+COMMAND_SECONDS = 120
+COUNT = ("sh", "-c", "trap 'exit 7' TERM; i=0; while :; do echo $i; i=$((i+1)); sleep 0.2 & wait $!; done")
+"""Counts up into its log, and ends with 7 on SIGTERM."""
+
+
+class DockerCli:
+    """The command line of an engine: its own, or an older one that asks for what both know."""
+
+    def __init__(self, engine: Engine, *, home: Path) -> None:
+        """`home` takes the settings that the command line writes."""
+        path = os.pathsep.join(map(str, engine.binaries))
+        found = shutil.which("docker", path=path)
+        if found is None:
+            raise NodeError(f"no docker in {path}")
+        self._program = found
+        self._environ = {"DOCKER_HOST": engine.url, "DOCKER_CONFIG": str(home), "DOCKER_BUILDKIT": "0"}
+
+    def __call__(self, *words: str) -> str:
+        """Run `docker` with these words, and return what it prints. NodeError when it fails."""
+        return run([self._program, *words], timeout=COMMAND_SECONDS, env=self._environ).strip()
+
+    def refuses(self, *words: str) -> str:
+        """Return why Docker refuses a command."""
+        try:
+            said = self(*words)
+        except NodeError as refused:
+            return str(refused)
+        raise AssertionError(f"docker {' '.join(words)} is not refused: {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """A pod with a container that counts, and the command line."""
+
+    docker: DockerCli
+    served: Served
+    kubelet: Kubelet
+    pod: Pod
+    app: str
+    """The id of the container."""
+    before: NodeSnapshot
+    """What was there without the pod."""
+
+    def status(self) -> pb.ContainerStatus:
+        """Return the status of the container."""
+        return self.served.cri.container_status(self.app)
+
+    def wait_state(self, state: pb.ContainerState) -> pb.ContainerStatus:
+        """Wait until the container has a state, and return its status."""
+        return wait_until(lambda: found if (found := self.status()).state == state else None)
+
+    def wait_ready(self, *, ready: bool) -> None:
+        """Wait until the pod is ready, or is not."""
+        wanted = pb.SANDBOX_READY if ready else pb.SANDBOX_NOTREADY
+        wait_until(lambda: self.served.cri.sandbox_status(self.pod.id).state == wanted)
+
+    def wait_gone(self) -> None:
+        """Wait until the container is unknown, as a kubelet finds it."""
+        wait_until(lambda: self._code() is grpc.StatusCode.NOT_FOUND)
+        assert self.app not in self.listed()
+
+    def listed(self) -> list[str]:
+        """Return the ids of the containers of the pod."""
+        return [container.id for container in self.served.cri.containers(pod_sandbox_id=self.pod.id)]
+
+    def assert_untouched(self) -> None:
+        """Check that pod and container are as they were, and answer."""
+        assert self.served.cri.sandbox_status(self.pod.id).state == pb.SANDBOX_READY
+        assert self.status().state == pb.CONTAINER_RUNNING
+        assert self.listed() == [self.app]
+        assert self.kubelet.inside(self.app, "echo here") == "here\n"
+
+    def lines(self) -> list[int]:
+        """Return what the container has counted so far, from its CRI log."""
+        path = Path(self.pod.config.log_directory) / "app.log"
+        return [int(line.split(" ", 3)[3]) for line in path.read_text().split("\n")[:-1]]
+
+    def wait_lines(self, more: int = 2) -> list[int]:
+        """Wait until the container has counted on, and return all it has counted."""
+        there = len(self.lines())
+        return wait_until(lambda: lines if len(lines := self.lines()) >= there + more else None)
+
+    def restart_server(self) -> None:
+        """Stop the server and start the next one."""
+        self.served.server.stop()
+        self.served.restart()
+
+    def next_container(self) -> str:
+        """Make what a kubelet makes in place of a container that has ended: the next attempt."""
+        metadata = pb.ContainerMetadata(name="app", attempt=1)
+        return self.kubelet.started(self.pod, *COUNT, metadata=metadata, log_path="app-1.log")
+
+    def end(self) -> None:
+        """Stop and remove the pod as a kubelet does, and check that nothing of it is left."""
+        self.served.cri.stop_container(self.app)
+        self.served.cri.stop(self.pod.id)
+        self.served.cri.remove_container(self.app)
+        self.served.cri.remove(self.pod.id)
+        assert self.before.added(self.served.snapshot()) == []
+
+
+def new_hands(docker: DockerCli, served: Served, kubelet: Kubelet, *, logs: Path) -> Hands:
+    """Run a pod with a container that counts."""
+    before = served.snapshot()
+    pod = kubelet.pod(log_directory=str(logs))
+    app = kubelet.started(pod, *COUNT, metadata=pb.ContainerMetadata(name="app"), log_path="app.log")
+    return Hands(docker, served, kubelet, pod, app, before)
+
+
+def ids(text: str) -> Sequence[str]:
+    """Return the ids that a command with `--quiet --no-trunc` prints."""
+    return text.split()
+
+
+def stranger(hands: Hands, image: str, *options: str) -> str:
+    """Run a container by hand that sleeps, and return its id."""
+    return hands.docker("run", "--detach", *options, image, "sleep", "3600")
+
+
+def unused_image(prefix: str) -> str:
+    """Make up a reference that no other test uses."""
+    return f"test.example/{unused_name(prefix)}:v1"

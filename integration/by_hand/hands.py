@@ -12,7 +12,7 @@ from integration.conftest import Served
 from integration.node.commands import NodeError, run
 from integration.node.engine import Engine
 from integration.node.leak_check import NodeSnapshot
-from integration.pods.kubelet import Kubelet, Pod, unused_name
+from integration.pods.kubelet import Kubelet, Pod, refusal, unused_name
 from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
@@ -65,7 +65,8 @@ class Hands:
 
     def wait_state(self, state: pb.ContainerState) -> pb.ContainerStatus:
         """Wait until the container has a state, and return its status."""
-        return wait_until(lambda: found if (found := self.status()).state == state else None)
+        wait_until(lambda: self.status().state == state)
+        return self.status()
 
     def wait_ready(self, *, ready: bool) -> None:
         """Wait until the pod is ready, or is not."""
@@ -74,8 +75,8 @@ class Hands:
 
     def wait_gone(self) -> None:
         """Wait until the container is unknown, as a kubelet finds it."""
-        wait_until(lambda: self._code() is grpc.StatusCode.NOT_FOUND)
-        assert self.app not in self.listed()
+        wait_until(lambda: self.app not in self.listed())
+        assert refusal(self.status)[0] is grpc.StatusCode.NOT_FOUND
 
     def listed(self) -> list[str]:
         """Return the ids of the containers of the pod."""
@@ -96,7 +97,8 @@ class Hands:
     def wait_lines(self, more: int = 2) -> list[int]:
         """Wait until the container has counted on, and return all it has counted."""
         there = len(self.lines())
-        return wait_until(lambda: lines if len(lines := self.lines()) >= there + more else None)
+        wait_until(lambda: len(self.lines()) >= there + more)
+        return self.lines()
 
     def restart_server(self) -> None:
         """Stop the server and start the next one."""

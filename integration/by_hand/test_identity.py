@@ -121,9 +121,7 @@ def test_a_container_of_version_0_1_stays_ours(hands: Hands, images: Images) -> 
     tags = {key: value for key, value in seen["Config"]["Labels"].items() if key != "io.pydockershim.created-as"}
     hands.served.cri.remove_container(hands.app)
     host = {**seen["HostConfig"], "ContainerIDFile": ""}
-    made = api.create_container_from_config(
-        {"Image": images.busybox, "Cmd": ["sleep", "3600"], "Labels": tags, "HostConfig": host}, name="older"
-    )["Id"]
+    made = api.create_container(images.busybox, ["sleep", "3600"], name="older", labels=tags, host_config=host)["Id"]
     wait_until(lambda: hands.listed() == [made])
     hands.docker("start", made)
     hands.restart_server()

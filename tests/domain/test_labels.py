@@ -172,7 +172,7 @@ def test_labels_of_a_pod_under_the_keys_of_the_server_come_back_and_change_nothi
     pod, container = pb.PodSandboxConfig(labels={key: "theirs"}), pb.ContainerConfig(labels={key: "theirs"})
 
     of_pod = labels.sandbox_labels(pod, runtime_handler="")
-    of_container = labels.container_labels(container, sandbox_id="s1", log_path="/log")
+    of_container = labels.container_labels(container, name="k8s_c", sandbox_id="s1", log_path="/log")
 
     assert labels.sandbox_config(of_pod) == pod
     assert labels.container_config(of_container) == container

@@ -54,8 +54,8 @@ def need_root() -> None:
 
 def mounts_on(path: Path, *, pid: int | str = "self") -> list[str]:
     """Lines of mountinfo(5) whose mount point is `path`."""
-    lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
-    return [line for line in lines if line.split()[4] == str(path)]
+    table = os.fsdecode(Path(f"/proc/{pid}/mountinfo").read_bytes()).split("\n")
+    return [line for line in table if line.split(" ")[4:5] == [str(path)]]
 
 
 def unmount_below(path: Path) -> None:

@@ -33,7 +33,8 @@ class Mount:
 
 def mounts() -> list[Mount]:
     """Return the mounts of our mount namespace, the newest last, as mountinfo(5) lists them."""
-    fields = (line.split() for line in Path("/proc/self/mountinfo").read_bytes().splitlines())
+    # At `\n` and blanks alone: the names of mounts may hold all else.
+    fields = (line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n") if line)
     return [Mount(int(line[0]), _path(line[4])) for line in fields]
 
 

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable
 
+from shim.base.proc import lines
 from shim.cgroup.figures import NO_LIMIT, Io, Pressure, Psi
 
 UNLIMITED = 1 << 62
@@ -97,7 +98,7 @@ def _pressure(line: tuple[bytes, ...]) -> Pressure:
 def io_stat(text: bytes | None) -> list[Io]:
     """Read `io.stat` of version 2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`."""
     found = []
-    for line in (text or b"").splitlines():
+    for line in lines(text or b""):
         device, *pairs = line.split() or [b""]
         values = dict(pair.partition(b"=")[::2] for pair in pairs)
         counts = [number(values.get(key)) for key in (b"rbytes", b"wbytes", b"rios", b"wios")]
@@ -111,8 +112,8 @@ def io_stat(text: bytes | None) -> list[Io]:
 def blkio(*, byte_lines: bytes | None, operation_lines: bytes | None) -> list[Io]:
     """Read `blkio.throttle.io_service_bytes` and `io_serviced` of version 1: `8:0 Read 4096`."""
     counts: dict[tuple[int, int], list[int]] = {}
-    for lines, offset in ((byte_lines, 0), (operation_lines, 2)):
-        for device, operation, value in _triples((lines or b"").splitlines()):
+    for table, offset in ((byte_lines, 0), (operation_lines, 2)):
+        for device, operation, value in _triples(lines(table or b"")):
             found = counts.setdefault(device, [0, 0, 0, 0])
             if operation in (b"Read", b"Write"):
                 found[offset + (operation == b"Write")] = value
@@ -134,8 +135,8 @@ def process_ids(text: bytes | None) -> list[int]:
     return [int(word) for word in (text or b"").split() if word.isdigit()]
 
 
-def _triples(lines: Iterable[bytes]) -> Iterable[tuple[tuple[int, int], bytes, int]]:
-    for line in lines:
+def _triples(table: Iterable[bytes]) -> Iterable[tuple[tuple[int, int], bytes, int]]:
+    for line in table:
         words = line.split()
         # The last line is `Total` and a sum.
         if len(words) == 3 and (device := _device(words[0])) and (value := number(words[2])) is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from shim.base import proc
 from shim.cgroup.figures import Cpu, CpuTimes, HugePages, Io, Limits, Memory, MemoryHistory, Pids, Psi
 from shim.cgroup.v1 import GroupV1
 from shim.cgroup.v2 import GroupV2
@@ -111,29 +112,30 @@ Mounts = Mapping[str, Mount]
 """Trees by controller of version 1; that of version 2 under UNIFIED."""
 
 
-def mounts_from_mountinfo(text: str) -> Mounts:
+def mounts_from_mountinfo(mountinfo: bytes) -> Mounts:
     """Read which trees are mounted; of a tree that is mounted twice, the first place counts."""
     found: dict[str, Mount] = {}
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, rest = after.partition(" ")
-        if kind not in {"cgroup", "cgroup2"}:
+    for each in proc.mounts(mountinfo):
+        if each.kind not in {b"cgroup", b"cgroup2"}:
             continue
-        fields = before.split()
-        mount = Mount(point=fields[4], root=fields[3])
-        controllers = rest.split()[-1].split(",") if kind == "cgroup" else [UNIFIED]
-        for controller in controllers:
+        mount = Mount(point=each.point, root=each.root)
+        for controller in _controllers(each.options) if each.kind == b"cgroup" else [UNIFIED]:
             found.setdefault(controller, mount)
     return found
 
 
-def groups_from_proc(text: str) -> dict[str, str]:
+def _controllers(options: Mapping[str, str]) -> list[str]:
+    """Return the controllers among the options of a tree of version 1; one without any has a name."""
+    return [f"{option}={value}" if value else option for option, value in options.items()]
+
+
+def groups_from_proc(table: bytes) -> dict[str, str]:
     """Read /proc/<pid>/cgroup: the group of the process by controller, that of version 2 under UNIFIED."""
     found = {}
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        found.update(dict.fromkeys(controllers.split(","), path))
+    for line in proc.lines(table):
+        _, _, rest = line.partition(b":")
+        controllers, _, path = rest.partition(b":")
+        found.update(dict.fromkeys(proc.to_text(controllers).split(","), proc.to_text(path)))
     return found
 
 
@@ -175,14 +177,13 @@ def slice_path(name: str) -> str:
 
 def this_machines_mounts() -> Mounts:
     """Read which trees this process sees."""
-    return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    return mounts_from_mountinfo(Path("/proc/self/mountinfo").read_bytes())
 
 
 def groups_of_process(pid: int) -> dict[str, str]:
     """Read the groups of a process. Raise NotFound when it has ended."""
     try:
-        # A process that may make groups names them as it likes, also with bytes that are no text.
-        return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape"))
+        return groups_from_proc(Path(f"/proc/{pid}/cgroup").read_bytes())
     except OSError as error:
         raise NotFound(f"read the control groups of process {pid}: {reason_of(error)}") from error
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shim.base.proc import lines
 from shim.cgroup.files import read
 from shim.domain.errors import FailedPrecondition, InvalidArgument, ShimError, reason_of
 
@@ -82,7 +83,7 @@ def _written_back(former: Mapping[str, bytes]) -> dict[str, str]:
     failed = {}
     for path, content in former.items():
         # Files with a line for each device take one at a time.
-        for line in content.splitlines() or [b""]:
+        for line in lines(content) or [b""]:
             try:
                 _write(path, line + b"\n")
             except OSError as error:

@@ -41,8 +41,9 @@ def _directories(conflist: JsonObject) -> set[Path]:
 
 def _lease(path: Path) -> tuple[str, str] | None:
     try:
-        container_id, _, ifname = read_regular(path, most=FILE_LIMIT).decode(errors="replace").strip().partition("\n")
+        lines = read_regular(path, most=FILE_LIMIT).decode(errors="replace").split("\n")
     except FileNotFoundError:  # released since
         return None
     # Old versions of the plugin name no interface.
-    return (container_id.strip(), ifname.strip() or "eth0") if container_id.strip() else None
+    container_id, ifname = [line.strip(" \r") for line in (*lines, "")][:2]
+    return (container_id, ifname or "eth0") if container_id else None

@@ -45,7 +45,7 @@ def remove_masquerade(container_id: str) -> None:
 
 def _remove(program: Path, container_id: str) -> None:
     try:
-        rules = [shlex.split(line) for line in _run(program, "-S").splitlines() if f'id: \\"{container_id}\\"' in line]
+        rules = [shlex.split(line) for line in _run(program, "-S").split("\n") if f'id: \\"{container_id}\\"' in line]
     except ShimError as error:  # a kernel without the table has no rules in it
         log.debug("failed to read NAT rules", program=str(program), error=error)
         return

@@ -159,5 +159,5 @@ def _quote(data: bytes) -> str:
 
 
 def _last_lines(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
+    lines = stderr.decode(errors="replace").strip().split("\n")
     return " | ".join(line.strip() for line in lines[-STDERR_LINES:])[-MAX_MESSAGE_CHARACTERS:]

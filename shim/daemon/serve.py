@@ -152,7 +152,7 @@ def _log_low_limits(environ: Mapping[str, str]) -> None:
         log.info("limit of open files is low", limit=limit, wanted=OPEN_FILES)
     if environ.get("SYSTEMD_EXEC_PID") != str(os.getpid()):
         return  # started by hand, without the unit that asks for a lower score
-    score = int(_OOM_SCORE_ADJ.read_text())
+    score = int(_OOM_SCORE_ADJ.read_bytes())
     if score >= 0:
         log.info("OOM score is not lowered", oom_score_adj=score)
 

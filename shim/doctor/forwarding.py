@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from shim.base.proc import lines, to_text
 from shim.base.spawn import run_bounded
 from shim.cni.conf import NetworkConfig, choose, read_directory
 from shim.cni.host_ports import admin_chain
@@ -128,7 +129,7 @@ def _sysctl(sysctls: Path, name: str) -> int | None:
 
 def _number(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -161,7 +162,7 @@ def _iptables(pods: _Pods, family: int, proc: Path) -> Iterator[Finding]:
     plugins_use = "legacy" if "legacy" in _output(command, "--version") else "nft"
     for kind in _kinds(family, proc):
         tool = command if kind == plugins_use else f"{command}-{kind}"
-        rules = _output(tool, "--wait", "--list-rules").splitlines()
+        rules = _output(tool, "--wait", "--list-rules").split("\n")
         refusal = _find_refusal(rules)
         if not refusal or _accepts(rules, pods, family) or (pods.has_firewall and kind == plugins_use):
             continue
@@ -179,10 +180,10 @@ def _kinds(family: int, proc: Path) -> Iterator[str]:
     """Yield the kinds of tables there are. The tool for old ones is not run where there are none: it makes them."""
     yield "nft"
     try:
-        names = (proc / "thread-self/net" / _NAMES[family]).read_text().split()
+        names = lines((proc / "thread-self/net" / _NAMES[family]).read_bytes())
     except OSError:
         return
-    if "filter" in names:
+    if b"filter" in names:
         yield "legacy"
 
 
@@ -198,7 +199,7 @@ def _find_refusal(rules: Sequence[str]) -> _Refusal | None:
     if "-P FORWARD DROP" in rules:
         return _Refusal("the policy of FORWARD is DROP", "-P FORWARD ACCEPT")
     for rule in rules:
-        words = rule.split()
+        words = rule.split(" ")
         if words[:3] == ["-A", "FORWARD", "-j"] and words[3] in _REFUSING_TARGETS:
             return _Refusal(f"FORWARD ends with {words[3]}", " ".join(["-D", *words[1:]]))
     return None
@@ -206,7 +207,7 @@ def _find_refusal(rules: Sequence[str]) -> _Refusal | None:
 
 def _accepts(rules: Sequence[str], pods: _Pods, family: int) -> bool:
     """Whether any rule accepts all that pods of the network send."""
-    return any(_accepts_pods(rule.split(), pods, family) for rule in rules if rule.endswith("-j ACCEPT"))
+    return any(_accepts_pods(rule.split(" "), pods, family) for rule in rules if rule.endswith("-j ACCEPT"))
 
 
 def _accepts_pods(words: Sequence[str], pods: _Pods, family: int) -> bool:
@@ -251,7 +252,7 @@ def _is_of_iptables(chain: dict[str, Any]) -> bool:
 
 
 def _lets_pass(words: str, pods: _Pods) -> bool:
-    rules = [line.strip() for line in _output("nft", "list", "chain", *words.split()).splitlines()]
+    rules = [line.strip("\t ") for line in _output("nft", "list", "chain", *words.split(" ")).split("\n")]
     accepting = [rule for rule in rules if rule.endswith("accept") and "policy" not in rule]
     return all(any(_is_for(rule, pods, family) for rule in accepting) for family in pods.families)
 
@@ -313,10 +314,10 @@ def _rp_filter(sysctls: Path, link: str) -> int:
 def _routes(proc: Path) -> list[tuple[str, str]]:
     """Return interface and destination, in hexadecimal digits, of each route of IPv4."""
     try:
-        lines = (proc / "thread-self/net/route").read_text().splitlines()[1:]
+        table = lines((proc / "thread-self/net/route").read_bytes())[1:]
     except OSError:
         return []
-    return [(words[0], words[1]) for words in map(str.split, lines) if len(words) > 1]
+    return [(to_text(words[0]), to_text(words[1])) for words in map(bytes.split, table) if len(words) > 1]
 
 
 def _output(command: str, *arguments: str) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shim.base.proc import to_text
 from shim.doctor.findings import Finding
 from shim.domain.errors import reason_of
 
@@ -24,7 +25,7 @@ def _root(uid: int) -> Finding:
 
 def _forwarding(sysctls: Path) -> Finding:
     try:
-        value = (sysctls / _FORWARDING).read_text().strip()
+        value = to_text((sysctls / _FORWARDING).read_bytes().strip())
     except OSError as error:
         return Finding("warn", "forwarding", f"{sysctls / _FORWARDING}: {reason_of(error)}")
     if value != "0":

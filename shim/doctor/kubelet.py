@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from shim.base.atomic_files import open_regular
+from shim.base.proc import value_of
+
 _PROC = Path("/proc")
 _CONFIG_BYTES = 1 << 20
 """How much of a configuration file is read; one of the kubelet has some thousand bytes."""
@@ -37,7 +40,7 @@ def _running(proc: Path) -> tuple[Path, Sequence[str]] | None:
             continue
         try:
             arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-            if Path(arguments[0]).name == "kubelet" and _namespace(process) == ours:
+            if Path(arguments[0]).name == "kubelet" and _namespace(process) == ours and _is_of_our_user(process):
                 return process, arguments
         except OSError:  # it has ended
             continue
@@ -46,6 +49,11 @@ def _running(proc: Path) -> tuple[Path, Sequence[str]] | None:
 
 def _namespace(process: Path) -> str:
     return str((process / "ns/pid").readlink())
+
+
+def _is_of_our_user(process: Path) -> bool:
+    """Whether the user of a process is ours: any other user may name a program, and files for us to read, like this."""
+    return value_of((process / "status").read_bytes(), b"Uid").split()[:1] == [b"%d" % os.getuid()]
 
 
 def _flag(arguments: Sequence[str], name: str) -> str:
@@ -74,7 +82,7 @@ def _accepting(files: Sequence[tuple[str, Path]]) -> str:
     accepting = ""
     for name, path in files:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 found = _FIELD.search(file.read(_CONFIG_BYTES))
         except OSError:
             continue

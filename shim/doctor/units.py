@@ -106,7 +106,7 @@ def listens_by_file(directories: Sequence[Path] = UNIT_PATH) -> str:
     for directory in directories:
         parsed = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=False)
         try:
-            parsed.read_string((directory / SOCKET).read_text())
+            parsed.read_string((directory / SOCKET).read_bytes().decode())
         except (OSError, ValueError, configparser.Error):
             continue
         return parsed.get("Socket", "ListenStream", fallback="").strip()
@@ -115,7 +115,7 @@ def listens_by_file(directories: Sequence[Path] = UNIT_PATH) -> str:
 
 def _properties(block: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for line in block.splitlines():
+    for line in block.split("\n"):
         name, _, value = line.partition("=")
         found.setdefault(name, value)  # of several addresses the first
     return found
@@ -145,7 +145,7 @@ def _last_error(environ: Mapping[str, str]) -> str:
         journal = _run(words, environ)
     except ShimError:
         return ""  # the advice names the journal
-    lines = reversed(journal.stdout.decode(errors="replace").splitlines())
+    lines = reversed(journal.stdout.decode(errors="replace").split("\n"))
     return next((cause[:_CAUSE_CHARACTERS] for line in lines if (cause := _error_in(line))), "")
 
 

@@ -1,7 +1,9 @@
 """The process of the Engine."""
 
+import os
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from shim.base.deadline import Scope
@@ -9,8 +11,26 @@ from shim.engine.connection import ConnectionLost, TimedOut, connected_socket
 
 PROC = Path("/proc")
 
-_ACCEPTS_CONNECTIONS = 0x10000
-"""`__SO_ACCEPTCON` among the flags of /proc/net/unix."""
+# Of linux/netlink.h, linux/sock_diag.h and linux/unix_diag.h.
+_SOCK_DIAG = 4
+_BY_FAMILY = 20
+_REQUEST_DUMP = 0x301
+_LISTENING = 1 << 10
+_SHOW_FILE = 2
+_FILE = 1
+_HEADER = struct.Struct("=IHHII")
+"""Length, type, flags, sequence, port."""
+_REQUEST = struct.Struct("=BxxxIIIII")
+"""Family, states, inode, what to show, cookie."""
+_SOCKET = struct.Struct("=4xI8x")
+_ATTRIBUTE = struct.Struct("=HH")
+_PLACE = struct.Struct("=II")
+_NUMBER = 0xFFFFFFFF
+"""Inodes are cut to it."""
+_MINOR_BITS = 20
+"""Of a device number inside the kernel."""
+_DATAGRAM = 1 << 16
+
 _UCRED = struct.Struct("3i")
 _CONNECT_SECONDS = 1.0
 """The kernel connects to a daemon that listens at once, unless too many others wait to be accepted."""
@@ -26,7 +46,7 @@ def daemon_pid(path: str, *, likely: int = 0, proc: Path = PROC) -> int:
     listener = _listener_pid(path)
     if listener != 1:
         return listener
-    held = {f"socket:[{inode}]" for inode in _listening_inodes(path, proc)}
+    held = {f"socket:[{inode}]" for inode in _listening_inodes(path)}
     if likely > 1 and _holds(proc / str(likely), held):
         return likely
     others = (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal() and entry.name != "1")
@@ -43,15 +63,51 @@ def _listener_pid(path: str) -> int:
     return int(pid)
 
 
-def _listening_inodes(path: str, proc: Path) -> set[str]:
-    """Return the inodes of the sockets that listen at `path`; a file replaced by a newer listener may appear twice."""
-    names = {path, str(Path(path).resolve())}  # /var/run is a link to /run
-    found = set()
-    for line in (proc / "net/unix").read_text(errors="replace").splitlines()[1:]:
-        fields = line.split(maxsplit=7)
-        if len(fields) == 8 and fields[7] in names and int(fields[3], 16) & _ACCEPTS_CONNECTIONS:
-            found.add(fields[6])
-    return found
+def _listening_inodes(path: str) -> set[int]:
+    r"""Return the inodes of the sockets that listen on the file at `path`; none where the kernel cannot be asked.
+
+    By device and inode of the file, not by its name: any user may bind a socket to the same path in a mount namespace
+    of their own, and an abstract name with `\n` adds any line to /proc/net/unix.
+    """
+    try:
+        file = Path(path).stat()
+        wanted = (file.st_ino & _NUMBER, os.major(file.st_dev) << _MINOR_BITS | os.minor(file.st_dev))
+        return {inode for inode, place in map(_listener, _dump()) if place == wanted}
+    except OSError:
+        return set()
+
+
+def _dump() -> Iterator[bytes]:
+    """Ask the kernel for all unix sockets of this network namespace that listen, sock_diag(7)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
+        kernel.connect((0, 0))  # nobody else is heard
+        request = _REQUEST.pack(socket.AF_UNIX, _LISTENING, 0, _SHOW_FILE, _NUMBER, _NUMBER)
+        kernel.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 0, 0) + request)
+        while True:
+            answer = kernel.recv(_DATAGRAM)
+            while answer:
+                size, kind, *_ = _HEADER.unpack_from(answer)
+                if kind != _BY_FAMILY:  # the end, or an error: a kernel without this answer
+                    return
+                yield answer[_HEADER.size : size]
+                answer = answer[_aligned(size) :]
+
+
+def _listener(message: bytes) -> tuple[int, tuple[int, int] | None]:
+    """Return the inode of a socket, and inode and device of the file that it is bound to, None for an abstract name."""
+    (inode,) = _SOCKET.unpack_from(message)
+    rest = message[_SOCKET.size :]
+    while rest:
+        size, kind = _ATTRIBUTE.unpack_from(rest)
+        if kind == _FILE:
+            file_inode, device = _PLACE.unpack_from(rest, _ATTRIBUTE.size)
+            return inode, (file_inode, device)
+        rest = rest[_aligned(size) :]
+    return inode, None
+
+
+def _aligned(size: int) -> int:
+    return size + 3 & ~3
 
 
 def _holds(process: Path, held: set[str]) -> bool:

@@ -11,6 +11,7 @@ import structlog
 
 from shim.base import deadline
 from shim.base.background import Background
+from shim.base.proc import value_of
 from shim.config.model import RestrictOomScoreAdj
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
 from shim.engine.answers import EngineInfo, Runtime
@@ -289,7 +290,7 @@ class EngineFacts:
             daemon = self._proc / "self"  # a daemon of another pid namespace: assume our own limits
         if self._restrict == "auto" and may_lower_oom_scores(daemon):
             return -1000
-        floor = int((daemon / "oom_score_adj").read_text())
+        floor = int((daemon / "oom_score_adj").read_bytes())
         log.warning("Docker may not lower OOM scores on this machine", lowest=floor)
         return floor
 
@@ -305,15 +306,12 @@ def may_lower_oom_scores(process: Path) -> bool:
 
 def _has_capability(status: Path, bit: int) -> bool:
     """Whether a /proc/<pid>/status names the capability in its bounding set."""
-    for line in status.read_text().splitlines():
-        if line.startswith("CapBnd:"):
-            return bool(int(line.split()[1], 16) >> bit & 1)
-    return False
+    return bool(int(value_of(status.read_bytes(), b"CapBnd") or b"0", 16) >> bit & 1)
 
 
 def _maps_every_user(uid_map: Path) -> bool:
     """Whether a /proc/<pid>/uid_map is the initial user namespace's; a kernel without namespaces has no such file."""
     try:
-        return uid_map.read_text().split() == ["0", "0", "4294967295"]
+        return uid_map.read_bytes().split() == [b"0", b"0", b"4294967295"]
     except FileNotFoundError:
         return True

@@ -81,7 +81,7 @@ def _head_from_bytes(raw: bytes) -> Head:
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip()
+        headers[name.lower()] = value.strip("\t ")
     return Head(int(status), headers)
 
 

@@ -1,12 +1,9 @@
 """Where a container's writable layer is on disk: from the mounts of its first process, alike for both image stores."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_MOUNT_POINT = 4
-"""Field of mountinfo."""
-_ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
+from shim.base.proc import Mount, mounts
 
 
 def upper_directory(process: Path) -> Path:
@@ -20,33 +17,21 @@ def upper_directory(process: Path) -> Path:
 
 def upper_directories(process: Path) -> set[Path]:
     """Return the writable layers of all running containers, from the mounts of the daemon (`/proc/<pid>`)."""
-    uppers = {_upper(line) for line in _mounts(process) if " overlay " in line}
+    uppers = {_upper(mount) for mount in _mounts(process)}
     return uppers - {Path()}
 
 
-def root_upper_directory(mounts: Iterable[str]) -> Path:
-    """Read `upperdir=` of the overlay mounted at `/` from lines of mountinfo (proc(5)); empty when there is none."""
-    for line in mounts:
-        fields = line.split(" ")
-        if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == "/":
-            return _upper(line)
-    return Path()
+def root_upper_directory(mounts_of_process: Iterable[Mount]) -> Path:
+    """Return `upperdir=` of the overlay that is mounted at `/`; empty when there is none."""
+    return next((_upper(mount) for mount in mounts_of_process if mount.point == "/"), Path())
 
 
-def _mounts(process: Path) -> list[str]:
+def _mounts(process: Path) -> list[Mount]:
     try:
-        # Processes of the container choose names of mounts: they may be no text, or contain line separators.
-        return (process / "mountinfo").read_text(errors="surrogateescape").split("\n")
+        return list(mounts((process / "mountinfo").read_bytes()))
     except OSError:  # it has ended
         return []
 
 
-def _upper(line: str) -> Path:
-    """Read `upperdir=` from the options of the file system, which end a line of mountinfo."""
-    options = dict(option.partition("=")[::2] for option in line.rpartition(" ")[2].split(","))
-    return Path(_unescape(options.get("upperdir", "")))
-
-
-def _unescape(path: str) -> str:
-    """Undo what the kernel writes for spaces, commas and the like: their number in three octal digits."""
-    return _ESCAPE.sub(lambda escape: chr(int(escape[1], 8)), path)
+def _upper(mount: Mount) -> Path:
+    return Path(mount.options.get("upperdir", "") if mount.kind == b"overlay" else "")

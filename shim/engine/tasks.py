@@ -28,6 +28,7 @@ from inotify_simple import Event, INotify, flags  # type: ignore[import-untyped]
 
 from shim.base import deadline
 from shim.base.atomic_files import read_regular
+from shim.base.proc import value_of
 from shim.base.wakeup import Waker
 
 STATE_LIMIT = 4 << 20
@@ -238,7 +239,7 @@ def _first_of_namespace(group: str) -> int:
 
 
 def _is_first(pid: int) -> bool:
-    numbers = _content(f"/proc/{pid}/status").partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    numbers = value_of(_content(f"/proc/{pid}/status"), b"NSpid").split()
     return len(numbers) > 1 and numbers[-1] == b"1"
 
 

@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_FDINFO_MOUNT_ID = "mnt_id:"
+from shim.base.proc import mounts, value_of
+
 _MOUNTINFO = Path("/proc/self/mountinfo")
 """The server shares its mount namespace with dockerd, as the other host paths need too."""
 
@@ -27,22 +28,16 @@ def mount_under(path: Path) -> MountedOn:
     """
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        identity = _mount_id(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+        identity = value_of(Path(f"/proc/self/fdinfo/{descriptor}").read_bytes(), b"mnt_id")
     finally:
         os.close(descriptor)
-    # Mount points hold any bytes, and characters that end lines.
-    return mount_from_mountinfo(_MOUNTINFO.read_text(errors="surrogateescape"), identity=identity)
+    return mount_from_mountinfo(_MOUNTINFO.read_bytes(), identity=identity)
 
 
-def mount_from_mountinfo(text: str, *, identity: str) -> MountedOn:
+def mount_from_mountinfo(mountinfo: bytes, *, identity: bytes) -> MountedOn:
     """Find a mount by its id (proc(5)). One that is not listed lies outside of our root, and counts as private."""
-    for line in text.split("\n"):
-        fields = line.split(" ")
-        if fields[0] == identity:
-            optional = [field.partition(":")[0] for field in fields[6 : fields.index("-")]]
-            return MountedOn(point=fields[4], shared="shared" in optional, slave="master" in optional)
+    for mount in mounts(mountinfo):
+        if mount.id == identity:
+            propagation = mount.propagation
+            return MountedOn(point=mount.point, shared=b"shared" in propagation, slave=b"master" in propagation)
     return MountedOn(point="/", shared=False, slave=False)
-
-
-def _mount_id(fdinfo: str) -> str:
-    return next(line.split()[1] for line in fdinfo.splitlines() if line.startswith(_FDINFO_MOUNT_ID))

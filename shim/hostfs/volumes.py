@@ -1,17 +1,14 @@
 """Find the volume of a host path without a system call on that path."""
 
 import os
-import re
 import select
 import threading
 from pathlib import Path
 
+from shim.base.proc import mounts
+
 MOUNTINFO = Path("/proc/self/mountinfo")
 ROOT = "/"
-
-_MOUNT_POINT = 4
-"""Place of the mount point in a line of mountinfo, proc(5)."""
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Volumes:
@@ -64,10 +61,5 @@ class Volumes:
         content = bytearray()
         while piece := os.read(self._file, 1 << 16):
             content += piece
-        lines = os.fsdecode(bytes(content)).splitlines()
         # What hangs in proc is one process, not the volume.
-        return frozenset(_unescape(line.split(" ")[_MOUNT_POINT]) for line in lines if " - proc " not in line)
-
-
-def _unescape(word: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), word)
+        return frozenset(mount.point for mount in mounts(bytes(content)) if mount.kind != b"proc")

@@ -6,6 +6,7 @@ What cannot be honoured is refused by name: a container weaker than asked for is
 from pathlib import Path
 
 from shim.api.v1 import api_pb2 as pb
+from shim.base.proc import lines
 from shim.domain.errors import FailedPrecondition, Unsupported
 from shim.spec.seccomp import LOCALHOST, profile_of
 
@@ -47,9 +48,9 @@ def no_new_privileges_option(*, no_new_privs: bool) -> str:
 def _require_loaded(name: str, *, field: str) -> None:
     """Raise for a profile that is not loaded: Docker fails only at start, and where AppArmor is off not at all."""
     try:
-        lines = APPARMOR_PROFILES.read_text().splitlines()
+        loaded = lines(APPARMOR_PROFILES.read_bytes())
     except OSError as error:
         reason = "AppArmor is off on this node"
         raise FailedPrecondition(f"{field}: AppArmor profile {name!r} is not loaded: {reason}") from error
-    if name not in {line.rpartition(" (")[0] for line in lines}:
+    if name.encode() not in {line.rpartition(b" (")[0] for line in loaded}:
         raise FailedPrecondition(f"{field}: AppArmor profile {name!r} is not loaded on this node")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from shim.base.proc import lines
 from shim.cgroup.files import read_list
 
 _LOOPBACK = "lo"
@@ -24,10 +25,10 @@ class Interface:
     tx_dropped: int
 
 
-def interfaces_from_net_dev(text: bytes) -> list[Interface]:
+def interfaces_from_net_dev(table: bytes) -> list[Interface]:
     """Read /proc/<pid>/net/dev (proc(5)), without `lo`: what a pod sends to itself is no traffic."""
     found = []
-    for line in text.splitlines():
+    for line in lines(table):
         # The name may touch the first number: the kernel pads to a width that large counters exceed.
         name, colon, rest = line.partition(b":")
         words = rest.split()
@@ -41,8 +42,8 @@ def interfaces_from_net_dev(text: bytes) -> list[Interface]:
 
 def interfaces_of(pid: int, *, proc: Path = Path("/proc")) -> list[Interface] | None:
     """Read the counters of the network namespace of a process; None when it has ended."""
-    text = read_list(f"{proc}/{pid}/net/dev")
-    return None if text is None else interfaces_from_net_dev(text)
+    table = read_list(f"{proc}/{pid}/net/dev")
+    return None if table is None else interfaces_from_net_dev(table)
 
 
 def _interface(name: str, counts: list[int]) -> Interface:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shim.base.proc import lines, value_of
 from shim.cgroup.files import names, read
 
 MAX_PROCESSES = 2_000
@@ -16,7 +17,6 @@ MAX_DESCRIPTORS = 20_000
 
 _ULIMITS = {b"Max open files": "max_open_files"}
 """Those cAdvisor reports, by their names in /proc/<pid>/limits."""
-_THREADS = b"\nThreads:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def processes(pids: Iterable[int], *, proc: str = "/proc") -> Processes:
 def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
     """Read the soft limits of a process that are in the metrics, by their names there. Unlimited ones are left out."""
     found = {}
-    for line in (read(f"{proc}/{pid}/limits") or b"").splitlines():
+    for line in lines(read(f"{proc}/{pid}/limits") or b""):
         for title, name in _ULIMITS.items():
             words = line.removeprefix(title).split()
             if line.startswith(title) and words and words[0].isdigit():
@@ -59,9 +59,8 @@ def soft_limits(pid: int, *, proc: str = "/proc") -> dict[str, int]:
 
 
 def _threads(status: bytes) -> int:
-    _, found, rest = status.partition(_THREADS)
-    word = rest.split(maxsplit=1)[0] if found and rest.strip() else b"1"
-    return int(word) if word.isdigit() else 1
+    threads = value_of(status, b"Threads")
+    return int(threads) if threads.isdigit() else 1
 
 
 def _is_socket(path: str) -> bool:

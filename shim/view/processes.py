@@ -29,9 +29,9 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
     if not state.running or not state.pid:
         return False
     try:
-        # proc(5): fields count from behind the name, which may hold blanks and parentheses.
-        fields = (proc / str(state.pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        if fields[0] in {"Z", "X"}:
+        # proc(5): fields count from behind the name, which may hold blanks, parentheses and line ends.
+        fields = (proc / str(state.pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] in {b"Z", b"X"}:
             return _has_no_other_thread(fields)
         began_at = boot_time() + int(fields[19]) * _NS_PER_TICK
         return began_at > state.started_at + SLACK_NS and not _in_cgroup_of(record.id, proc / str(state.pid))
@@ -41,7 +41,7 @@ def process_ended(record: Record, *, proc: Path = Path("/proc")) -> bool:
         return False
 
 
-def _has_no_other_thread(fields: list[str]) -> bool:
+def _has_no_other_thread(fields: list[bytes]) -> bool:
     """Whether a process whose main thread has ended has ended as a whole, by its `stat` from the state on.
 
     The state there is that of the main thread, which may end long before the others (pthread_exit). The number of
@@ -74,4 +74,4 @@ def boot_time() -> int:
 
 def _in_cgroup_of(container_id: str, process: Path) -> bool:
     """Both of Docker's cgroup drivers name a container's cgroup by its full id."""
-    return container_id in (process / "cgroup").read_text()
+    return container_id.encode() in (process / "cgroup").read_bytes()

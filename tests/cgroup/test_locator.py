@@ -14,7 +14,7 @@ LOCATOR = CgroupLocator(mounts_from_mountinfo(MOUNTINFO_V1))
 
 def of_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every process have this /proc/<pid>/cgroup."""
-    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text))
+    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text.encode()))
 
 
 def test_what_is_written_reaches_trees_where_the_container_has_a_group_of_its_own(

@@ -20,8 +20,9 @@ ID = "c" * 64
 POD, SLICE = f"/{POD_V1}", f"/{POD_V2}"
 
 
-def proc(path: str, *, unified: str) -> str:
-    return f"9:pids:{path}\n4:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=systemd:/init.scope\n0::{unified}\n"
+def proc(path: str, *, unified: str) -> bytes:
+    table = f"9:pids:{path}\n4:memory:{path}\n2:cpu,cpuacct:{path}\n1:name=systemd:/init.scope\n0::{unified}\n"
+    return table.encode()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def proc(path: str, *, unified: str) -> str:
     ids=["cgroupfs", "systemd", "systemd inside the container"],
 )
 def test_version_2(text: str, path: str) -> None:
-    groups = belonging_to(groups_from_proc(text), ID)
+    groups = belonging_to(groups_from_proc(text.encode()), ID)
     mounts = mounts_from_mountinfo(MOUNTINFO_V2)
 
     assert group_at(groups, mounts) == GroupV2(f"/sys/fs/cgroup{path}")
@@ -90,6 +91,16 @@ def test_the_group_above_the_topmost_is_the_root() -> None:
 )
 def test_a_tree_of_which_a_part_is_mounted(root: str, group: str, expected: str) -> None:
     assert Mount("/mnt", root).directory(group) == expected
+
+
+def test_names_of_groups_and_mounts_hold_any_sign() -> None:
+    odd = b"a\x0b0::/b\r1:memory:/c\x1c\xc2\x85\xe2\x80\xa8 d:\xff"
+    name = odd.decode(errors="surrogateescape")
+    assert groups_from_proc(b"4:memory:/%b\n0::/%b\n" % (odd, odd)) == {"memory": f"/{name}", "": f"/{name}"}
+
+    line = b"32 30 0:28 /%b /sys/%b rw - cgroup  rw,memory,name=x\n" % (odd.replace(b" ", rb"\040"), rb"a\040b")
+    mount = Mount(point="/sys/a b", root=f"/{name}")
+    assert mounts_from_mountinfo(line) == {"rw": mount, "memory": mount, "name=x": mount}
 
 
 def test_where_nothing_counts_memory() -> None:

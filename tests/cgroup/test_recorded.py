@@ -36,10 +36,10 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
     """Find the groups as on a machine, but for the place of the tree."""
     home = DATA / "recorded" / request.param
     about = msgspec.json.decode((home / "docker.json").read_bytes())
-    mounts = mounts_from_mountinfo((home / "mountinfo").read_text())
+    mounts = mounts_from_mountinfo((home / "mountinfo").read_bytes())
     assert mounts[UNIFIED] == Mount(point="/sys/fs/cgroup", root="/")
     here = {UNIFIED: Mount(point=str(home / "tree"), root="/")}
-    groups = belonging_to(groups_from_proc((home / "proc-cgroup").read_text()), about["container"])
+    groups = belonging_to(groups_from_proc((home / "proc-cgroup").read_bytes()), about["container"])
     return Recorded(group_at(groups, here), group_at(above(groups), here), about["stats"])
 
 

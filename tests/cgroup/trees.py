@@ -9,7 +9,7 @@ from shim.cgroup.v2 import GroupV2
 DATA = Path(__file__).parent / "data"
 POD_V1 = "kubepods/burstable/pod11111111"
 POD_V2 = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111.slice"
-MOUNTINFO_V1 = """\
+MOUNTINFO_V1 = b"""\
 24 1 0:21 / /proc rw - proc proc rw
 30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755
 31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
@@ -19,7 +19,7 @@ MOUNTINFO_V1 = """\
 35 30 0:27 / /elsewhere rw,nosuid - cgroup2 cgroup2 rw
 """
 MOUNTINFO_V2 = (
-    "30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+    b"30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
 )
 """/proc/self/mountinfo of a machine with version 1, with the hierarchy of version 2 beside it, and with version 2."""
 

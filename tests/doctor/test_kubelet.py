@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ def proc(tmp_path: Path) -> Path:
     return proc
 
 
-def add_process(proc: Path, pid: str, *arguments: str, pid_namespace: str = "pid:[1]") -> Path:
+def add_process(proc: Path, pid: str, *arguments: str, pid_namespace: str = "pid:[1]", uid: int | None = None) -> Path:
     """Add a process and return its root."""
     (proc / pid / "ns").mkdir(parents=True)
     (proc / pid / "ns/pid").symlink_to(pid_namespace)
     (proc / pid / "cmdline").write_bytes("\0".join([*arguments, ""]).encode())
+    owner = os.getuid() if uid is None else uid
+    (proc / pid / "status").write_text(f"Name:\tkubelet\nUid:\t{owner}\t0\t0\t0\n")
     root = proc / pid / "root"
     root.mkdir()
     return root
@@ -88,6 +91,20 @@ def test_the_kubelet_of_a_node_in_a_container_is_another(proc: Path, tmp_path: P
     write(root / "etc/k.yaml", "failCgroupV1: false\n")
 
     assert accepts_cgroup_v1(tmp_path / "nothing", proc=proc) == ""
+
+
+def test_a_program_of_another_user_is_no_kubelet(proc: Path, tmp_path: Path) -> None:
+    root = add_process(proc, "9", "kubelet", "--config=/etc/k.yaml", uid=os.getuid() + 1)
+    write(root / "etc/k.yaml", "failCgroupV1: false\n")
+
+    assert accepts_cgroup_v1(tmp_path / "nothing", proc=proc) == ""
+
+
+def test_a_configuration_that_is_no_file_is_not_waited_for(proc: Path, tmp_path: Path) -> None:
+    root = add_process(proc, "9", "kubelet", "--config=/k.yaml")
+    os.mkfifo(root / "k.yaml")
+
+    assert accepts_cgroup_v1(tmp_path, proc=proc) == ""
 
 
 def test_a_process_that_has_ended_meanwhile(proc: Path, tmp_path: Path) -> None:

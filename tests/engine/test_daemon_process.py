@@ -69,13 +69,49 @@ def test_a_daemon_that_is_init_itself_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("held_by", ["77", "88"])
 def test_the_last_known_daemon_is_tried_first(tmp_path: Path, held_by: str) -> None:
     """Of two processes that hold the socket, as between fork and exec, the one known is taken while it still does."""
-    (tmp_path / "net").mkdir()
-    (tmp_path / "net/unix").write_text("head\n0: 00000002 00000000 00010000 0001 01 4711 /run/docker.sock\n")
-    for pid in ("77", "88"):
-        (tmp_path / pid / "fd").mkdir(parents=True)
-        (tmp_path / pid / "fd/3").symlink_to("socket:[4711]")
+    path = str(tmp_path / "d.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        for pid in ("77", "88"):
+            (tmp_path / pid / "fd").mkdir(parents=True)
+            (tmp_path / pid / "fd/3").symlink_to(f"socket:[{os.fstat(listener.fileno()).st_ino}]")
 
-    assert daemon_pid("/run/docker.sock", likely=int(held_by), proc=tmp_path) == int(held_by)
-    (tmp_path / held_by / "fd/3").unlink()
-    (other,) = {"77", "88"} - {held_by}
-    assert daemon_pid("/run/docker.sock", likely=int(held_by), proc=tmp_path) == int(other)
+        assert daemon_pid(path, likely=int(held_by), proc=tmp_path) == int(held_by)
+        (tmp_path / held_by / "fd/3").unlink()
+        (other,) = {"77", "88"} - {held_by}
+        assert daemon_pid(path, likely=int(held_by), proc=tmp_path) == int(other)
+
+
+SEPARATORS = ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\n\udcff"]
+"""What ends a line: for the kernel, for str.splitlines, and for a file that is opened as text."""
+
+
+@pytest.mark.usefixtures("activated")
+@pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
+def test_no_name_of_a_socket_makes_its_process_the_daemon(
+    tmp_path: Path, separator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a name has room for a short path
+    with listening(Path("other.sock")) as attacker, socket.socket(socket.AF_UNIX) as evil:
+        held = (link.readlink().name for link in Path(f"/proc/{attacker}/fd").iterdir())
+        inode = next(name[8:-1] for name in held if name.startswith("socket"))
+        evil.bind(os.fsencode(f"\0a{separator}0: 2 0 10000 1 1 {inode} d.sock{separator}"))
+        evil.listen()
+        with listening(Path("d.sock")) as daemon:
+            assert daemon_pid("d.sock") == daemon
+            assert daemon_pid("d.sock", likely=attacker) == daemon
+
+
+@pytest.mark.usefixtures("activated")
+def test_a_socket_of_the_same_name_elsewhere_is_not_the_daemons(tmp_path: Path) -> None:
+    """A name is what was bound: in another directory, file system or mount namespace the same one is another file."""
+    there = tmp_path / "there"
+    there.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(there)
+        with listening(Path("d.sock")) as other:
+            patch.chdir(tmp_path)
+            with listening(Path("d.sock")) as daemon:
+                assert daemon_pid("d.sock") == daemon
+                assert daemon_pid("d.sock", likely=other) == daemon

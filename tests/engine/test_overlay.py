@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from shim.base.proc import mounts
 from shim.engine.overlay import root_upper_directory, upper_directories, upper_directory
 
 GRAPH = (
@@ -29,13 +30,13 @@ BOUND_OVERLAY = "1085 1083 0:160 / /mnt rw - overlay overlay rw,lowerdir=/x,uppe
     ids=["graph driver", "containerd store", "no root mount", "no overlay", "no mounts"],
 )
 def test_root_upper_directory(lines: list[str], expected: str) -> None:
-    assert root_upper_directory(lines) == Path(expected)
+    assert root_upper_directory(mounts("\n".join(lines).encode())) == Path(expected)
 
 
 def test_characters_the_kernel_escapes() -> None:
     line = GRAPH.replace("/var/lib/docker", r"/data/of\040docker\054\134new")
 
-    assert root_upper_directory([line]) == Path("/data/of docker,\\new/overlay2/ab/diff")
+    assert root_upper_directory(mounts(line.encode())) == Path("/data/of docker,\\new/overlay2/ab/diff")
 
 
 def test_the_mounts_of_a_process(tmp_path: Path) -> None:
@@ -50,7 +51,8 @@ def test_a_process_that_has_ended() -> None:
 
 
 def test_names_a_container_gives_its_mounts_do_no_harm(tmp_path: Path) -> None:
-    odd = b"1090 1083 0:160 / /a\xff\x0b4 5\x1c rw - tmpfs tmpfs rw\n\nshort\n"
+    forged = b"1 1 0:1 / / rw - overlay overlay upperdir=/etc"
+    odd = b"1090 1083 0:160 / /a\xff\x0b4 5\x1c\r%b\r rw - tmpfs tmpfs rw\n\nshort\n" % forged
     (tmp_path / "mountinfo").write_bytes(odd + GRAPH.encode() + b"\n")
 
     assert upper_directory(tmp_path) == Path("/var/lib/docker/overlay2/ab/diff")

@@ -54,7 +54,7 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch, *, held_up: list[int]) -> None
 
 def in_proc(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process has this /proc/<pid>/cgroup."""
-    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text))
+    monkeypatch.setattr("shim.cgroup.places.groups_of_process", lambda _pid: groups_from_proc(text.encode()))
 
 
 def test_the_groups_of_a_container(rt: Runtime, container: ContainerRecord, monkeypatch: pytest.MonkeyPatch) -> None:

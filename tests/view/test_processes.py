@@ -116,6 +116,18 @@ def test_another_process_is_known_by_time_and_cgroup(tmp_path: Path, later_ns: i
     assert process_ended(record(77, started_at=began - later_ns), proc=tmp_path) is ended
 
 
+ODD_NAME = b"a) Z 1\n\x0b\x1c\r\x85\xe2\x80\xa8\xff( S"
+"""Of a process or a control group, which programs choose."""
+
+
+def test_no_name_of_a_process_or_group_hides_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77/stat").write_bytes(b"77 (%b) S %b500 0\n" % (ODD_NAME, b"0 " * 18))
+    (tmp_path / "77/cgroup").write_bytes(b"0::/pod/%b/%b\n" % (b"c" * 64, ODD_NAME.replace(b"\n", b"")))
+    assert not process_ended(record(77, started_at=time.time_ns() - HOUR_NS), proc=tmp_path)
+    assert is_process_of(record(77), proc=tmp_path)
+
+
 def test_when_the_kernel_began() -> None:
     words = Path("/proc/stat").read_text().split()
     assert abs(boot_time() - int(words[words.index("btime") + 1]) * 10**9) < 2 * 10**9  # which is in whole seconds

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from integration.conftest import Served
-from integration.pods.kubelet import Kubelet, Pod, in_context
+from integration.pods.kubelet import Kubelet, Pod, docker_name, in_context
+from integration.waiting import wait_until
 from shim.api.v1 import api_pb2 as pb
 
 ANY_TEXT = "".join(map(chr, range(1, 256))) + "\u2028\U0001f433"
@@ -110,3 +111,20 @@ def test_an_exec_may_have_any_timeout(kubelet: Kubelet, pod: Pod) -> None:
     assert kubelet.cri.exec(kubelet.started(pod), "echo", "", ANY_TEXT, timeout=2**63 - 1).stdout.decode() == (
         f" {ANY_TEXT}\n"
     )
+
+
+def test_names_may_be_as_long_as_the_directory_of_a_log(kubelet: Kubelet, served: Served, tmp_path: Path) -> None:
+    """A kubelet names it by namespace, name and uid, so that a longer name fails there."""
+    uid, namespace = "0a5b8c1d-2e3f-4a5b-8c1d-2e3f4a5b8c1d", "n" * 63
+    name = "p" * (255 - len(f"{namespace}__{uid}"))
+    logs = tmp_path / f"{namespace}_{name}_{uid}"
+    metadata = pb.PodSandboxMetadata(name=name, namespace=namespace, uid=uid, attempt=2**32 - 1)
+    pod = kubelet.pod(metadata=metadata, log_directory=str(logs))
+
+    container = kubelet.started(
+        pod, "echo", "hello", metadata=pb.ContainerMetadata(name="c" * 63, attempt=2**31 - 1), log_path="c/0.log"
+    )
+
+    wait_until(lambda: kubelet.cri.container_status(container).state == pb.CONTAINER_EXITED)
+    assert (logs / "c/0.log").read_text().endswith(" stdout F hello\n")
+    assert docker_name(served, container) == f"k8s_{'c' * 63}_{name}_{namespace}_{uid}_{2**31 - 1}"

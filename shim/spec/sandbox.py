@@ -32,7 +32,7 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: st
     return {
         **base_host_config(ctx),
         **_namespaces(config),
-        "Sysctls": dict(config.linux.sysctls),
+        "Sysctls": {_dotted(name): value for name, value in config.linux.sysctls.items()},
         "CpuShares": MIN_SHARES,  # pause sleeps
         "ShmSize": SHM_SIZE,
         "Mounts": [mounts.bind(ctx.resolv_conf, RESOLV_CONF)],
@@ -41,6 +41,15 @@ def _host_config(config: pb.PodSandboxConfig, ctx: CreateContext, *, profile: st
         "ReadonlyRootfs": context.readonly_rootfs,
         "SecurityOpt": _security_options(context, ctx, profile=profile),
     }
+
+
+def _dotted(name: str) -> str:
+    """Return the name of a sysctl with dots: where a slash comes first, slashes and dots are the other way round.
+
+    With slashes, Docker would set its own default beside it, and either might win.
+    """
+    has_slashes = "/" in name and "." not in name.partition("/")[0]
+    return name.translate(str.maketrans("./", "/.")) if has_slashes else name
 
 
 def _namespaces(config: pb.PodSandboxConfig) -> JsonObject:

@@ -45,6 +45,19 @@ def test_an_ordinary_pod() -> None:
     assert host["Mounts"] == [{"Type": "bind", "Source": "/state/resolv-conf/1", "Target": "/etc/resolv.conf"}]
 
 
+@pytest.mark.parametrize(
+    ("name", "docker"),
+    [
+        ("net/ipv4/ip_unprivileged_port_start", "net.ipv4.ip_unprivileged_port_start"),
+        ("net/ipv4/conf/eth0.1/arp_filter", "net.ipv4.conf.eth0/1.arp_filter"),
+        ("net.ipv4.conf.eth0/1.arp_filter", "net.ipv4.conf.eth0/1.arp_filter"),
+        ("fs.mqueue.msg_max", "fs.mqueue.msg_max"),
+    ],
+)
+def test_names_of_sysctls_get_dots(name: str, docker: str) -> None:
+    assert body(sysctls={name: "1"})["HostConfig"]["Sysctls"] == {docker: "1"}
+
+
 def test_a_pod_of_the_host() -> None:
     options = pb.NamespaceOption(network=pb.NODE, pid=pb.NODE, ipc=pb.NODE)
     made = body(namespace_options=options)

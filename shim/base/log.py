@@ -4,12 +4,15 @@ Every module asks `structlog.get_logger(__name__)`; `configure` decides once whe
 the gRPC server binds (request id, method) is on every line of that request, also from other threads that carry its
 context.
 
+What goes to systemd's journal has its priority before each line, as sd-daemon(3) has it, for `journalctl -p`.
+
 Nothing but plain values is written: an object, a CRI message for one, appears as its type alone, and what stands
 under the key of a secret is masked. So a careless `log.info("pull", auth=request.auth)` shows nothing.
 """
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -21,6 +24,8 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+_PRIORITIES = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>", "critical": "<2>"}
 
 SECRETS = frozenset(
     {"auth", "authorization", "env", "environment", "envs", "identity_token", "identitytoken", "password"}
@@ -37,12 +42,13 @@ NOISY = ("urllib3.connectionpool",)
 def configure(*, level: str, style: str, stream: TextIO | None = None) -> None:
     """Send all logs of this process to `stream` (standard error), from `level` on.
 
-    `level` is a key of LEVELS; `style` is `json`, `console`, or `auto`: console on a terminal, else json. Libraries
-    that use the standard `logging` come out the same way, from warning on.
+    `level` is a key of LEVELS; `style` is `json`, `console`, or `auto`: console on a terminal, else json. Colours are
+    for terminals alone. Libraries that use the standard `logging` come out the same way, from warning on.
     """
     out = stream if stream is not None else sys.stderr
+    render = _json_line if style == "json" or (style == "auto" and not out.isatty()) else _console(colors=out.isatty())
     structlog.configure(
-        processors=_processors(console=style == "console" or (style == "auto" and out.isatty())),
+        processors=[*_processors(), _prioritized(render) if _is_journal(out) else render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda name="shim", *_: _Lines(name, out),
         cache_logger_on_first_use=False,
@@ -52,7 +58,7 @@ def configure(*, level: str, style: str, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _processors(*, console: bool) -> list[Processor]:
+def _processors() -> list[Processor]:
     return [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -60,8 +66,28 @@ def _processors(*, console: bool) -> list[Processor]:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _plain_values,
-        structlog.dev.ConsoleRenderer() if console else _json_line,
     ]
+
+
+def _console(*, colors: bool) -> Processor:
+    return structlog.dev.ConsoleRenderer(colors=colors)
+
+
+def _is_journal(out: TextIO) -> bool:
+    """Return whether a stream is the one that systemd has connected to its journal: it says so by JOURNAL_STREAM."""
+    try:
+        found = os.fstat(out.fileno())
+    except (OSError, ValueError):  # it is no file, or closed
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _prioritized(render: Processor) -> Processor:
+    def rendered(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        priority = _PRIORITIES[method]
+        return priority + str(render(logger, method, event)).replace("\n", f"\n{priority}")
+
+    return rendered
 
 
 class _Lines:

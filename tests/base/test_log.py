@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +127,51 @@ def test_on_a_terminal_lines_are_for_a_person() -> None:
     assert "hello" in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+def test_lines_for_a_person_have_no_colours_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    log.configure(level="info", style="console", stream=stream)
+
+    structlog.get_logger("x").info("hello", pod="a/b")
+
+    assert "pod=a/b" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_the_journal_gets_the_priority_of_each_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: str
+) -> None:
+    with (tmp_path / "journal").open("w") as stream:
+        found = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        log.configure(level="debug", style=style, stream=stream)
+        logger = structlog.get_logger("x")
+        logger.debug("one")
+        logger.info("two")
+        logger.warning("three")
+        try:
+            raise KeyError("four")
+        except KeyError:
+            logger.exception("failed")
+        logging.getLogger("library").critical("five")
+
+    written = (tmp_path / "journal").read_text().splitlines()
+    assert [line[:3] for line in written[:4]] == ["<7>", "<6>", "<4>", "<3>"]
+    assert {line[:3] for line in written[3:-1]} == {"<3>"}
+    assert written[-1].startswith("<2>")
+
+
+def test_another_stream_than_the_journals_has_no_priorities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: io.StringIO
+) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "8:12345")
+    with (tmp_path / "file").open("w") as stream:
+        log.configure(level="info", style="json", stream=stream)
+        structlog.get_logger("x").info("hello")
+
+    assert (tmp_path / "file").read_text().startswith("{")
 
 
 def test_a_reader_that_is_gone_fails_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shim.cni.conf import choose, read_directory
+from shim.cni.conf import Listing, choose, read_directory
 from shim.cni.watch import status_of
 from shim.config.model import Config
 from shim.credentials.keyring import keyring_of_node
@@ -18,8 +18,16 @@ def check_network(config: Config) -> Finding:
     status = status_of(listing, choose(listing, bin_dirs=config.cni_bin_dir))
     if status.ready:
         return Finding("ok", "pod network", status.message)
-    advice = "install a network add-on, or begin with one of cni_conf_examples"
-    return Finding("FAIL", "pod network", status.message, advice)
+    return Finding("FAIL", "pod network", status.message, _advice(config, listing))
+
+
+def _advice(config: Config, listing: Listing) -> str:
+    if listing.is_empty:
+        return "install a network add-on, or for a single node: pydockershim install --cni 10-bridge"
+    if listing.problem:
+        return f"let root read {config.cni_conf_dir}"
+    programs = ", ".join(map(str, config.cni_bin_dir))
+    return f"correct that file of {config.cni_conf_dir}, or put the plugins it names into {programs} (cni_bin_dir)"
 
 
 def check_credentials(config: Config, environ: Mapping[str, str]) -> Finding:

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from shim.config.model import Config
 from shim.doctor.node import check_credentials, check_network
@@ -22,7 +23,32 @@ def test_no_pod_network(config: Config) -> None:
 
     assert finding.level == "FAIL"
     assert str(config.cni_conf_dir) in finding.text
-    assert "cni_conf_examples" in finding.advice
+    assert "install --cni 10-bridge" in finding.advice
+
+
+def test_a_directory_that_cannot_be_read(config: Config) -> None:
+    config.cni_conf_dir.touch()
+
+    finding = check_network(config)
+
+    assert (finding.level, finding.advice) == ("FAIL", f"let root read {config.cni_conf_dir}")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("{", "not JSON"), ('{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge"}]}', "bridge")],
+    ids=["broken file", "missing plugin"],
+)
+def test_a_network_that_cannot_be_used(config: Config, text: str, cause: str) -> None:
+    config.cni_conf_dir.mkdir()
+    (config.cni_conf_dir / "10-pods.conflist").write_text(text)
+
+    finding = check_network(config)
+
+    assert finding.level == "FAIL"
+    assert cause in finding.text
+    assert finding.advice.startswith(f"correct that file of {config.cni_conf_dir}")
+    assert str(config.cni_bin_dir[0]) in finding.advice
 
 
 def test_no_credential_providers(config: Config) -> None:

@@ -185,7 +185,8 @@ bench-kind: venv ## a cluster of kind beside one whose pods containerd runs: tim
 	BIN=$(BIN) $(PY) -m integration.kind $(PY) -m integration.kind.bench $(ARGS)
 
 packages: venv ## what users install, into build/packages: ARGS="wheel deb --machine all" for less or more
-	$(PY) -m release $(or $(ARGS),wheel sdist deb rpm pyz)
+	$(PY) -m release $(or $(ARGS),wheel sdist deb pyz $(shell command -v rpmbuild >/dev/null && echo rpm))
+	@[ -n "$(ARGS)" ] || command -v rpmbuild >/dev/null || echo "no RPM: rpmbuild is not installed (package rpm on Debian)"
 
 test-packages: venv ## all kinds of packages, also on fresh machines of Debian and Ubuntu, and those for aarch64 emulated (root)
 	$(PY) -m integration.packages.fresh.roots

@@ -64,4 +64,6 @@ def packaged_unit_paths() -> list[Path]:
 
 def _crictl() -> str:
     endpoint = Config().container_runtime_endpoint
-    return f"# Written by pydockershim install.\nruntime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\n"
+    # crictl's own limit of 2 s is less than what Status may take to say that Docker does not answer.
+    settings = f"runtime-endpoint: {endpoint}\nimage-endpoint: {endpoint}\ntimeout: 10\n"
+    return f"# Written by pydockershim install.\n{settings}"

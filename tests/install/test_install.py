@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from shim.config.load import load
 from shim.config.model import Config
@@ -49,7 +50,12 @@ def test_the_configuration_sets_nothing_and_has_every_setting(tree: Tree) -> Non
 def test_crictl_asks_the_server(tree: Tree) -> None:
     tree.install()
 
-    assert f"runtime-endpoint: {Config().container_runtime_endpoint}\n" in tree.text(CRICTL)
+    endpoint = Config().container_runtime_endpoint
+    assert yaml.safe_load(tree.text(CRICTL)) == {
+        "runtime-endpoint": endpoint,
+        "image-endpoint": endpoint,
+        "timeout": 10,
+    }
 
 
 def test_the_command_is_on_the_path(tree: Tree) -> None:

@@ -8,6 +8,7 @@ import json
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass
@@ -163,7 +164,13 @@ def test_a_failure_is_handed_on(node: Node, arguments: list[str]) -> None:
 
 def test_without_the_real_program_it_says_so(node: Node) -> None:
     (node.home / "usr/local/bin/ctr").unlink()
-    done = node.run("ctr", "version")
+    used = node.home / "bin"
+    used.mkdir()
+    for name in ("sh", "dirname", "readlink"):
+        (used / name).symlink_to(shutil.which(name) or "")
+    # All of this machine's programs are not on the PATH: Debian's docker.io brings a ctr.
+    alone = Node(node.home, f"{WRAPPERS}:{node.home / 'usr/local/bin'}:{used}")
+    done = alone.run("ctr", "version")
 
     assert (done.returncode, done.stderr) == (1, b"ctr: there is no other ctr on the PATH\n")
 

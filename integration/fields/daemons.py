@@ -84,6 +84,7 @@ DAEMONS: Mapping[str, Mapping[str, Any]] = {
         "log-driver": "syslog",
         "log-opts": {"syslog-address": "udp://127.0.0.1:1", "tag": "{{.No}}", **_NON_BLOCKING, **_CACHE},
     },
+    "firewall": {"firewall-backend": "nftables"},
     "journald": {"bridge": "none", "log-driver": "journald", "log-opts": {**_ADDITIONS, **_CACHE}},
 }
 DEFAULT_DAEMONS = ("many", "opposite")

@@ -13,6 +13,7 @@ def test_the_version_is_dockers(cri: Cri, served: Served) -> None:
 
 
 def test_the_cgroup_driver_is_dockers(cri: Cri, served: Served) -> None:
+    """The engines of the tests have it in their exec-opts."""
     driver = cri.runtime.RuntimeConfig(pb.RuntimeConfigRequest()).linux.cgroup_driver
 
     assert pb.CgroupDriver.Name(driver).lower() == served.engine.cgroup_driver

@@ -99,7 +99,7 @@ def _advice(error: ShimError) -> str:
         case FailedPrecondition():
             return "install a Docker Engine of 20.10 or newer, or a pydockershim that knows the one there is"
         case Unavailable():
-            return "start Docker (systemctl start docker), or name its socket in docker_endpoint"
+            return "start Docker (systemctl start docker), or name its socket (hosts of dockerd) in docker_endpoint"
         case DeadlineExceeded():
             return "Docker runs and does not answer: journalctl --unit docker, systemctl restart docker"
         case _:
@@ -145,6 +145,10 @@ def _live_restore(info: EngineInfo) -> Finding:
     if info.live_restore_enabled:
         return Finding("ok", "live-restore", "pods outlive a restart of Docker")
     advice = 'set "live-restore": true in /etc/docker/daemon.json, then systemctl reload docker'
+    if info.swarm is not None and info.swarm.local_node_state != "inactive":
+        advice = (
+            f"take this node out of its swarm (docker swarm leave), with which dockerd would not start, then {advice}"
+        )
     return Finding("warn", "live-restore", "off: a restart of Docker ends every pod of this node", advice)
 
 

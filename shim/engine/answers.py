@@ -31,6 +31,13 @@ class DiscoveredDevice(Answer, frozen=True):
     id: str = msgspec.field(default="", name="ID")
 
 
+class SwarmInfo(Answer, frozen=True):
+    """What `GET /info` says of Docker's own cluster."""
+
+    local_node_state: str = "inactive"
+    """Anything else than `inactive`: dockerd does not start with live-restore."""
+
+
 class EngineInfo(Answer, frozen=True):
     """The part of `GET /info` that the shim reads."""
 
@@ -52,6 +59,7 @@ class EngineInfo(Answer, frozen=True):
     discovered_devices: list[DiscoveredDevice] | None = None
     """API 1.50."""
     live_restore_enabled: bool = False
+    swarm: SwarmInfo | None = None
     warnings: list[str] | None = None
     """Problems of this machine that the daemon reports, one sentence each."""
 

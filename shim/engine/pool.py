@@ -194,7 +194,7 @@ def choose_version(newest: str, *, minimum: str) -> ApiVersion:
         )
     if least > NEWEST:
         raise FailedPrecondition(
-            f"the docker engine speaks no api version below {minimum}, "
+            f"the docker engine speaks no api version below {minimum} (its min-api-version), "
             f"at most {text_from_version(NEWEST)} is known here"
         )
     return min(theirs, NEWEST)

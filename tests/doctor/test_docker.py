@@ -9,6 +9,7 @@ from shim.doctor import docker
 from shim.doctor.docker import check_docker, check_engine_at
 from shim.doctor.findings import Finding
 from shim.domain.errors import DeadlineExceeded, FailedPrecondition, ShimError, Unavailable
+from shim.engine.answers import SwarmInfo
 from shim.engine.client import DockerEngine
 from tests.fakes.engine import FakeEngine
 from tests.users import unprivileged_files
@@ -28,7 +29,7 @@ def test_one_that_does_not_answer(engine: FakeEngine) -> None:
 
     (finding,) = check_docker(engine, Config())
     assert (finding.level, finding.text) == ("FAIL", "docker cannot be reached: connect to /run/no.sock")
-    assert "docker_endpoint" in finding.advice
+    assert "name its socket (hosts of dockerd) in docker_endpoint" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,14 @@ def test_what_is_wrong_with_it(
     finding = found(engine)[subject]
     assert finding.level == level
     assert word in finding.advice
+
+
+def test_live_restore_is_not_advised_in_a_swarm(engine: FakeEngine) -> None:
+    change(engine, live_restore_enabled=False, swarm=SwarmInfo(local_node_state="active"))
+
+    finding = found(engine)["live-restore"]
+    assert finding.level == "warn"
+    assert finding.advice.startswith("take this node out of its swarm (docker swarm leave)")
 
 
 def test_a_kubelet_that_accepts_cgroup_v1(engine: FakeEngine, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_newest_version_both_know_is_spoken(newest: str, minimum: str, chose
     [
         ("1.40", "1.12", "api version 1.40, at least 1.41"),
         ("1.9", "", "api version 1.9, at least 1.41"),
-        ("1.60", "1.52", "no api version below 1.52, at most 1.51"),
+        ("1.60", "1.52", r"no api version below 1.52 \(its min-api-version\), at most 1.51"),
         ("", "", "''"),
         ("newest", "", "'newest'"),
     ],

@@ -28,6 +28,7 @@ state() {{
     for save in iptables-save ip6tables-save; do
         $save | sed 's/ \\[.*//' | grep -e '^-' -e '^:.* -$' -e '^:FORWARD' || true
     done
+    nft list tables | grep pydockershim || true
     ip -o link
     sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding
     ls -R /etc/cni

@@ -5,15 +5,12 @@ sends and the answers to it. What it does not accept is a new connection from ou
 a pod. The plugin provides a chain for rules of the administrator, which it jumps to first; a rule is appended there.
 """
 
-import os
-import shutil
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import structlog
 
-from shim.base.spawn import run_bounded
+from shim.base.iptables import ABSENT, iptables
 from shim.cni.conf import declares
 from shim.cni.plugin import JsonObject
 from shim.domain.errors import ShimError, reason_of
@@ -35,10 +32,6 @@ RULE = (
     "ACCEPT",
 )
 """Accepts what a rule of this node has redirected, such as a host port, and nothing else."""
-
-_SECONDS = 10.0
-_ABSENT = 1
-"""Exit code of `iptables --check` for a rule that is not there, and of everything else that has failed."""
 
 _changing = threading.Lock()
 
@@ -79,22 +72,7 @@ def accept_host_ports(conflist: JsonObject, *, addresses: Sequence[str]) -> None
 def _ensure_rule(command: str, chain: str) -> str:
     """Append the rule where it is absent, and return what iptables says against that."""
     with _changing:
-        code, problem = _iptables(command, "--check", chain, *RULE)
-        if code == _ABSENT:
-            code, problem = _iptables(command, "--append", chain, *RULE)
+        code, problem = iptables(command, "--check", chain, *RULE)
+        if code == ABSENT:
+            code, problem = iptables(command, "--append", chain, *RULE)
     return problem if code else ""
-
-
-def _iptables(command: str, verb: str, *words: str) -> tuple[int, str]:
-    program = shutil.which(command)
-    if program is None:
-        raise FileNotFoundError(f"{command} is not installed")
-    outcome = run_bounded(
-        Path(program),
-        arguments=("--wait", verb, *words),
-        environment=os.environ,
-        stdin=b"",
-        timeout=_SECONDS,
-        what=f"{command} {verb} in chain {words[0]}",
-    )
-    return outcome.returncode, outcome.stderr.decode(errors="replace").strip()

@@ -38,6 +38,7 @@ from shim.cri.image_service import ImageService
 from shim.cri.runtime_service import RuntimeService
 from shim.cri.server import CriServer
 from shim.cri.tracing import Interceptors, tracing
+from shim.daemon.loopback import CHECK_SECONDS, LoopbackGuard
 from shim.daemon.recover import (
     end_execs,
     end_orphaned_plugins,
@@ -117,6 +118,7 @@ def serve(config: Config) -> bool:
         _exclusive_lock(config.root_directory),
         _open_listener(config) as listener,
         _runtime(config, Sessions(base_url=listener.base_url), dump=dump) as rt,
+        _guard_loopback(rt),
         _serve_metrics(rt),
         _recover(rt),
         _collect_garbage(rt),
@@ -409,6 +411,26 @@ def _serve_metrics(rt: Runtime) -> Iterator[None]:
 
     with telemetry(rt.config.metrics_bind_addr, view=rt.view, logs=rt.logs):
         yield
+
+
+@contextlib.contextmanager
+def _guard_loopback(rt: Runtime) -> Iterator[None]:
+    """Keep pods from loopback addresses of the node inside the block, and after it as long as there are pods."""
+    if rt.config.network_plugin == "none":
+        yield
+        return
+    guard = LoopbackGuard()
+    guard.keep()
+    with _thread_beside(rt, partial(_keep_guard, guard), name="loopback-guard"):
+        yield
+    if not (rt.checkpoints.all() or rt.checkpoints.corrupt()):
+        guard.remove()
+
+
+def _keep_guard(guard: LoopbackGuard, _rt: Runtime, stopping: threading.Event, scope: deadline.Scope) -> None:
+    with deadline.entered(scope):
+        while not stopping.wait(CHECK_SECONDS):
+            guard.keep()
 
 
 @contextlib.contextmanager

@@ -46,6 +46,12 @@ def _forwarding(config: Config, _environ: Environ) -> Iterator[Finding]:
     yield from check_forwarding(config)
 
 
+def _loopback(config: Config, _environ: Environ) -> Iterator[Finding]:
+    from shim.doctor.loopback import check_loopback
+
+    yield from check_loopback(config)
+
+
 def _credentials(config: Config, environ: Environ) -> Iterator[Finding]:
     from shim.doctor.node import check_credentials
 
@@ -84,6 +90,13 @@ CHECKS = (
         modules=("shim.doctor.forwarding",),
         seconds=12.0,
         waits_for=lambda config: f"iptables, nft, {_directories(config)}",
+    ),
+    Check(
+        subject="loopback",
+        run=_loopback,
+        modules=("shim.doctor.loopback",),
+        seconds=5.0,
+        waits_for=lambda _config: "nftables or iptables",
     ),
     Check(
         subject="credentials",

@@ -17,6 +17,7 @@ from shim.install.pods import pods_on_node
 from shim.install.record import PLACE, DockerChange, Record, digest, read_record
 from shim.install.steps import Step
 from shim.install.systemd import OURS, Systemd
+from shim.netns.loopback_guard import TABLE, has_guard, remove_guard
 from shim.netns.pin import remove_empty_directory
 
 _SHOWN = 5
@@ -51,6 +52,8 @@ class Removal:
             yield Step(f"keep  {self.config.root_directory}, for {len(left)} containers of pods that are left")
         else:
             yield from self._state(node)
+        if node.is_this_machine and _is_guarded():
+            yield _guard(are_pods_left=bool(left))
         yield Step(f"remove {PLACE}", lambda: node.remove(PLACE))
         for directory in reversed(record.directories):
             yield from _directory(node, Path(directory))
@@ -68,6 +71,20 @@ class Removal:
             yield Step(f"remove {pins}, if it is empty", partial(remove_empty_directory, pins))
         for cache in (self.config.cni_cache_dir / "results", self.config.cni_cache_dir):
             yield from _directory(node, cache)
+
+
+def _is_guarded() -> bool:
+    try:
+        return has_guard()
+    except FailedPrecondition:  # nothing here could have it
+        return False
+
+
+def _guard(*, are_pods_left: bool) -> Step:
+    """Return the step for the rule that keeps pods from loopback addresses: they need it longer than the server."""
+    if are_pods_left:
+        return Step(f"keep  table {TABLE} of nftables, for pods that are left (later: nft delete table ip {TABLE})")
+    return Step(f"remove table {TABLE} of nftables", remove_guard)
 
 
 def _remove_tree(path: Path) -> None:

@@ -1,0 +1,88 @@
+"""Pods and loopback addresses of their node, where `portmap` has set `route_localnet` and no kubelet runs."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from integration.networking.directions import HOST_PORT, Pods, greeting, two_pods
+from integration.networking.forged import answering, link_address
+from integration.networking.lab import Lab, example
+from integration.waiting import wait_until
+from shim.netns.loopback_guard import has_guard, remove_guard
+
+LOOPBACK = ("127.0.0.1", "127.8.9.10")
+
+
+@pytest.fixture
+def pods(stock: Lab) -> Iterator[Pods]:
+    """Two pods of the example with a bridge, of which the first has a host port."""
+    stock.use(example("10-bridge.conflist"))
+    with two_pods(stock, families=()) as made:
+        assert stock.node.run("sysctl -n net.ipv4.conf.cni0.route_localnet") == "1\n"
+        yield made
+
+
+def loopback_that_answers(pods: Pods, *, port: int | None = None) -> list[str]:
+    """Return the loopback addresses of the node that answer to a pod; its own address on the bridge always does."""
+    node, source = pods.lab.node, pods.second.addresses[4]
+    gateway = f"{source.rpartition('.')[0]}.1"
+    with node.call(lambda: socket.create_server(("", 0))) as service:
+        control = gateway, service.getsockname()[1]
+        forged = [(address, port or control[1]) for address in LOOPBACK]
+        begin = partial(answering, pods.second.netns, source=source, mac=link_address(node, "cni0"))
+        # So that the node knows the pod's hardware address: a pod ignores who asks for it from a loopback address.
+        assert begin(targets=[control]) == [gateway]
+        *answers, last = begin(targets=[*forged, control])
+    assert last == gateway
+    return answers
+
+
+def test_a_container_gets_no_answer_from_loopback_of_the_node(pods: Pods) -> None:
+    assert loopback_that_answers(pods) == []
+    # And the packets that it sends are such that without the rule there is one.
+    pods.lab.node.call(remove_guard)
+    assert loopback_that_answers(pods) == list(LOOPBACK)
+    wait_until(lambda: pods.lab.node.call(has_guard))
+
+
+def test_host_ports_on_loopback_are_open_to_the_node_alone(pods: Pods) -> None:
+    assert greeting(pods.lab.node, "127.0.0.1", port=HOST_PORT) == "first"
+    assert loopback_that_answers(pods, port=HOST_PORT) == []
+
+
+def test_the_rule_stays_when_others_load_their_rules(pods: Pods) -> None:
+    node = pods.lab.node
+    saved = node.run("iptables-save")
+    node.run("iptables -t raw -F")
+    node.run("iptables -F INPUT")
+    subprocess.run([*node.prefix, "iptables-restore"], input=saved, text=True, check=True)
+
+    assert loopback_that_answers(pods) == []
+
+
+def test_the_rule_comes_again_when_others_take_it_away(pods: Pods) -> None:
+    pods.lab.node.run("nft delete table ip pydockershim")
+
+    wait_until(lambda: loopback_that_answers(pods) == [])
+
+
+def test_the_rule_outlives_the_server_as_pods_do(stock: Lab, pods: Pods) -> None:
+    stock.served.server.stop()
+    assert loopback_that_answers(pods) == []
+
+    stock.served.restart()
+    assert loopback_that_answers(pods) == []
+
+
+def test_the_rule_goes_with_a_server_that_leaves_no_pods(stock: Lab) -> None:
+    stock.clear()
+    assert stock.node.call(has_guard)
+
+    stock.served.server.stop()
+
+    assert not stock.node.call(has_guard)
+    stock.served.restart()
+    assert stock.node.call(has_guard)
